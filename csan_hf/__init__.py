@@ -1,0 +1,23 @@
+"""csan_hf: sequence-to-sequence models with local attention for Hugging Face transformers.
+
+Importing the package registers its models with the Auto classes, so that `AutoModelForSeq2SeqLM.from_pretrained`
+finds them without `trust_remote_code`.
+"""
+
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+from .csan import CsanConfig, CsanForConditionalGeneration, CsanModel, local_attention
+
+__version__ = "0.1.0"
+
+AutoConfig.register(CsanConfig.model_type, CsanConfig, exist_ok=True)
+AutoModel.register(CsanConfig, CsanModel, exist_ok=True)
+AutoModelForSeq2SeqLM.register(CsanConfig, CsanForConditionalGeneration, exist_ok=True)
+
+__all__ = [
+    "CsanConfig",
+    "CsanForConditionalGeneration",
+    "CsanModel",
+    "__version__",
+    "local_attention",
+]

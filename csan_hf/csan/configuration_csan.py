@@ -1,0 +1,259 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Configuration of CSAN, the Transformer with locality in its attention."""
+
+from typing import Any
+
+from transformers.configuration_utils import PreTrainedConfig
+
+from .locality import check_head_area, check_window
+
+LOCALNESS_WINDOWS = ("fixed", "layer", "query", "head")
+INITIALIZATIONS = ("xavier", "normal")
+
+
+class CsanConfig(PreTrainedConfig):
+    """Configuration of a CSAN: Marian's fields, and where and how its attention is local.
+
+    The defaults are the paper's 2D-CSAN on Transformer-base (Yang et al., NAACL 2019): a window of 11 tokens and an
+    area of 3 heads in the lowest three encoder layers. `local_window=None, head_area=1` is the plain Transformer.
+
+    Args:
+        vocab_size: Entries of the source vocabulary (of both, where shared).
+        decoder_vocab_size: Entries of the target vocabulary; default: `vocab_size`.
+        share_encoder_decoder_embeddings: Whether source and target share one embedding (and one vocabulary).
+        tie_word_embeddings: Whether the output projection is the decoder's embedding.
+        d_model: Width d of the model.
+        encoder_layers: Number of encoder layers.
+        decoder_layers: Number of decoder layers.
+        encoder_attention_heads: Attention heads H in the encoder; divides `d_model`.
+        decoder_attention_heads: Attention heads in the decoder; divides `d_model`.
+        encoder_ffn_dim: Width of the encoder's feed-forward layers.
+        decoder_ffn_dim: Width of the decoder's feed-forward layers.
+        activation_function: Non-linearity of the feed-forward layers (a name from transformers' `ACT2FN`).
+        dropout: Dropout after embeddings and sub-layers.
+        attention_dropout: Dropout of attention weights.
+        activation_dropout: Dropout inside the feed-forward layers.
+        encoder_layerdrop: Probability of skipping an encoder layer in training.
+        decoder_layerdrop: Probability of skipping a decoder layer in training.
+        normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
+        max_position_embeddings: Length of the precomputed sinusoids; longer inputs extend them.
+        scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
+        initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
+        init_std: Standard deviation of `initialization="normal"`.
+        local_window: Window M of the local layers: its total width in tokens, both edges included, so a query sees
+            (M - 1) / 2 tokens on either side. Odd; `None` = unrestricted.
+        head_area: Neighbouring heads N that a local layer attends to jointly. Odd, at most 2H - 1; 1 = own head.
+        head_boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
+        localness_window: Gaussian localness of the local layers: how its window D is set, `"fixed"`, `"layer"`,
+            `"query"` or `"head"` (Yang et al., EMNLP 2018); `None` = no Gaussian.
+        localness_window_size: D of the `"fixed"` strategy, in tokens.
+        localness_layers: Encoder layers that are local, counted from 0; `None` = the lowest three.
+        decoder_localness_layers: Decoder layers whose self-attention is local; `None` = none.
+        cross_localness_layers: Decoder layers whose cross-attention carries the Gaussian; `None` = none. Window and
+            area concern self-attention alone.
+        use_cache: Whether generation keeps keys and values of earlier steps.
+        decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
+        pad_token_id: Padding token.
+        eos_token_id: End of a sentence.
+        bos_token_id: Unused by the model.
+        forced_eos_token_id: Token forced at the maximal length, `None` = none.
+
+    Raises:
+        ValueError: A field is out of range; the message names the field and the value.
+
+    Example:
+        >>> from csan_hf import CsanConfig, CsanForConditionalGeneration
+        >>> model = CsanForConditionalGeneration(CsanConfig.base(vocab_size=8000, local_window=11, head_area=1))
+    """
+
+    model_type = "csan"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    attribute_map = {  # noqa: RUF012
+        "num_attention_heads": "encoder_attention_heads",
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 32000
+    decoder_vocab_size: int | None = None
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    is_decoder: bool = False
+
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    activation_function: str = "relu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    encoder_layerdrop: float = 0.0
+    decoder_layerdrop: float = 0.0
+    normalize_before: bool = False
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    initialization: str = "xavier"
+    init_std: float = 0.02
+
+    local_window: int | None = 11
+    head_area: int = 3
+    head_boundary: str = "mask"
+    localness_window: str | None = None
+    localness_window_size: float = 10.0
+    localness_layers: list[int] | None = None
+    decoder_localness_layers: list[int] | None = None
+    cross_localness_layers: list[int] | None = None
+
+    use_cache: bool = True
+    decoder_start_token_id: int = 0
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 1
+    bos_token_id: int | None = None
+    forced_eos_token_id: int | list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in the derived defaults and validate."""
+        if self.decoder_vocab_size is None:
+            self.decoder_vocab_size = self.vocab_size
+        super().__post_init__(**kwargs)
+        self.validate_fields()
+
+    @classmethod
+    def base(cls, **overrides: Any) -> "CsanConfig":
+        """Transformer-base: d_model 512, 8 heads, 6 + 6 layers, feed-forward 2048, dropout 0.1."""
+        return cls(**_SIZES["base"] | overrides)
+
+    @classmethod
+    def big(cls, **overrides: Any) -> "CsanConfig":
+        """Transformer-big: d_model 1024, 16 heads, 6 + 6 layers, feed-forward 4096, dropout 0.3."""
+        return cls(**_SIZES["big"] | overrides)
+
+    def local_layers(self, part: str) -> list[int]:
+        """Numbers of the layers that are local, counted from 0, in ascending order.
+
+        Args:
+            part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
+        """
+        layers = getattr(self, _LAYER_FIELDS[part])
+        if layers is None:
+            return list(range(min(3, self.encoder_layers))) if part == "encoder" else []
+        return sorted(layers)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether any locality is switched on: a window, an area of heads or a Gaussian."""
+        return self.local_window is not None or self.head_area > 1 or self.localness_window is not None
+
+    def validate_fields(self) -> None:
+        """Raise `ValueError`, naming field and value, where the configuration is impossible."""
+        self._validate_sizes()
+        self._validate_locality()
+
+    def _validate_sizes(self) -> None:
+        for name in _POSITIVE_FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}.")
+        for name in _PROBABILITY_FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+                raise ValueError(f"`{name}` must be a number between 0 and 1, got {value!r}.")
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if self.d_model % getattr(self, name):
+                raise ValueError(f"`d_model` ({self.d_model}) must be a multiple of `{name}` ({getattr(self, name)}).")
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size}) with "
+                f"share_encoder_decoder_embeddings=True; set it to False for separate vocabularies."
+            )
+        if self.initialization not in INITIALIZATIONS:
+            raise ValueError(f"`initialization` must be one of {list(INITIALIZATIONS)}, got {self.initialization!r}.")
+
+    def _validate_locality(self) -> None:
+        check_window(self.local_window, "local_window")
+        check_head_area(self.head_area, self.encoder_attention_heads, self.head_boundary)
+        if self.local_layers("decoder"):
+            check_head_area(self.head_area, self.decoder_attention_heads, self.head_boundary)
+        if self.localness_window is not None and self.localness_window not in LOCALNESS_WINDOWS:
+            raise ValueError(
+                f"`localness_window` must be None or one of {list(LOCALNESS_WINDOWS)}, got {self.localness_window!r}."
+            )
+        size = self.localness_window_size
+        if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
+            raise ValueError(f"`localness_window_size` must be a positive number of tokens, got {size!r}.")
+        for part, name in _LAYER_FIELDS.items():
+            depth = self.encoder_layers if part == "encoder" else self.decoder_layers
+            _check_layers(getattr(self, name), name, depth)
+        if self.cross_localness_layers and self.localness_window is None:
+            raise ValueError(
+                f"`cross_localness_layers` ({self.cross_localness_layers}) needs a `localness_window`: only the "
+                f"Gaussian applies to cross-attention."
+            )
+
+
+_LAYER_FIELDS = {
+    "encoder": "localness_layers",
+    "decoder": "decoder_localness_layers",
+    "cross": "cross_localness_layers",
+}
+_POSITIVE_FIELDS = (
+    "vocab_size",
+    "decoder_vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "max_position_embeddings",
+)
+_PROBABILITY_FIELDS = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+)
+_SIZES: dict[str, dict[str, Any]] = {
+    "base": {
+        "d_model": 512,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "encoder_attention_heads": 8,
+        "decoder_attention_heads": 8,
+        "encoder_ffn_dim": 2048,
+        "decoder_ffn_dim": 2048,
+        "dropout": 0.1,
+    },
+    "big": {
+        "d_model": 1024,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "encoder_ffn_dim": 4096,
+        "decoder_ffn_dim": 4096,
+        "dropout": 0.3,
+    },
+}
+
+
+def _check_layers(layers: list[int] | None, name: str, depth: int) -> None:
+    if layers is None:
+        return
+    if not isinstance(layers, list | tuple):
+        raise ValueError(f"`{name}` must be None or a list of layer numbers counted from 0, got {layers!r}.")
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
+            raise ValueError(f"`{name}` must hold layer numbers from 0 to {depth - 1}, got {layer!r} in {layers}.")
+    if len(set(layers)) != len(layers):
+        raise ValueError(f"`{name}` names a layer twice: {layers}.")
+
+
+__all__ = ["CsanConfig"]
