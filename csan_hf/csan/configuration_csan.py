@@ -75,7 +75,7 @@ class CsanConfig(PreTrainedConfig):
     }
 
     vocab_size: int = 32000
-    decoder_vocab_size: int | None = None
+    decoder_vocab_size: int = None  # type: ignore[assignment]  # `vocab_size` once initialised
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
@@ -111,7 +111,7 @@ class CsanConfig(PreTrainedConfig):
 
     use_cache: bool = True
     decoder_start_token_id: int = 0
-    pad_token_id: int | None = 0
+    pad_token_id: int = 0
     eos_token_id: int | list[int] | None = 1
     bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = None
@@ -159,6 +159,12 @@ class CsanConfig(PreTrainedConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}.")
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.decoder_vocab_size:
+                raise ValueError(
+                    f"`{name}` must be a token of the vocabulary, 0 to {self.decoder_vocab_size - 1}, got {value!r}."
+                )
         for name in _PROBABILITY_FIELDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:

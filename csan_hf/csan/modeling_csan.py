@@ -6,30 +6,17 @@ I queries, J keys, T positions, d model width, D = d / H head width.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import (
-    Cache,
-    DynamicCache,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    EncoderDecoderCache,
-)
-from transformers.generation import GenerationMixin
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import (
-    AttentionMaskInterface,
-    create_bidirectional_mask,
-    create_causal_mask,
-    sdpa_mask,
-)
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -37,30 +24,14 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
-from transformers.utils import can_return_tuple, logging
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention import AttentionMasks, CsanAttention, CsanSinusoidalPositionalEmbedding, GaussianLocalness
 from .configuration_csan import CsanConfig
-from .local_attention import attention_with_weights, local_attention, make_call
-from .locality import GaussianBias, Locality
-
-logger = logging.get_logger(__name__)
-
-# `attn_implementation="blocked"`: local layers run in blocks whatever their length, the others as under "sdpa".
-AttentionInterface.register("blocked", sdpa_attention_forward)
-AttentionMaskInterface.register("blocked", sdpa_mask)
-
-# Backend of the local layers under each attention implementation; under "sdpa", the library's default, the fastest.
-_LOCAL_BACKENDS: dict[str, str | None] = {"eager": "eager", "sdpa": None, "blocked": "blocked"}
-
-
-class AttentionMasks(NamedTuple):
-    """The same visibility in two forms: what the library's attention functions take, and [B, J] for local layers."""
-
-    full: Any
-    padding: torch.Tensor | None
+from .decoder_cache import make_decoder_cache
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -70,296 +41,12 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
     return shifted.masked_fill(shifted == -100, pad_token_id)
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J]."""
-    energies = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        energies = energies + attention_mask
-    weights = F.softmax(energies, dim=-1)
-    output = torch.matmul(F.dropout(weights, p=dropout, training=module.training), value)
-    return output.transpose(1, 2).contiguous(), weights
+class _ResidualLayer(GradientCheckpointingLayer):
+    """What encoder and decoder layers share: residual sub-layers and the feed-forward one, under Marian's names."""
 
-
-class CsanSinusoidalPositionalEmbedding(nn.Module):
-    """Sinusoids of Vaswani et al. (2017), section 3.5, sines in the first half and cosines in the second.
-
-    The table is computed in double precision and kept for `num_positions`; longer inputs extend it on the fly.
-    """
-
-    def __init__(self, num_positions: int, embedding_dim: int) -> None:
-        super().__init__()
-        self.num_positions, self.embedding_dim = num_positions, embedding_dim
-        self.register_buffer("weight", torch.empty(num_positions, embedding_dim), persistent=False)
-
-    def create_weight(self, num_positions: int) -> torch.Tensor:
-        """The sinusoids of positions 0 to `num_positions` - 1, [num_positions, d] float32."""
-        half = np.arange(0, self.embedding_dim, 2)
-        angles = np.arange(num_positions)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
-        cosines = np.cos(angles)[:, : self.embedding_dim // 2]
-        return torch.from_numpy(np.concatenate([np.sin(angles), cosines], axis=1)).float()
-
-    def forward(self, length: int, offset: int = 0) -> torch.Tensor:
-        """Embeddings [length, d] of the positions from `offset` on."""
-        end = offset + length
-        if end <= self.num_positions:
-            return self.weight[offset:end]
-        return self.create_weight(end)[offset:].to(self.weight)
-
-
-class GaussianLocalness(nn.Module):
-    """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
-
-    W_p (`query_proj`), U_p (`center_proj`), U_d (`window_proj`) and W_d (`key_proj`) are the paper's names; the
-    window of the `"head"` strategy is 50 · sigmoid(`head_window`).
-    """
-
-    def __init__(self, config: CsanConfig, num_heads: int, is_causal: bool) -> None:
-        super().__init__()
-        d = config.d_model
-        self.strategy = config.localness_window
-        self.window_size = float(config.localness_window_size)
-        self.is_causal = is_causal
-        self.query_proj = nn.Linear(d, d, bias=False)
-        self.center_proj = nn.Linear(d, num_heads, bias=False)
-        if self.strategy in ("layer", "query"):
-            self.window_proj = nn.Linear(d, num_heads, bias=False)
-        if self.strategy == "layer":
-            self.key_proj = nn.Linear(d, d, bias=False)
-        if self.strategy == "head":
-            self.head_window = nn.Parameter(torch.zeros(num_heads))
-
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        key_padding_mask: torch.Tensor | None = None,
-        query_offset: int = 0,
-    ) -> GaussianBias:
-        """The Gaussian of every query.
-
-        Args:
-            query: [B, H, I, D], not scaled.
-            key: [B, H, J, D]; all keys from position 0 on for the `"layer"` strategy.
-            key_padding_mask: [B, J] boolean, True = real; `None` = all real.
-            query_offset: Position of the first query (decoding with a cache).
-        """
-        hidden = torch.tanh(self.query_proj(_merge_heads(query)))  # [B, I, d]
-        length = self._visible_length(query, key, key_padding_mask, query_offset)  # L, [B or 1, 1, I or 1]
-        center = length * torch.sigmoid(self.center_proj(hidden).transpose(1, 2).float())
-        width = self._width(hidden, key, key_padding_mask, length, query_offset)
-        return GaussianBias(center, width, key_offset=self._key_offset(query, key, query_offset))
-
-    def _key_offset(self, query: torch.Tensor, key: torch.Tensor, query_offset: int) -> int:
-        # A windowed cache hands over the last keys only: the first of them stands at this position.
-        return query_offset + query.shape[2] - key.shape[2] if self.is_causal else 0
-
-    def _visible_length(
-        self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, query_offset: int
-    ) -> torch.Tensor:
-        if self.is_causal:
-            positions = torch.arange(query.shape[2], device=query.device, dtype=torch.float32)
-            return (positions + (query_offset + 1))[None, None, :]
-        if mask is None:
-            return torch.full((1, 1, 1), float(key.shape[2]), device=query.device)
-        return mask.sum(dim=-1).float()[:, None, None]
-
-    def _width(
-        self,
-        hidden: torch.Tensor,
-        key: torch.Tensor,
-        mask: torch.Tensor | None,
-        length: torch.Tensor,
-        query_offset: int,
-    ) -> torch.Tensor:
-        if self.strategy == "fixed":
-            return torch.full((1, 1, 1), self.window_size, device=hidden.device)
-        if self.strategy == "head":
-            return 50.0 * torch.sigmoid(self.head_window.float())[None, :, None]
-        if self.strategy == "layer":
-            hidden = torch.tanh(self.key_proj(self._mean_key(key, mask, query_offset)))
-        return length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float())
-
-    def _mean_key(self, key: torch.Tensor, mask: torch.Tensor | None, query_offset: int) -> torch.Tensor:
-        """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
-        keys = _merge_heads(key)  # [B, J, d]
-        real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
-        keys = keys * real.to(keys.dtype).unsqueeze(-1)
-        if self.is_causal:
-            sums = keys.float().cumsum(dim=1)[:, query_offset:]
-            counts = real.cumsum(dim=1)[:, query_offset:]
-        else:
-            sums, counts = keys.float().sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
-        return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(key.dtype)
-
-
-def _merge_heads(states: torch.Tensor) -> torch.Tensor:
-    """[B, H, T, D] -> [B, T, d]."""
-    return states.transpose(1, 2).flatten(2)
-
-
-class CsanAttention(nn.Module):
-    """Multi-head attention, full or local.
-
-    A local layer restricts self-attention to a window of positions and an area of heads (Yang et al., NAACL 2019)
-    and may add a learned Gaussian (EMNLP 2018); cross-attention takes the Gaussian alone.
-    """
-
-    def __init__(
-        self,
-        config: CsanConfig,
-        num_heads: int,
-        *,
-        is_causal: bool = False,
-        is_cross_attention: bool = False,
-        is_local: bool = False,
-        layer_idx: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.num_heads = num_heads
-        self.head_dim = config.d_model // num_heads
-        self.scaling = self.head_dim**-0.5
-        self.dropout = config.attention_dropout
-        self.is_causal = is_causal
-        self.is_cross_attention = is_cross_attention
-        self.k_proj = nn.Linear(config.d_model, config.d_model)
-        self.v_proj = nn.Linear(config.d_model, config.d_model)
-        self.q_proj = nn.Linear(config.d_model, config.d_model)
-        self.out_proj = nn.Linear(config.d_model, config.d_model)
-        self.locality = self._locality() if is_local else None
-        has_gaussian = is_local and config.localness_window is not None
-        self.localness = GaussianLocalness(config, num_heads, is_causal) if has_gaussian else None
-
-    def _locality(self) -> Locality:
-        if self.is_cross_attention:
-            return Locality()
-        config = self.config
-        return Locality(config.local_window, config.head_area, config.head_boundary, self.is_causal)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        attention_mask: AttentionMasks | None = None,
-        query_offset: int = 0,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend.
-
-        Args:
-            hidden_states: Queries' states, [B, I, d].
-            key_value_states: Encoder states [B, J, d] for cross-attention.
-            past_key_values: Cache of keys and values.
-            attention_mask: Who sees whom.
-            query_offset: Position of the first query (decoding with a cache).
-
-        Returns:
-            Output [B, I, d] and, under the `eager` implementation, weights [B, H, I, J]. In a layer with an area
-            of heads they are summed over the area.
-        """
-        query = self._split_heads(self.q_proj(hidden_states))
-        key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        masks = attention_mask or AttentionMasks(None, None)
-        if self.locality is None:
-            attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-                self.config._attn_implementation, eager_attention_forward
-            )
-            dropout = self.dropout if self.training else 0.0
-            output, weights = attend(
-                self, query, key, value, masks.full, dropout=dropout, scaling=self.scaling, **kwargs
-            )
-        else:
-            output, weights = self._attend_locally(query, key, value, masks.padding, query_offset)
-        return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
-
-    def _attend_locally(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        padding: torch.Tensor | None,
-        query_offset: int,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if padding is not None and padding.shape[-1] > key.shape[2]:
-            padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
-        bias = None if self.localness is None else self.localness(query, key, padding, query_offset)
-        backend, weights = self._local_backend(), None
-        shared: dict[str, Any] = {
-            "bias": bias,
-            "key_padding_mask": padding,
-            "scale": self.scaling,
-            "dropout_p": self.dropout if self.training else 0.0,
-        }
-        locality = self.locality
-        if backend == "eager":
-            output, weights = attention_with_weights(make_call(query, key, value, locality, **shared))
-            weights = weights.sum(dim=-2)
-        else:
-            if locality.window is None and backend == "blocked":
-                backend = None  # blocks follow a window; a layer without one has nothing to split
-            output = local_attention(
-                query,
-                key,
-                value,
-                window=locality.window,
-                head_area=locality.head_area,
-                head_boundary=locality.head_boundary,
-                causal=locality.causal,
-                backend=backend,
-                **shared,
-            )
-        return output.transpose(1, 2), weights
-
-    def _local_backend(self) -> str | None:
-        implementation = self.config._attn_implementation or "eager"
-        if implementation not in _LOCAL_BACKENDS:
-            raise ValueError(
-                f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area or "
-                f"localness_window); use one of {list(_LOCAL_BACKENDS)}."
-            )
-        return _LOCAL_BACKENDS[implementation]
-
-    def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
-
-    def _keys_and_values(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None,
-        past_key_values: Cache | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        cache, is_updated = past_key_values, None
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = past_key_values.self_attention_cache
-            if self.is_cross_attention:
-                cache, is_updated = past_key_values.cross_attention_cache, past_key_values.is_updated
-        elif self.is_cross_attention:
-            cache = None
-        if is_updated is not None and is_updated.get(self.layer_idx):
-            layer = cache.layers[self.layer_idx]
-            return layer.keys, layer.values
-        source = key_value_states if self.is_cross_attention else hidden_states
-        key, value = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-            if is_updated is not None:
-                is_updated[self.layer_idx] = True
-        return key, value
-
-
-class CsanFeedForward(nn.Module):
-    """Not a module of its own in the weights' names: mixed into the layers, so that they keep Marian's."""
+    dropout: float
+    normalize_before: bool
+    activation_dropout: float
 
     def _build_feed_forward(self, config: CsanConfig, width: int) -> None:
         self.activation_fn = ACT2FN[config.activation_function]
@@ -389,7 +76,7 @@ def _clamp_half(hidden_states: torch.Tensor) -> torch.Tensor:
     return hidden_states.clamp(min=-limit, max=limit)
 
 
-class CsanEncoderLayer(CsanFeedForward, GradientCheckpointingLayer):
+class CsanEncoderLayer(_ResidualLayer):
     """Self-attention and feed-forward; local where `config.localness_layers` says so."""
 
     def __init__(self, config: CsanConfig, layer_idx: int) -> None:
@@ -412,7 +99,7 @@ class CsanEncoderLayer(CsanFeedForward, GradientCheckpointingLayer):
         return _clamp_half(self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward))
 
 
-class CsanDecoderLayer(CsanFeedForward, GradientCheckpointingLayer):
+class CsanDecoderLayer(_ResidualLayer):
     """Causal self-attention, cross-attention and feed-forward, each attention local where the config says so."""
 
     def __init__(self, config: CsanConfig, layer_idx: int) -> None:
@@ -529,7 +216,7 @@ class CsanPreTrainedModel(PreTrainedModel):
         return dict(self._tied_weights_keys)
 
     @property
-    def _tied_weights_keys(self) -> dict[str, str]:
+    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
         return {}
 
     @property
@@ -588,7 +275,7 @@ class CsanEncoder(CsanPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
@@ -616,7 +303,7 @@ class CsanEncoder(CsanPreTrainedModel):
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
     def _masks(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None) -> AttentionMasks:
-        local = [layer.self_attn.locality is not None for layer in self.layers]
+        local = _local_attentions(self.layers, "self_attn")
         full, padding = None, None
         if not all(local):
             full = create_bidirectional_mask(
@@ -625,6 +312,11 @@ class CsanEncoder(CsanPreTrainedModel):
         if any(local):
             padding = _padding_mask(attention_mask, "attention_mask")
         return AttentionMasks(full, padding)
+
+
+def _local_attentions(layers: Iterable[nn.Module], name: str) -> list[bool]:
+    """For each layer, whether its attention module `name` is local."""
+    return [layer.get_submodule(name).locality is not None for layer in layers]
 
 
 def _drop_layer(probability: float) -> bool:
@@ -654,7 +346,7 @@ class CsanDecoder(CsanPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
@@ -707,7 +399,7 @@ class CsanDecoder(CsanPreTrainedModel):
     def _self_attention_masks(
         self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_key_values: Cache | None
     ) -> AttentionMasks:
-        local = [layer.self_attn.locality is not None for layer in self.layers]
+        local = _local_attentions(self.layers, "self_attn")
         full, padding = None, None
         if not all(local):
             cache = past_key_values
@@ -731,7 +423,7 @@ class CsanDecoder(CsanPreTrainedModel):
     ) -> AttentionMasks:
         if encoder_hidden_states is None:
             return AttentionMasks(None, None)
-        local = [layer.encoder_attn.locality is not None for layer in self.layers]
+        local = _local_attentions(self.layers, "encoder_attn")
         full, padding = None, None
         if not all(local):
             full = create_bidirectional_mask(
@@ -743,43 +435,6 @@ class CsanDecoder(CsanPreTrainedModel):
         if any(local):
             padding = _padding_mask(encoder_attention_mask, "attention_mask")
         return AttentionMasks(full, padding)
-
-
-class _BeamSharedCache(DynamicCache):
-    """Keys and values of the encoder's states, equal for all beams of a sentence."""
-
-    def __init__(self, num_beams: int = 1) -> None:
-        super().__init__()
-        self.num_beams = num_beams
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Beams of one sentence share their source, so moving them about changes nothing."""
-        sentence = torch.arange(beam_idx.shape[0], device=beam_idx.device) // self.num_beams
-        if not torch.equal(beam_idx // self.num_beams, sentence):
-            super().reorder_cache(beam_idx)
-
-
-def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache in which a windowed decoder layer keeps its window alone.
-
-    The window's own keys are m past positions (M = 2m + 1). Under the `"layer"` Gaussian, whose window depends on
-    the mean of all earlier keys, a layer keeps them all.
-
-    Args:
-        config: The model's configuration.
-        num_beams: Consecutive rows of the batch that share a source sentence.
-    """
-    windowed = set(config.local_layers("decoder")) if config.local_window is not None else set()
-    if config.localness_window == "layer":
-        windowed = set()
-    cache = DynamicCache()
-    for layer_idx in range(config.decoder_layers):
-        if layer_idx in windowed:
-            # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
-            cache.layers.append(DynamicSlidingWindowLayer(max((config.local_window + 1) // 2, 2)))
-        else:
-            cache.layers.append(DynamicLayer())
-    return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))
 
 
 class CsanModel(CsanPreTrainedModel):
@@ -794,7 +449,7 @@ class CsanModel(CsanPreTrainedModel):
         self.post_init()
 
     @property
-    def _tied_weights_keys(self) -> dict[str, str]:
+    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
         if not self.config.share_encoder_decoder_embeddings:
             return {}
         return {
@@ -802,22 +457,22 @@ class CsanModel(CsanPreTrainedModel):
             "decoder.embed_tokens.weight": "shared.weight",
         }
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         """The source embedding (the shared one, where shared)."""
         return self.encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
         """Replace the source embedding (the shared one in all its places, where shared)."""
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
             self.decoder.embed_tokens = value
         self.encoder.embed_tokens = value
 
-    def get_decoder_input_embeddings(self) -> nn.Module:
+    def get_decoder_input_embeddings(self) -> nn.Embedding:
         """The target embedding."""
         return self.decoder.embed_tokens
 
-    def set_decoder_input_embeddings(self, value: nn.Module) -> None:
+    def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
         """Replace the target embedding of a model with separate vocabularies."""
         _require_separate_vocabularies(self.config, "set_decoder_input_embeddings", "set_input_embeddings")
         self.decoder.embed_tokens = value
@@ -825,9 +480,9 @@ class CsanModel(CsanPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         past_key_values: Cache | None = None,
@@ -867,6 +522,7 @@ class CsanModel(CsanPreTrainedModel):
             use_cache=use_cache,
             **kwargs,
         )
+        assert isinstance(encoder_outputs, BaseModelOutput)  # for the type checker
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             past_key_values=decoder_outputs.past_key_values,
@@ -878,7 +534,7 @@ class CsanModel(CsanPreTrainedModel):
             encoder_attentions=encoder_outputs.attentions,
         )
 
-    def _decoder_inputs_from_source(self, input_ids: torch.LongTensor | None) -> torch.Tensor:
+    def _decoder_inputs_from_source(self, input_ids: torch.Tensor | None) -> torch.Tensor:
         if input_ids is None or not self.config.share_encoder_decoder_embeddings:
             raise ValueError(
                 "`decoder_input_ids` (or `decoder_inputs_embeds`) must be given: they can be derived only from "
@@ -907,7 +563,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         self.post_init()
 
     @property
-    def _tied_weights_keys(self) -> dict[str, str]:
+    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
         shared = self.config.share_encoder_decoder_embeddings
         target = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
         tied = {f"model.{name}": f"model.{source}" for name, source in self.model._tied_weights_keys.items()}
@@ -943,7 +599,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         # The library would resize the output projection along, which belongs to the target vocabulary.
         embeddings = self._get_resized_embeddings(
-            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
+            self.model.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
         self.set_input_embeddings(embeddings)
         return embeddings
@@ -972,15 +628,15 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
@@ -1044,12 +700,12 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         """Decoder inputs [B, I] for labels [B, I]."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         """Put the windowed cache in the place of the library's default; any other choice is left alone."""
         user_defined = model_kwargs.get("past_key_values") is not None
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
         implementation = generation_config.cache_implementation
         if user_defined or implementation not in (None, "dynamic") or model_kwargs.get("past_key_values") is None:
             return

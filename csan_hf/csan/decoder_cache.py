@@ -1,0 +1,43 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The keys and values that a CSAN decoder keeps while it generates."""
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
+
+from .configuration_csan import CsanConfig
+
+
+class _BeamSharedCache(DynamicCache):
+    """Keys and values of the encoder's states, equal for all beams of a sentence."""
+
+    def __init__(self, num_beams: int = 1) -> None:
+        super().__init__()
+        self.num_beams = num_beams
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Beams of one sentence share their source, so moving them about changes nothing."""
+        sentence = torch.arange(beam_idx.shape[0], device=beam_idx.device) // self.num_beams
+        if not torch.equal(beam_idx // self.num_beams, sentence):
+            super().reorder_cache(beam_idx)
+
+
+def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
+    """An empty cache in which a windowed decoder layer keeps its window alone.
+
+    The window's own keys are m past positions (M = 2m + 1). Under the `"layer"` Gaussian, whose window depends on
+    the mean of all earlier keys, a layer keeps them all.
+
+    Args:
+        config: The model's configuration.
+        num_beams: Consecutive rows of the batch that share a source sentence.
+    """
+    window = None if config.localness_window == "layer" else config.local_window
+    local_layers = config.local_layers("decoder")
+    cache = DynamicCache()
+    for layer_idx in range(config.decoder_layers):
+        if window is not None and layer_idx in local_layers:
+            # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
+            cache.layers.append(DynamicSlidingWindowLayer(max((window + 1) // 2, 2)))
+        else:
+            cache.layers.append(DynamicLayer())
+    return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))
