@@ -39,6 +39,7 @@ class CsanConfig(PreTrainedConfig):
         max_position_embeddings: Length of the precomputed sinusoids; longer inputs extend them.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
+        init_gain: Gain of `initialization="xavier"`, for matrices and embeddings alike.
         init_std: Standard deviation of `initialization="normal"`.
         local_window: Window M of the local layers: its total width in tokens, both edges included, so a query sees
             (M - 1) / 2 tokens on either side. Odd; `None` = unrestricted.
@@ -98,6 +99,7 @@ class CsanConfig(PreTrainedConfig):
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
     initialization: str = "xavier"
+    init_gain: float = 0.5
     init_std: float = 0.02
 
     local_window: int | None = 11
@@ -169,6 +171,10 @@ class CsanConfig(PreTrainedConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"`{name}` must be a number between 0 and 1, got {value!r}.")
+        for name in ("init_gain", "init_std"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
+                raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, name):
                 raise ValueError(f"`d_model` ({self.d_model}) must be a multiple of `{name}` ({getattr(self, name)}).")

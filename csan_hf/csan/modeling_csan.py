@@ -187,8 +187,8 @@ class CsanPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """New weights by `config.initialization`.
 
-        `"normal"`: N(0, `init_std`) everywhere. `"xavier"`: Xavier-uniform matrices and embeddings N(0, d^-½).
-        Biases are 0 in both, layer normalisations 1.
+        `"xavier"`: Xavier-uniform matrices with `init_gain`, embeddings of standard deviation `init_gain` · d^-½.
+        `"normal"`: N(0, `init_std`) everywhere. Biases are 0 in both, layer normalisations 1.
         """
         super()._init_weights(module)
         if isinstance(module, CsanSinusoidalPositionalEmbedding):
@@ -202,12 +202,12 @@ class CsanPreTrainedModel(PreTrainedModel):
 
     def _init_xavier(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding | CsanOutputProjection):
-            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+            init.normal_(module.weight, mean=0.0, std=self.config.init_gain * self.config.d_model**-0.5)
             padding = getattr(module, "padding_idx", None)
             if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[padding])
         elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
+            init.xavier_uniform_(module.weight, gain=self.config.init_gain)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Which weights are one, as the config says now: shared embeddings do not hang on `tie_word_embeddings`."""

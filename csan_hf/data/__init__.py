@@ -1,0 +1,22 @@
+"""Corpora, tokenizers and batches."""
+
+from .batching import TokenBatchSampler, example_lengths, share_epoch
+from .corpora import DataArguments, load_translation_dataset
+from .numbers import load_numbers, number_languages
+from .report import FilterReport
+from .tokenization import TokenizerPair, tokenize_dataset, train_tokenizer, train_tokenizers
+
+__all__ = [
+    "DataArguments",
+    "FilterReport",
+    "TokenBatchSampler",
+    "TokenizerPair",
+    "example_lengths",
+    "load_numbers",
+    "load_translation_dataset",
+    "number_languages",
+    "share_epoch",
+    "tokenize_dataset",
+    "train_tokenizer",
+    "train_tokenizers",
+]

@@ -1,0 +1,325 @@
+"""One loader for every kind of parallel corpus: built-in, local files, or the Hub."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset, DatasetDict
+
+from .numbers import load_numbers
+from .readers import file_format, read_table, read_text_pair
+from .report import FilterReport
+
+BUILT_IN = "numbers"
+_NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
+
+
+@dataclass
+class DataArguments:
+    """Which corpus, in which languages, and what is kept of it.
+
+    The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation` and `test` may name
+    the splits), or from files, of which `train`, `validation` and `test` are the patterns. In a pattern, "{lang}"
+    stands for the language. The extension decides the format: .tsv, .jsonl and .parquet hold both languages in one
+    file; everything else is plain text, one sentence per line and one file per language. All but parquet may end in
+    .gz.
+
+    Raises:
+        ValueError: a value that is out of range or contradicts another; the message names the field.
+    """
+
+    dataset: str | None = field(
+        default=None, metadata={"help": "'numbers' (built-in), or a dataset name on the Hub or a local dataset folder"}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "configuration of the Hub dataset"})
+    dataset_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of the Hub dataset"})
+    data_dir: str | None = field(default=None, metadata={"help": "folder that the file patterns start from"})
+    train: str | None = field(
+        default=None, metadata={"help": "file pattern ('train.{lang}.gz') or Hub split of the training data"}
+    )
+    validation: str | None = field(default=None, metadata={"help": "file pattern or Hub split of the validation data"})
+    test: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "file pattern or Hub split of the test data (the split is then called 'test'), or several as a "
+            'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\''
+        },
+    )
+    source_lang: str = field(default="en", metadata={"help": "source language, what {lang} stands for"})
+    target_lang: str = field(default="de", metadata={"help": "target language, what {lang} stands for"})
+    source_column: str | None = field(
+        default=None, metadata={"help": "column of the source text (default: the name of the language)"}
+    )
+    target_column: str | None = field(
+        default=None, metadata={"help": "column of the target text (default: the name of the language)"}
+    )
+    train_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "training pairs: how many 'numbers' makes (30,000), or a random selection of so many of a corpus"
+        },
+    )
+    validation_size: int | None = field(
+        default=None, metadata={"help": "validation pairs: how many 'numbers' makes (1,000), or the first so many"}
+    )
+    test_size: int | None = field(
+        default=None, metadata={"help": "pairs per test set: how many 'numbers' makes (1,000), or the first so many"}
+    )
+    data_seed: int = field(default=0, metadata={"help": "seed of the 'numbers' corpus and of selections"})
+    max_source_length: int | None = field(
+        default=256,
+        metadata={"help": "tokens of a source, </s> included: longer training pairs are dropped, other sources cut"},
+    )
+    max_target_length: int | None = field(
+        default=256,
+        metadata={"help": "tokens of a target, </s> included: longer training pairs are dropped, other targets cut"},
+    )
+    max_length_ratio: float | None = field(
+        default=None, metadata={"help": "drop training pairs whose lengths in tokens differ by more than this factor"}
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.test, str) and self.test.lstrip().startswith('{"'):
+            self.test = _parse_test(self.test)
+        self._check_numbers()
+        self._check_source()
+        if self.source_lang == self.target_lang:
+            raise ValueError(
+                f"source_lang and target_lang are both {self.source_lang!r}; choose two different languages"
+            )
+        reserved = {"train", "validation"} & set(self.test_patterns)
+        if reserved:
+            raise ValueError(f"test has an entry called {reserved.pop()!r}; give the test set another name")
+
+    def _check_numbers(self) -> None:
+        least = {"train_size": 1, "validation_size": 1, "test_size": 1, "max_source_length": 2, "max_target_length": 2}
+        least |= {"max_length_ratio": 1, "data_seed": 0}
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ValueError(f"{name} is {value}; it must be at least {minimum}")
+
+    def _check_source(self) -> None:
+        patterns = {name: getattr(self, name) for name in ("train", "validation", "test", "data_dir")}
+        given = [name for name, value in patterns.items() if value]
+        if self.dataset is None and not set(given) - {"data_dir"}:
+            raise ValueError("no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as train")
+        if self.dataset == BUILT_IN and given:
+            raise ValueError(f"dataset is 'numbers', which has no files: leave out {', '.join(given)}")
+        if self.dataset == BUILT_IN and (self.dataset_config or self.dataset_revision):
+            raise ValueError(
+                "dataset is 'numbers', which has no configurations: leave out dataset_config, dataset_revision"
+            )
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Names of the source and the target column."""
+        return self.source_column or self.source_lang, self.target_column or self.target_lang
+
+    @property
+    def test_patterns(self) -> dict[str, str]:
+        """Name of every test split -> its pattern."""
+        if not self.test:
+            return {}
+        return dict(self.test) if isinstance(self.test, dict) else {"test": self.test}
+
+    @property
+    def split_patterns(self) -> dict[str, str]:
+        """Name of every split -> its file pattern or Hub split."""
+        named = {"train": self.train, "validation": self.validation, **self.test_patterns}
+        return {split: pattern for split, pattern in named.items() if pattern}
+
+    def size_of(self, split: str) -> int | None:
+        """The size asked for of a split, None for all."""
+        return {"train": self.train_size, "validation": self.validation_size}.get(split, self.test_size)
+
+
+def _parse_test(text: str) -> dict[str, str]:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"test is {text!r}, which is not a JSON dictionary ({error})") from error
+
+
+def load_translation_dataset(
+    args: DataArguments, splits: Sequence[str] | None = None
+) -> tuple[DatasetDict, FilterReport]:
+    """Load a parallel corpus.
+
+    Pairs with an empty side are dropped from the training split and counted. Validation and test splits keep every
+    pair, empty ones too, so that line n of a prediction belongs to line n of the corpus.
+
+    Args:
+        args: which corpus.
+        splits: load only these splits; None for all.
+
+    Returns:
+        Splits "train", "validation" and the test splits, as far as the corpus has them, with the string columns
+        source and target; and the counts.
+
+    Raises:
+        ValueError: something is wrong with the corpus; the message names file, line and reason.
+    """
+    loaders = _numbers_loaders(args) if args.dataset == BUILT_IN else None
+    loaders = loaders or (_hub_loaders(args) if args.dataset else _file_loaders(args))
+    wanted = list(loaders) if splits is None else list(splits)
+    if unknown := [split for split in wanted if split not in loaders]:
+        raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(loaders)}")
+    report = FilterReport()
+    return DatasetDict({split: _finish(split, *loaders[split](), args, report) for split in wanted}), report
+
+
+Loader = Callable[[], "tuple[Dataset, str]"]
+"""Loads a split; also says where it came from, for messages."""
+
+
+def _numbers_loaders(args: DataArguments) -> dict[str, Loader]:
+    sizes = {split: args.size_of(split) or default for split, default in _NUMBERS_SIZES.items()}
+    made: list[DatasetDict] = []
+
+    def loader(split: str) -> Loader:
+        def load() -> tuple[Dataset, str]:
+            if not made:
+                options = {f"{name}_size": size for name, size in sizes.items()}
+                made.append(load_numbers(args.source_lang, args.target_lang, **options, seed=args.data_seed))
+            return made[0][split], BUILT_IN
+
+        return load
+
+    return {split: loader(split) for split in sizes}
+
+
+def _file_loaders(args: DataArguments) -> dict[str, Loader]:
+    return {split: _file_loader(args, split, pattern) for split, pattern in args.split_patterns.items()}
+
+
+def _file_loader(args: DataArguments, split: str, pattern: str) -> Loader:
+    def load() -> tuple[Dataset, str]:
+        source_column, target_column = args.columns
+        if file_format(pattern):
+            path = _find_file(args, split, pattern, None)
+            pairs = read_table(path, source_column, target_column)
+            return _as_dataset(*pairs), str(path)
+        if "{lang}" not in pattern:
+            raise ValueError(
+                f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where the language "
+                "stands (one file for both languages is a .tsv, .jsonl or .parquet)"
+            )
+        paths = [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
+        return _as_dataset(*read_text_pair(*paths)), f"{paths[0]} and {paths[1]}"
+
+    return load
+
+
+def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
+    """The file of a pattern, with or without .gz."""
+    name = pattern if lang is None else pattern.replace("{lang}", lang)
+    path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
+    other = path.with_name(path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name + ".gz")
+    for candidate in (path, other):
+        if candidate.is_file():
+            return candidate
+    language = f" of language {lang!r}" if lang else ""
+    raise ValueError(
+        f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {other}; "
+        "check data_dir, the pattern and the languages"
+    )
+
+
+def _as_dataset(source: list[str], target: list[str]) -> Dataset:
+    text = datasets.Value("string")
+    schema = datasets.Features({"source": text, "target": text})
+    return Dataset.from_dict({"source": source, "target": target}, features=schema)
+
+
+def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
+    name = str(args.dataset)
+    options = {"data_dir": args.data_dir, "revision": args.dataset_revision}
+    loaded = datasets.load_dataset(
+        name, args.dataset_config, **{key: value for key, value in options.items() if value}
+    )
+    if not isinstance(loaded, DatasetDict):
+        raise ValueError(f"dataset {name!r} has no named splits; only datasets with splits can be used")
+    wanted = args.split_patterns
+    for split in ("train", "validation", "test"):
+        if split in loaded and not (split == "test" and args.test_patterns):
+            wanted.setdefault(split, split)
+    for split, stored in wanted.items():
+        if stored not in loaded:
+            raise ValueError(f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}")
+    return {split: _hub_loader(args, f"{name}, split {stored}", loaded[stored]) for split, stored in wanted.items()}
+
+
+def _hub_loader(args: DataArguments, where: str, rows: Dataset) -> Loader:
+    def load() -> tuple[Dataset, str]:
+        texts = []
+        for column in args.columns:
+            texts.append(_hub_column(where, rows, column))
+        for column, values in zip(args.columns, texts, strict=True):
+            for number, value in enumerate(values):
+                if not isinstance(value, str):
+                    raise ValueError(f"{where}, row {number}: {column!r} is {value!r}; text is needed")
+        return _as_dataset(*texts), where
+
+    return load
+
+
+def _hub_column(where: str, rows: Dataset, column: str) -> list[Any]:
+    if column in rows.column_names:
+        return list(rows[column])
+    if "translation" not in rows.column_names:
+        raise ValueError(
+            f"{where}: there is no column {column!r} among {', '.join(rows.column_names)}; "
+            "set source_column and target_column"
+        )
+    translations = rows["translation"]
+    languages = list(translations[0]) if len(rows) else []
+    if rows.num_rows and column not in languages:
+        raise ValueError(f"{where}: the translations have no language {column!r}, only {', '.join(languages)}")
+    return [translation[column] for translation in translations]
+
+
+def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:
+    """Drop or count empty pairs, and keep as many pairs as asked for."""
+    report.start(split, len(rows))
+    if not len(rows):
+        raise ValueError(f"{where}: the split {split!r} is empty")
+    filled = _filled(rows)
+    if split != "train":
+        rows, filled = _first(rows, filled, args.size_of(split), split, report)
+        report.note(split, "with an empty side", len(rows) - len(filled))
+        return rows
+    report.drop(split, "with an empty side", len(rows) - len(filled))
+    if not filled:
+        raise ValueError(f"{where}: the split {split!r} is empty: every pair has an empty side")
+    chosen = filled
+    if args.train_size is not None and args.train_size < len(filled):
+        chosen = sorted(random.Random(args.data_seed).sample(filled, args.train_size))
+        report.drop(split, "beyond train_size", len(filled) - len(chosen))
+    return rows if len(chosen) == len(rows) else rows.select(chosen)
+
+
+def _filled(rows: Dataset) -> list[int]:
+    """Indices of the pairs with text on both sides."""
+    filled: list[int] = []
+    start = 0
+    for batch in rows.iter(batch_size=10_000):
+        pairs = zip(batch["source"], batch["target"], strict=True)
+        filled.extend(start + index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip())
+        start += len(batch["source"])
+    return filled
+
+
+def _first(
+    rows: Dataset, filled: list[int], size: int | None, split: str, report: FilterReport
+) -> tuple[Dataset, list[int]]:
+    if size is None or size >= len(rows):
+        return rows, filled
+    report.drop(split, "beyond the size asked for", len(rows) - size)
+    return rows.select(range(size)), [index for index in filled if index < size]

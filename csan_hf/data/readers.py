@@ -1,0 +1,195 @@
+"""Reading parallel text from files: every mistake is reported with the file, the line and the reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Pairs = tuple[list[str], list[str]]
+"""Source sentences and target sentences, equally many."""
+
+TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
+
+
+def file_format(path: str | Path) -> str:
+    """The extension that decides how a file is read: one of :data:`TABLE_FORMATS`, or "" for plain text."""
+    name = str(path).removesuffix(".gz")
+    return next((extension for extension in TABLE_FORMATS if name.endswith(extension)), "")
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 file, gzipped if its name ends in ".gz".
+
+    Only "\n" and "\r\n" end a line: other characters that Python counts as line ends (U+2028, a lone "\r", ...) are
+    text. A byte order mark at the beginning is skipped.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: bytes that are not UTF-8, or a damaged gzip file; the message names file and line.
+    """
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield _decode(path, number, line)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}, after line {number}: the gzip file is damaged ({error})") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
+
+
+def _decode(path: Path, number: int, line: bytes) -> str:
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    if line.endswith(b"\n"):
+        line = line[:-1].removesuffix(b"\r")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+            "convert the file"
+        ) from error
+
+
+def read_text_pair(source: Path, target: Path) -> Pairs:
+    """Read two files with one sentence per line.
+
+    Args:
+        source: file of the source sentences.
+        target: file of the target sentences.
+
+    Raises:
+        ValueError: the files have different numbers of lines, or see :func:`read_lines`.
+    """
+    sides = list(read_lines(source)), list(read_lines(target))
+    if len(sides[0]) != len(sides[1]):
+        short, long = (source, target) if len(sides[0]) < len(sides[1]) else (target, source)
+        raise ValueError(
+            f"{source} has {len(sides[0]):,} lines and {target} has {len(sides[1]):,}: "
+            f"line {min(map(len, sides)) + 1:,} of {long} has no partner in {short}"
+        )
+    return sides
+
+
+def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
+    """Read both sides from one TSV, JSONL or parquet file.
+
+    A column of JSONL or parquet may also be an entry of a column "translation", as on the Hub:
+    ``{"translation": {"en": "...", "de": "..."}}``. The first line of a TSV file names its columns, unless the
+    columns are given as numbers ("0" is the first).
+
+    Args:
+        path: the file.
+        source_column: name of the column with the source sentences.
+        target_column: name of the column with the target sentences.
+
+    Raises:
+        ValueError: a column is missing, a value is no text, or a line is malformed.
+    """
+    columns = (source_column, target_column)
+    readers = {".tsv": _tsv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
+    return _unzip(readers[file_format(path)](path, columns))
+
+
+def _unzip(rows: Iterable[tuple[str, str]]) -> Pairs:
+    source: list[str] = []
+    target: list[str] = []
+    for left, right in rows:
+        source.append(left)
+        target.append(right)
+    return source, target
+
+
+def _tsv_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    lines = enumerate(read_lines(path), start=1)
+    numbered = all(column.isdecimal() for column in columns)
+    if numbered:
+        places = [int(column) for column in columns]
+    else:
+        header = next(lines, (1, ""))[1].split("\t")
+        places = [_place(path, header, column) for column in columns]
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) <= max(places):
+            raise ValueError(
+                f"{path}, line {number}: {len(fields)} tab-separated fields, but field {max(places) + 1} is needed"
+            )
+        yield fields[places[0]], fields[places[1]]
+
+
+def _place(path: Path, header: list[str], column: str) -> int:
+    if column not in header:
+        raise ValueError(
+            f"{path}, line 1: there is no column {column!r} among {', '.join(map(repr, header))}; "
+            'set source_column and target_column (as numbers, "0" being the first, if the file has no header)'
+        )
+    return header.index(column)
+
+
+def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: a JSON object is needed, not {type(row).__name__}")
+        source, target = (_value(f"{path}, line {number}", row, column) for column in columns)
+        yield source, target
+
+
+def _value(where: str, row: dict[str, Any], column: str) -> str:
+    nested = row.get("translation")
+    if column not in row and isinstance(nested, dict):
+        row = nested
+    if column not in row:
+        raise ValueError(f"{where}: there is no {column!r} among {', '.join(map(repr, row))}")
+    value = row[column]
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: {column!r} is {value!r}; text is needed")
+    return check_text(where, column, value)
+
+
+def check_text(where: str, column: str, value: str) -> str:
+    """Return the text if it can be written as UTF-8; JSON can smuggle in half characters (lone surrogates)."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: {column!r} has a lone surrogate (U+{ord(value[error.start]):04X})") from error
+    return value
+
+
+def _parquet_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: not a parquet file ({error})") from error
+    sides = [_parquet_column(path, table, column).to_pylist() for column in columns]
+    for number, values in enumerate(zip(*sides, strict=True), start=1):
+        for column, value in zip(columns, values, strict=True):
+            if not isinstance(value, str):
+                raise ValueError(f"{path}, row {number}: {column!r} is {value!r}; text is needed")
+        yield values
+
+
+def _parquet_column(path: Path, table: pa.Table, column: str) -> pa.ChunkedArray:
+    if column in table.column_names:
+        return table[column]
+    if "translation" in table.column_names and pa.types.is_struct(table.schema.field("translation").type):
+        nested = table.select(["translation"]).flatten()
+        if f"translation.{column}" in nested.column_names:
+            return nested[f"translation.{column}"]
+        raise ValueError(f"{path}: there is no {column!r} among {', '.join(map(repr, nested.column_names))}")
+    raise ValueError(f"{path}: there is no column {column!r} among {', '.join(map(repr, table.column_names))}")

@@ -1,0 +1,75 @@
+"""What happened to the pairs of a corpus on their way into the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class FilterReport:
+    """Counts of pairs, per split.
+
+    Attributes:
+        read: split -> pairs in the corpus.
+        kept: split -> pairs that remain.
+        dropped: split -> reason -> pairs that were removed. Only training splits lose pairs to filters.
+        noted: split -> remark -> pairs that were kept although something is odd about them (an empty side in a test
+            set, a source that is cut to the length limit).
+    """
+
+    read: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)
+    noted: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def start(self, split: str, pairs: int) -> None:
+        """Begin counting for a split that has so many pairs."""
+        self.read.setdefault(split, pairs)
+        self.kept[split] = pairs
+
+    def drop(self, split: str, reason: str, pairs: int) -> None:
+        """Count pairs that were removed; 0 leaves no trace."""
+        if pairs:
+            self.dropped.setdefault(split, Counter())[reason] += pairs
+            self.kept[split] -= pairs
+
+    def note(self, split: str, remark: str, pairs: int) -> None:
+        """Count pairs that are kept and remarkable; 0 leaves no trace."""
+        if pairs:
+            self.noted.setdefault(split, Counter())[remark] += pairs
+
+    def merge(self, later: FilterReport) -> FilterReport:
+        """The report of this step followed by a later one."""
+        merged = FilterReport(dict(self.read), dict(self.kept))
+        for report in (self, later):
+            for split, counts in report.dropped.items():
+                merged.dropped.setdefault(split, Counter()).update(counts)
+            for split, counts in report.noted.items():
+                merged.noted.setdefault(split, Counter()).update(counts)
+        merged.read = {**later.read, **self.read}
+        merged.kept.update(later.kept)
+        return merged
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts as plain dictionaries, for JSON."""
+        return {
+            split: {
+                "read": self.read[split],
+                "kept": self.kept[split],
+                "dropped": dict(self.dropped.get(split, {})),
+                "noted": dict(self.noted.get(split, {})),
+            }
+            for split in self.read
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for split, counts in self.to_dict().items():
+            line = f"{split}: {counts['kept']:,} of {counts['read']:,} pairs"
+            for label, reasons in (("dropped", counts["dropped"]), ("kept", counts["noted"])):
+                if reasons:
+                    line += f"; {label}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+            lines.append(line)
+        return "\n".join(lines)

@@ -1,0 +1,321 @@
+"""Subword tokenizers: training, saving, and turning a corpus into token ids.
+
+The tokenizers are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:
+``decode(encode(text)) == NFKC(text)`` for every string, spaces and line breaks included. They consist of standard
+parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datasets import Dataset, DatasetDict
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import cached_file
+
+from .report import FilterReport
+
+if TYPE_CHECKING:
+    from .corpora import DataArguments
+
+PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
+SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
+"""The special tokens; their ids are their places here: 0, 1 and 2."""
+
+TARGET_SUBFOLDER = "target_tokenizer"
+"""Where the target tokenizer lies beside the source tokenizer when the two are different."""
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    model_max_length: int | None = None,
+    split_digits: bool = True,
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer.
+
+    Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
+
+    Args:
+        texts: training sentences.
+        vocab_size: tokens, special ones and the 256 bytes included. A small corpus may give fewer.
+        model_max_length: tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
+        split_digits: make every digit a token of its own.
+        show_progress: draw the progress bars of `tokenizers`.
+
+    Returns:
+        A tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
+
+    Raises:
+        ValueError: `vocab_size` has no room for the bytes and the special tokens, or there is no text.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(alphabet) + len(SPECIAL_TOKENS)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size is {vocab_size}; it must be at least {smallest}: {len(alphabet)} bytes and "
+            f"{len(SPECIAL_TOKENS)} special tokens"
+        )
+    tokenizer = _untrained_tokenizer(split_digits)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=alphabet,
+        show_progress=show_progress,
+    )
+    counted = _Counted(texts)
+    tokenizer.train_from_iterator(counted, trainer)
+    if not counted.seen:
+        raise ValueError("there is no text to train a tokenizer on; give at least one sentence")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS_TOKEN}",
+        pair=f"$A {EOS_TOKEN} $B {EOS_TOKEN}",
+        special_tokens=[(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))],
+    )
+    limit = {} if model_max_length is None else {"model_max_length": model_max_length}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD_TOKEN,
+        eos_token=EOS_TOKEN,
+        unk_token=UNK_TOKEN,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        **limit,
+    )
+
+
+def _untrained_tokenizer(split_digits: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    # A space before the text makes its first word the same token as in the middle of a sentence. It is put there by
+    # the normalizer and taken away by the decoder, whatever the text begins with; ByteLevel's own option would put
+    # none before a text that begins with a space, and the decoder could not tell the two apart.
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Prepend(" ")])
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), byte_level] if split_digits else [byte_level]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+class _Counted:
+    """An iterable that remembers how many items it has given."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = texts
+        self.seen = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            self.seen += 1
+            yield text
+
+
+@dataclass(frozen=True)
+class TokenizerPair:
+    """The tokenizers of the source and of the target language.
+
+    Attributes:
+        source: tokenizer of the source sentences.
+        target: tokenizer of the target sentences; the same object where the vocabulary is joint.
+    """
+
+    source: PreTrainedTokenizerBase
+    target: PreTrainedTokenizerBase
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether one tokenizer serves both languages."""
+        return self.source is self.target
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write the source (or joint) tokenizer into a directory and a separate target one into `target_tokenizer`."""
+        directory = Path(directory)
+        self.source.save_pretrained(directory)
+        subfolder = directory / TARGET_SUBFOLDER
+        if not self.is_joint:
+            self.target.save_pretrained(subfolder)
+        elif subfolder.exists():  # left by an earlier run with separate ones: it would be loaded again
+            shutil.rmtree(subfolder)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | Path, **kwargs: Any) -> TokenizerPair:
+        """Load what :meth:`save_pretrained` wrote.
+
+        Args:
+            name_or_path: a directory or the name of a repository on the Hub.
+            kwargs: passed to `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
+        """
+        name = str(name_or_path)
+        source = AutoTokenizer.from_pretrained(name, **kwargs)
+        where = {key: kwargs[key] for key in _LOCATION_OPTIONS if key in kwargs}
+        present = cached_file(
+            name,
+            "tokenizer_config.json",
+            subfolder=TARGET_SUBFOLDER,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            **where,
+        )
+        if present is None:
+            return cls(source, source)
+        return cls(source, AutoTokenizer.from_pretrained(name, subfolder=TARGET_SUBFOLDER, **kwargs))
+
+
+_LOCATION_OPTIONS = ("cache_dir", "force_download", "token", "revision", "local_files_only", "repo_type")
+
+
+def train_tokenizers(
+    dataset: Dataset | DatasetDict,
+    vocab_size: int,
+    joint: bool = True,
+    *,
+    target_vocab_size: int | None = None,
+    model_max_length: int | None = None,
+    split_digits: bool = True,
+    show_progress: bool = False,
+) -> TokenizerPair:
+    """Train the tokenizers of a corpus on its training split.
+
+    Args:
+        dataset: columns source and target; of a `DatasetDict` the split "train".
+        vocab_size: tokens of the joint vocabulary or of the source's.
+        joint: one vocabulary for both languages.
+        target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
+        model_max_length: see :func:`train_tokenizer`.
+        split_digits: see :func:`train_tokenizer`.
+        show_progress: see :func:`train_tokenizer`.
+
+    Raises:
+        ValueError: there is no training split, or a vocabulary is too small.
+    """
+    if isinstance(dataset, DatasetDict):
+        if "train" not in dataset:
+            raise ValueError(f"there is no split 'train' to train tokenizers on, only {', '.join(dataset)}")
+        dataset = dataset["train"]
+    if joint and target_vocab_size is not None:
+        raise ValueError(f"target_vocab_size is {target_vocab_size}, but the vocabulary is joint; leave it out")
+
+    def train(columns: list[str], size: int) -> PreTrainedTokenizerFast:
+        return train_tokenizer(
+            _texts(dataset, columns),
+            size,
+            model_max_length=model_max_length,
+            split_digits=split_digits,
+            show_progress=show_progress,
+        )
+
+    if joint:
+        tokenizer = train(["source", "target"], vocab_size)
+        return TokenizerPair(tokenizer, tokenizer)
+    return TokenizerPair(train(["source"], vocab_size), train(["target"], target_vocab_size or vocab_size))
+
+
+def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:
+    for batch in dataset.select_columns(columns).iter(batch_size=1_000):
+        for column in columns:
+            yield from batch[column]
+
+
+def tokenize_dataset(
+    dataset: DatasetDict, tokenizers: TokenizerPair, args: DataArguments, *, num_proc: int | None = None
+) -> tuple[DatasetDict, FilterReport]:
+    """Turn sentences into token ids, and filter the training split by length.
+
+    The training split loses the pairs with a side longer than `args.max_source_length` or `args.max_target_length`
+    tokens ("</s>" included) and those whose lengths differ by more than `args.max_length_ratio`. No other split loses
+    a pair, so that predictions match references line by line: a longer source is cut for the model, and so is a
+    longer target for the loss. The text columns stay whole.
+
+    Args:
+        dataset: columns source and target.
+        tokenizers: the tokenizers.
+        args: the limits.
+        num_proc: processes to use.
+
+    Returns:
+        The dataset with the added columns input_ids, attention_mask and labels, and the counts.
+
+    Raises:
+        ValueError: no training pair is left.
+    """
+    report = FilterReport()
+    result = {
+        split: _tokenize_split(split, rows, tokenizers, args, report, num_proc) for split, rows in dataset.items()
+    }
+    return DatasetDict(result), report
+
+
+def _tokenize_split(
+    split: str,
+    rows: Dataset,
+    tokenizers: TokenizerPair,
+    args: DataArguments,
+    report: FilterReport,
+    num_proc: int | None,
+) -> Dataset:
+    training = split == "train"
+    limits = (args.max_source_length, args.max_target_length)
+    rows = rows.map(
+        _encode,
+        batched=True,
+        num_proc=num_proc,
+        desc=f"Tokenizing {split}",
+        fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
+    )
+    lengths = list(zip(rows["source_length"], rows["target_length"], strict=True))
+    rows = rows.remove_columns(["source_length", "target_length"])
+    report.start(split, len(rows))
+    if not training:
+        for side, limit, place in (("source", limits[0], 0), ("target", limits[1], 1)):
+            longer = sum(limit is not None and pair[place] > limit for pair in lengths)
+            report.note(split, f"with a {side} cut to {limit} tokens", longer)
+        return rows
+    reasons = [_reason_to_drop(source, target, args) for source, target in lengths]
+    for reason in sorted({reason for reason in reasons if reason is not None}):
+        report.drop(split, reason, reasons.count(reason))
+    if not report.kept[split]:
+        raise ValueError(
+            f"no training pair is left: max_source_length={args.max_source_length}, "
+            f"max_target_length={args.max_target_length}, max_length_ratio={args.max_length_ratio} drop all "
+            f"{len(rows):,}; raise them ({report})"
+        )
+    return rows.select([index for index, reason in enumerate(reasons) if reason is None]) if report.dropped else rows
+
+
+def _encode(
+    batch: dict[str, list[str]], tokenizers: TokenizerPair, limits: tuple[int | None, int | None]
+) -> dict[str, list[Any]]:
+    # verbose=False: a text beyond model_max_length is dealt with below, no need for transformers' warning
+    source = tokenizers.source(batch["source"], verbose=False)["input_ids"]
+    target = tokenizers.target(text_target=batch["target"], verbose=False)["input_ids"]
+    cut = [_truncate(ids, limits[0]) for ids in source]
+    return {
+        "input_ids": cut,
+        "attention_mask": [[1] * len(ids) for ids in cut],
+        "labels": [_truncate(ids, limits[1]) for ids in target],
+        "source_length": [len(ids) for ids in source],
+        "target_length": [len(ids) for ids in target],
+    }
+
+
+def _truncate(ids: list[int], limit: int | None) -> list[int]:
+    """The first `limit` ids, the last of them replaced by the text's own last id ("</s>")."""
+    return ids if limit is None or len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
+
+
+def _reason_to_drop(source: int, target: int, args: DataArguments) -> str | None:
+    if args.max_source_length is not None and source > args.max_source_length:
+        return f"with a source longer than {args.max_source_length} tokens"
+    if args.max_target_length is not None and target > args.max_target_length:
+        return f"with a target longer than {args.max_target_length} tokens"
+    if args.max_length_ratio is not None and max(source, target) > args.max_length_ratio * min(source, target):
+        return f"with a length ratio above {args.max_length_ratio:g}"
+    return None

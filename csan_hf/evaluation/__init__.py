@@ -1,0 +1,7 @@
+"""Scores on text, translation of lists of sentences, and files written whole or not at all."""
+
+from .files import write_json, write_lines, write_text
+from .scores import score_translations
+from .translate import translate, translate_batch
+
+__all__ = ["score_translations", "translate", "translate_batch", "write_json", "write_lines", "write_text"]

@@ -1,0 +1,69 @@
+"""Loading of what the scripts translate with."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_translation_model(
+    name: str, *, device: str | None = None, dtype: str = "float32", trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, TokenizerPair]:
+    """Loads a checkpoint and its tokenizers for translation.
+
+    Args:
+        name: folder or Hub name.
+        device: torch device; None = the accelerator if there is one, else the CPU.
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        trust_remote_code: whether code in the checkpoint may run; csan_hf's own families need none.
+
+    Returns:
+        The model in evaluation mode, and the tokenizers.
+
+    Raises:
+        ValueError: if the dtype or the device is unknown.
+        OSError: if there is no such checkpoint.
+    """
+    import csan_hf  # noqa: F401  (registers the families with the Auto classes)
+    from csan_hf.data import TokenizerPair
+
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = "cpu" if accelerator is None else accelerator.type
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device {device!r} is unknown: {error}") from error
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
+    return model.to(place).eval(), TokenizerPair.from_pretrained(name)
+
+
+def read_lines(path: Path | str) -> list[str]:
+    """Reads a text file, gzipped or not, one sentence a line; only line feeds separate lines.
+
+    Raises:
+        ValueError: if a line is not UTF-8; the message names the file and the line.
+    """
+    path = Path(path)
+    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        lines = file.read().split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    sentences = []
+    for number, line in enumerate(lines, 1):
+        try:
+            sentences.append(line.decode("utf-8").rstrip("\r"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}).") from error
+    return sentences

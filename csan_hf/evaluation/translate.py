@@ -1,0 +1,120 @@
+"""Translation of many sentences at once, fast and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+
+def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Groups sentence numbers, longest first, so that a padded batch holds at most ``max_tokens`` tokens."""
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
+        # The first of a batch is its longest, hence its padded width.
+        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _longest_input(tokenizers: TokenizerPair) -> int | None:
+    """Returns how many source tokens the tokenizer lets through, or None where it has no limit."""
+    limit = tokenizers.source.model_max_length
+    return limit if limit is not None and limit < 1_000_000 else None  # transformers writes 1e30 for "none"
+
+
+def _length_arguments(model: PreTrainedModel, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Sees to it that generation does not stop at transformers' 20 tokens because nobody gave a length."""
+    config = model.generation_config
+    given = any(arguments.get(key) is not None for key in ("max_length", "max_new_tokens"))
+    if given or config.max_length is not None or config.max_new_tokens is not None:
+        return arguments
+    return {**arguments, "max_length": min(256, getattr(model.config, "max_position_embeddings", None) or 256)}
+
+
+@torch.inference_mode()
+def translate_batch(
+    model: PreTrainedModel, tokenizers: TokenizerPair, sentences: Sequence[str], **generate_arguments: Any
+) -> list[str]:
+    """Translates one batch.
+
+    Args:
+        model: a sequence-to-sequence model, on any device.
+        tokenizers: its source and target tokenizers.
+        sentences: B source sentences, none of them blank.
+        generate_arguments: for ``generate``, such as ``num_beams`` and ``max_length``; None means the
+            generation config's value.
+
+    Returns:
+        B translations.
+    """
+    inputs = tokenizers.source(
+        list(sentences),
+        padding=True,
+        truncation=_longest_input(tokenizers) is not None,
+        max_length=_longest_input(tokenizers),
+        return_tensors="pt",
+    )
+    arguments = {name: value for name, value in generate_arguments.items() if value is not None}
+    generate: Any = model.generate
+    output = generate(
+        input_ids=inputs["input_ids"].to(model.device),
+        attention_mask=inputs["attention_mask"].to(model.device),
+        **_length_arguments(model, arguments),
+    )
+    return [text.strip() for text in tokenizers.target.batch_decode(output, skip_special_tokens=True)]
+
+
+def translate(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Sequence[str],
+    *,
+    max_batch_tokens: int = 4096,
+    progress: bool = False,
+    **generate_arguments: Any,
+) -> list[str]:
+    """Translates any number of sentences, longest first, and returns them in the order given.
+
+    Args:
+        model: a sequence-to-sequence model; it is put in evaluation mode.
+        tokenizers: its source and target tokenizers.
+        sentences: source sentences. A blank one gives an empty translation.
+        max_batch_tokens: source tokens in a batch, padding included; beams count on top.
+        progress: shows a bar on standard error.
+        generate_arguments: for ``generate``; None means the generation config's value.
+
+    Returns:
+        As many translations as there are sentences.
+
+    Raises:
+        ValueError: if ``max_batch_tokens`` is less than 1.
+    """
+    if max_batch_tokens < 1:
+        raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
+    model.eval()
+    translations = [""] * len(sentences)
+    numbers = [number for number, sentence in enumerate(sentences) if sentence.strip()]
+    if not numbers:
+        return translations
+    encoded = tokenizers.source([sentences[number] for number in numbers])["input_ids"]
+    lengths = [len(ids) for ids in encoded]
+    with tqdm(total=len(sentences), desc="translating", unit="sentence", disable=not progress) as bar:
+        bar.update(len(sentences) - len(numbers))
+        for batch in _batches_by_length(lengths, max_batch_tokens):
+            texts = [sentences[numbers[place]] for place in batch]
+            for place, text in zip(
+                batch, translate_batch(model, tokenizers, texts, **generate_arguments), strict=True
+            ):
+                translations[numbers[place]] = text
+            bar.update(len(batch))
+    return translations

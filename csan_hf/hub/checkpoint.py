@@ -1,0 +1,143 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Checkpoints that load with nothing but transformers installed."""
+
+import copy
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers.dynamic_module_utils import custom_object_save
+
+from ..pipelines import translation
+from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER, TranslationPipeline
+
+# The auto classes whose registered model classes a checkpoint offers under `trust_remote_code=True`
+_AUTO_CLASSES = (AutoModel, AutoModelForSeq2SeqLM)
+# What an earlier save may have left in a directory and the new one need not overwrite
+_STALE = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*", TARGET_TOKENIZER_SUBFOLDER)
+CUSTOM_PIPELINES = {
+    "translation": {
+        "impl": f"{TranslationPipeline.__module__.split('.')[-1]}.{TranslationPipeline.__name__}",
+        "pt": [AutoModelForSeq2SeqLM.__name__],
+        "type": "text",
+    }
+}
+
+
+class SavesPretrained(Protocol):
+    """A tokenizer, or a pair of tokenizers: what writes itself into a directory."""
+
+    def save_pretrained(self, directory: Any) -> Any:
+        """Writes the files of one or both tokenizers into `directory`."""
+
+
+def save_self_contained(
+    model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: str | os.PathLike
+) -> Path:
+    """Saves a model so that it loads and translates where csan_hf is not installed.
+
+    Writes weights, config, generation config and tokenizers; the model's code and a complete `auto_map`; and the
+    translation pipeline. Everything is written beside `directory` first and then moved, so that a failure to
+    write leaves what was there before. Other files in `directory` (logs, a card) stay.
+
+    ```python
+    AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
+    pipeline("translation", model=directory, trust_remote_code=True)
+    ```
+
+    Args:
+        model: A model of csan_hf, unwrapped.
+        tokenizers: The tokenizer, or a `TokenizerPair`; None saves none. With separate vocabularies the target
+            tokenizer goes to the folder `target_tokenizer`.
+        directory: Where to save; made if need be.
+
+    Returns:
+        `directory` as a `Path`.
+
+    Raises:
+        ValueError: The model's code is not in files of its own, or a model with separate vocabularies came with one
+            tokenizer.
+        OSError: The files cannot be written.
+    """
+    directory = Path(directory)
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is a file; a checkpoint needs a directory.")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
+        staging = Path(temporary) / "checkpoint"
+        _write(model, tokenizers, staging)
+        _move(staging, directory)
+    return directory
+
+
+def auto_map(model: PreTrainedModel) -> dict[str, str]:
+    """Returns what `config.auto_map` must hold for a model's family, from the classes registered for its config.
+
+    Args:
+        model: Any model of the family.
+
+    Raises:
+        ValueError: The family is transformers' own or was defined in a script: there is no code to take along.
+    """
+    config_class = type(model.config)
+    classes = {"AutoConfig": config_class, **_registered_models(config_class)}
+    for name, class_ in classes.items():
+        if class_.__module__ == "__main__" or class_.__module__.startswith("transformers."):
+            raise ValueError(f"{name} is {class_.__module__}.{class_.__name__}, whose code cannot be saved along.")
+    return {name: f"{class_.__module__.split('.')[-1]}.{class_.__name__}" for name, class_ in classes.items()}
+
+
+def _registered_models(config_class: type) -> dict[str, type]:
+    found: dict[str, Any] = {}
+    for auto_class in _AUTO_CLASSES:
+        if config_class in auto_class._model_mapping:
+            found[auto_class.__name__] = auto_class._model_mapping[config_class]
+    return found
+
+
+def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: Path) -> None:
+    """Writes the whole checkpoint into an empty `directory`."""
+    entries = auto_map(model)
+    model.save_pretrained(directory)
+    # The live config stays as it is: later saves of the model by other means would not bring the code along
+    config = copy.deepcopy(model.config)
+    config.auto_map = entries
+    config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+    config.save_pretrained(directory)
+    for code in (model, config):
+        custom_object_save(code, directory)
+    shutil.copy(translation.__file__, directory)
+    if tokenizers is not None:
+        _write_tokenizers(model, tokenizers, directory)
+
+
+def _write_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, directory: Path) -> None:
+    tokenizers.save_pretrained(directory)
+    folder = directory / TARGET_TOKENIZER_SUBFOLDER
+    if getattr(model.config, "share_encoder_decoder_embeddings", True) or folder.is_dir():
+        return
+    sizes = model.config.vocab_size, model.config.decoder_vocab_size
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"The model has separate vocabularies ({sizes[0]} source and {sizes[1]} target entries) but came with "
+            "one tokenizer: pass a TokenizerPair."
+        )
+    # One tokenizer for two embeddings: said outright, lest a loader takes the second one for forgotten
+    getattr(tokenizers, "target", tokenizers).save_pretrained(folder)
+
+
+def _move(staging: Path, directory: Path) -> None:
+    """Moves `staging` to `directory`, or its entries into it: the config last, as nothing loads without it."""
+    if not directory.exists():
+        os.rename(staging, directory)
+        return
+    new = {path.name for path in staging.iterdir()}
+    (directory / "config.json").unlink(missing_ok=True)
+    for pattern in _STALE:
+        for path in directory.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in sorted(new, key=lambda name: name == "config.json"):
+        os.replace(staging / name, directory / name)

@@ -1,0 +1,293 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The translation pipeline: text in, translations out.
+
+transformers 5 removed its own translation pipeline; this one brings its interface back. The file imports
+torch and transformers alone, because a copy of it travels with every shared checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    Pipeline,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.utils import ModelOutput, cached_file, logging
+
+logger = logging.get_logger(__name__)
+
+TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
+
+
+class _RowLengthCriteria(StoppingCriteria):
+    """Stops each sentence of a batch at its own length, so that a bound never depends on its neighbours."""
+
+    def __init__(self, limits: torch.Tensor) -> None:
+        """Keeps ``limits`` [B]: the greatest decoder length of each sentence, prompt included."""
+        self.limits = limits
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Says for every hypothesis in ``input_ids`` [B · beams, T] whether it is as long as it may be."""
+        beams = input_ids.shape[0] // self.limits.shape[0]
+        return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(beams)
+
+
+class TranslationPipeline(Pipeline):
+    """Translates text with any encoder-decoder model of transformers.
+
+    ```python
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer)
+    translator("Guten Morgen.")                      # [{"translation_text": "Good morning."}]
+    translator(["Guten Morgen.", "Danke."], batch_size=2, num_beams=5)
+    ```
+
+    What comes back, as from the pipeline of transformers 4:
+
+    - a string gives a list of `num_return_sequences` dicts `{"translation_text": str}`;
+    - a list gives one dict per sentence, in order; with `num_return_sequences > 1` one list of dicts per
+      sentence;
+    - a generator or a torch `Dataset` gives an iterator with one list of dicts per sentence.
+
+    An empty sentence, or one of white space alone, has an empty translation.
+
+    **Length.** Where neither the call nor the model's generation config sets `max_new_tokens` or
+    `max_length`, a translation may have `2 · source tokens + 50` tokens, within the model's
+    `max_position_embeddings`, rather than the 20 tokens at which generation stops by default. Each sentence
+    has its own bound, whatever it is batched with.
+
+    **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings` is False,
+    or, where a config lacks that field, `decoder_vocab_size` differs from `vocab_size`) decodes with the
+    tokenizer in the folder `target_tokenizer` of its checkpoint, or with the one passed as
+    `target_tokenizer=`.
+
+    **From `transformers.pipeline`.** `pipeline("translation", model=NAME, trust_remote_code=True)` where the
+    checkpoint brings this file, and `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
+
+    Args:
+        *args: Passed to `Pipeline`, as is `model=`, `tokenizer=`, `device=`, `batch_size=`.
+        target_tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Decodes the translations, where the target language has a vocabulary of its own.
+        **kwargs: Passed to `Pipeline`. Arguments of `generate` given here are defaults of every call.
+
+    Raises:
+        ValueError: There is no tokenizer, or a model with separate vocabularies has none for the target.
+    """
+
+    _pipeline_calls_generate = True
+    _load_processor: Any = False
+    _load_image_processor: Any = False
+    _load_video_processor: Any = False
+    _load_feature_extractor: Any = False
+    _load_tokenizer: Any = True
+
+    model: Any
+    tokenizer: Any
+
+    def __init__(self, *args: Any, target_tokenizer: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.tokenizer is None:
+            raise ValueError("TranslationPipeline needs a tokenizer: pass tokenizer=.")
+        self.target_tokenizer = target_tokenizer if target_tokenizer is not None else self._find_target_tokenizer()
+
+    def _find_target_tokenizer(self) -> Any:
+        """Returns the tokenizer of the target language: the joint one, or the checkpoint's second one."""
+        config = self.model.config
+        shared = getattr(config, "share_encoder_decoder_embeddings", None)
+        if shared is None:
+            vocab_size = getattr(config, "vocab_size", None)
+            shared = getattr(config, "decoder_vocab_size", None) in (None, vocab_size)
+        # MarianTokenizer with separate vocabularies holds both and decodes with the right one by itself
+        if shared or getattr(self.tokenizer, "separate_vocabs", False):
+            return self.tokenizer
+        places = [self.model.name_or_path, getattr(self.tokenizer, "name_or_path", "")]
+        places = [place for place in dict.fromkeys(places) if place]
+        reason = None
+        for place in places:
+            try:
+                if (tokenizer := self._load_target_tokenizer(place)) is not None:
+                    return tokenizer
+            except OSError as error:  # no such directory or repository, or no connection
+                reason = error
+        raise ValueError(
+            "The model has separate source and target vocabularies, but there is no target tokenizer in the "
+            f"folder {TARGET_TOKENIZER_SUBFOLDER!r} of {' or '.join(map(repr, places)) or 'a checkpoint'}. "
+            "Pass it as target_tokenizer=; if one tokenizer serves both languages, pass that one."
+        ) from reason
+
+    def _load_target_tokenizer(self, place: str) -> Any | None:
+        """Loads the second tokenizer of a directory or Hub repository, or None where it has none."""
+        revision = getattr(self.model.config, "_commit_hash", None) if place == self.model.name_or_path else None
+        where = {"subfolder": TARGET_TOKENIZER_SUBFOLDER, **({} if revision is None else {"revision": revision})}
+        file = "tokenizer_config.json"
+        if cached_file(place, file, _raise_exceptions_for_missing_entries=False, **where) is None:
+            return None
+        return AutoTokenizer.from_pretrained(place, **where)
+
+    def _sanitize_parameters(
+        self,
+        truncation: bool | str | None = None,
+        return_tensors: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        **generate_kwargs: Any,
+    ) -> tuple[dict, dict, dict]:
+        """Sorts a call's arguments: what is not the pipeline's own goes to `generate`, which checks it."""
+        preprocess_params = {} if truncation is None else {"truncation": truncation}
+        postprocess_params = {
+            "return_tensors": return_tensors,
+            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
+        }
+        postprocess_params = {name: value for name, value in postprocess_params.items() if value is not None}
+        return preprocess_params, generate_kwargs, postprocess_params
+
+    def __call__(  # type: ignore[override]
+        self, inputs: str | Sequence[str] | Iterable[str], **kwargs: Any
+    ) -> Any:
+        """Translates one text or many.
+
+        Args:
+            inputs (`str`, sequence of `str`, generator or torch `Dataset` of `str`): What to translate.
+            truncation (`bool`, *optional*, defaults to `False`):
+                Cut sources that are longer than the model's `max_position_embeddings` or the tokenizer's
+                `model_max_length`. Without it they only cause a warning, and an error in a model whose
+                positions end there.
+            return_tensors (`bool`, *optional*, defaults to `False`):
+                Return `{"translation_token_ids": LongTensor}` instead of texts.
+            clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`):
+                Remove the spaces before punctuation that some tokenizers leave.
+            batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
+            **kwargs: Any argument of `generate`: `num_beams`, `max_new_tokens`, `prefix_allowed_tokens_fn`...
+
+        Returns:
+            A list, or an iterator, as the description of the class says.
+
+        Raises:
+            TypeError: An input is not a string.
+            ValueError: `generate` refuses an argument.
+        """
+        if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+            inputs = list(inputs)  # tuples and dataset columns too
+            if not inputs:
+                return []
+            results = super().__call__(inputs, **kwargs)
+            one_each = all(len(result) == 1 for result in results)
+            return [result[0] for result in results] if one_each else results
+        return super().__call__(inputs, **kwargs)
+
+    def preprocess(self, text: Any, truncation: bool | str = False) -> dict[str, Any]:  # type: ignore[override]
+        """Tokenizes one text: `input_ids` [1, J], `attention_mask` [1, J] and `is_empty` [1]."""
+        if not isinstance(text, str):
+            raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        limit = min(positions or 10**9, self.tokenizer.model_max_length)
+        kwargs = {"max_length": limit} if truncation and limit < 10**9 else {}
+        encoded = self.tokenizer(text, truncation=truncation, return_tensors="pt", **kwargs)
+        input_ids, attention_mask = encoded["input_ids"], encoded["attention_mask"]
+        if input_ids.shape[1] == 0:  # an empty text and a tokenizer that adds no end of sentence
+            input_ids = torch.full((1, 1), self.tokenizer.pad_token_id or 0)
+            attention_mask = torch.ones_like(input_ids)
+        if positions is not None and input_ids.shape[1] > positions:
+            logger.warning(
+                f"A source has {input_ids.shape[1]} tokens, beyond the model's max_position_embeddings of "
+                f"{positions}: split it into sentences, or pass truncation=True to cut it: {text!r:.80}"
+            )
+        is_empty = torch.tensor([not text.strip()])
+        return {"input_ids": input_ids.long(), "attention_mask": attention_mask, "is_empty": is_empty}
+
+    def check_inputs(self, input_length: int, min_length: int, max_length: int) -> bool:
+        """Warns where a length looks wrong for the input, as the pipeline of transformers 4 did.
+
+        Args:
+            input_length: Tokens of the longest source in the batch.
+            min_length: The least length of a translation, in tokens.
+            max_length: The greatest length of a translation, in tokens.
+
+        Returns:
+            Whether nothing looked wrong.
+        """
+        if max_length < min_length:
+            logger.warning(f"Your min_length={min_length} must not exceed your max_length={max_length}.")
+        elif input_length > 0.9 * max_length:
+            logger.warning(
+                f"Your input_length: {input_length} is bigger than 0.9 * max_length: {max_length}. You might "
+                "consider increasing your max_length manually, e.g. translator('...', max_length=400)"
+            )
+        else:
+            return True
+        return False
+
+    def _bound_lengths(self, generate_kwargs: dict[str, Any], source_lengths: torch.Tensor) -> dict[str, Any]:
+        """Completes the arguments of `generate` with a length bound, or checks the one that was set.
+
+        Args:
+            generate_kwargs: The call's own arguments.
+            source_lengths: [B], the real tokens of each source.
+
+        Returns:
+            The arguments to call `generate` with.
+        """
+        settings = self._get_set_generation_params(self._prepare_generate_kwargs(generate_kwargs))
+        max_length = settings.get("max_new_tokens") or settings.get("max_length")
+        if max_length is not None:
+            min_length = settings.get("min_new_tokens") or settings.get("min_length") or 0
+            self.check_inputs(int(source_lengths.max()), min_length, max_length)
+            return self._prepare_generate_kwargs(generate_kwargs)
+        bounds = 2 * source_lengths + 50
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        if positions is not None:  # a model that extends its positions for a source does so for the translation
+            bounds = torch.where(source_lengths > positions, bounds, bounds.clamp(max=max(positions - 1, 1)))
+        prompt = generate_kwargs.get("decoder_input_ids")
+        prompt_length = 1 if prompt is None else prompt.shape[-1]
+        criteria = StoppingCriteriaList(generate_kwargs.get("stopping_criteria") or [])
+        criteria.append(_RowLengthCriteria(bounds + prompt_length))
+        generate_kwargs = {**generate_kwargs, "stopping_criteria": criteria}
+        return self._prepare_generate_kwargs(generate_kwargs, max_new_tokens=int(bounds.max()))
+
+    def _forward(self, model_inputs: Any, **generate_kwargs: Any) -> Any:  # type: ignore[override]
+        """Generates `output_ids` [B, R, T] for `input_ids` [B, J], R = `num_return_sequences`."""
+        model_inputs = dict(model_inputs)
+        is_empty = model_inputs.pop("is_empty")
+        batch_size = is_empty.shape[0]
+        generate_kwargs = self._bound_lengths(generate_kwargs, model_inputs["attention_mask"].sum(-1))
+        output = self.model.generate(**model_inputs, **generate_kwargs)
+        output_ids = output["sequences"] if isinstance(output, ModelOutput) else output
+        output_ids = output_ids.reshape(batch_size, -1, output_ids.shape[-1])
+        return {"output_ids": output_ids, "is_empty": is_empty}
+
+    def postprocess(  # type: ignore[override]
+        self,
+        model_outputs: dict[str, torch.Tensor],
+        return_tensors: bool = False,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Decodes one sentence's `output_ids` [1, R, T] into R dicts."""
+        sequences = model_outputs["output_ids"][0]
+        is_empty = bool(model_outputs["is_empty"][0])
+        if return_tensors:
+            return [{"translation_token_ids": ids[:0] if is_empty else ids} for ids in sequences]
+        return [
+            {"translation_text": "" if is_empty else self._decode(ids, clean_up_tokenization_spaces)}
+            for ids in sequences
+        ]
+
+    def _decode(self, ids: torch.Tensor, clean_up: bool) -> str:
+        return self.target_tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Saves model, tokenizers and this code, so that the pipeline loads with `trust_remote_code=True`."""
+        super().save_pretrained(save_directory, **kwargs)
+        if self.target_tokenizer is not self.tokenizer and os.path.isdir(save_directory):
+            self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER_SUBFOLDER))
+
+
+# What `save_pretrained` writes into config.custom_pipelines. Registering a pipeline sets it too, but a copy
+# loaded from a checkpoint is never registered, and would leave its own code behind when it is saved again.
+TranslationPipeline._registered_impl = {  # type: ignore[attr-defined]
+    "translation": {"impl": TranslationPipeline, "pt": (AutoModelForSeq2SeqLM,), "type": "text"}
+}

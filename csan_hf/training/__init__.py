@@ -1,0 +1,20 @@
+"""Training of translation models: recipes, arguments, trainer, callbacks, averaging of checkpoints."""
+
+from .arguments import TranslationTrainingArguments
+from .checkpoints import average_weights
+from .loss import LabelSmoothedCrossEntropy
+from .options import RecipeError
+from .recipe import Recipe, load_recipe
+from .run import train_from_recipe
+from .trainer import TranslationTrainer
+
+__all__ = [
+    "LabelSmoothedCrossEntropy",
+    "Recipe",
+    "RecipeError",
+    "TranslationTrainer",
+    "TranslationTrainingArguments",
+    "average_weights",
+    "load_recipe",
+    "train_from_recipe",
+]

@@ -1,0 +1,157 @@
+"""Training arguments with the defaults that translation wants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers import Seq2SeqTrainingArguments
+from transformers.utils import is_torch_bf16_gpu_available
+
+
+def accelerator_is_available() -> bool:
+    """Says whether torch sees any accelerator (CUDA, ROCm, XPU, MPS...)."""
+    return torch.accelerator.is_available()
+
+
+def cpu_has_fast_bf16() -> bool:
+    """Says whether the processor multiplies bf16 matrices in hardware (AMX or AVX512-BF16).
+
+    Elsewhere bf16 is emulated, several times slower than float32.
+    """
+    probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
+
+
+def resolve_bf16(value: bool | str) -> bool:
+    """Turns ``"auto"`` into whether this machine gains from bf16.
+
+    Args:
+        value: True, False or ``"auto"``.
+
+    Raises:
+        ValueError: on any other value.
+    """
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() != "auto":
+        raise ValueError(f"training.bf16 must be true, false or 'auto', got {value!r}.")
+    if accelerator_is_available():
+        return bool(is_torch_bf16_gpu_available())
+    return cpu_has_fast_bf16()
+
+
+@dataclass
+class TranslationTrainingArguments(Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` with translation's defaults and a few fields of our own.
+
+    The optimiser and the schedule are those of Vaswani et al. (2017, section 5.3): Adam with betas 0.9 and
+    0.98 and epsilon 1e-9; the rate grows linearly to ``learning_rate`` over ``warmup_steps`` and then falls
+    as ``learning_rate * sqrt(warmup_steps / step)``. Theirs peaks at ``d_model**-0.5 * warmup_steps**-0.5``;
+    here the peak is given, the shape is the same.
+
+    Raises:
+        ValueError: by the constructor, where a field of ours is out of range; the message names it.
+    """
+
+    output_dir: str = field(default="trainer_output", metadata={"help": "Folder for everything that a run writes."})
+    learning_rate: float = field(default=5e-4, metadata={"help": "Peak learning rate, reached after warm-up."})
+    lr_scheduler_type: str = field(
+        default="inverse_sqrt",
+        metadata={"help": "Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'..."},
+    )
+    warmup_steps: float = field(
+        default=4000,
+        metadata={"help": "Updates of linear warm-up; a fraction below 1 is a share of all updates."},
+    )
+    optim: str = field(default="adamw_torch_fused", metadata={"help": "Optimiser; with weight_decay 0, Adam."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's second beta."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
+    label_smoothing_factor: float = field(
+        default=0.1, metadata={"help": "Label smoothing, torch's definition: mass spread over the whole vocabulary."}
+    )
+    bf16: bool | str = field(  # type: ignore[assignment]
+        default="auto",
+        metadata={"help": "bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."},
+    )
+    max_tokens: int | None = field(
+        default=4096,
+        metadata={
+            "help": "Tokens in a batch on one device, source plus target, padding included. "
+            "null: batches of per_device_train_batch_size sentences instead."
+        },
+    )
+    max_sentences: int | None = field(
+        default=None, metadata={"help": "Most sentence pairs in a batch, on top of max_tokens."}
+    )
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
+    eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: 'steps', 'epoch' or 'no'."})
+    eval_steps: float | None = field(default=500, metadata={"help": "Updates between two evaluations."})
+    save_strategy: str | None = field(  # type: ignore[assignment]
+        default=None, metadata={"help": "When to save a checkpoint; null: at each evaluation."}
+    )
+    save_steps: float | None = field(  # type: ignore[assignment]
+        default=None, metadata={"help": "Updates between two checkpoints; null: eval_steps."}
+    )
+    logging_steps: float = field(default=50, metadata={"help": "Updates between two reports of the loss."})
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Translate the validation set at each evaluation, for BLEU."}
+    )
+    generation_num_beams: int | None = field(
+        default=1,
+        metadata={"help": "Beams at the evaluations during training; the final scores use generation.num_beams."},
+    )
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "Return to the best checkpoint when training ends."}
+    )
+    metric_for_best_model: str | None = field(
+        default="bleu", metadata={"help": "What makes a checkpoint the best: 'bleu', 'chrf' or 'loss'."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={"help": "Stop after this many evaluations without a better score; null: train to the end."},
+    )
+    early_stopping_threshold: float = field(
+        default=0.0, metadata={"help": "A smaller gain than this does not count as better."}
+    )
+    keep_best: int = field(
+        default=5,
+        metadata={"help": "Best checkpoints kept, beside the newest; their average is tried as the final model."},
+    )
+    average_best: bool = field(
+        default=True,
+        metadata={"help": "Average the kept checkpoints at the end, and use the average if it scores better."},
+    )
+    report_to: str | list[str] | None = field(
+        default="tensorboard", metadata={"help": "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."}
+    )
+
+    def __post_init__(self) -> None:
+        """Checks our fields, fills those that follow from others, then runs the library's own checks."""
+        self._check_ours()
+        self.bf16 = resolve_bf16(self.bf16)
+        if self.bf16 and not accelerator_is_available():
+            self.use_cpu = True  # transformers refuses bf16 on a CPU that was not asked for
+        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
+            self.load_best_model_at_end = False
+            self.metric_for_best_model = None
+            self.early_stopping_patience = None
+        if self.save_strategy is None:
+            self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
+        if self.save_steps is None:
+            self.save_steps = self.eval_steps if self.eval_steps is not None else 500
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
+        if not accelerator_is_available() or self.use_cpu:
+            self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
+        super().__post_init__()
+
+    def _check_ours(self) -> None:
+        for name in ("max_tokens", "max_sentences", "early_stopping_patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"training.{name} must be at least 1 or null, got {value}.")
+        if self.keep_best < 1:
+            raise ValueError(f"training.keep_best must be at least 1, got {self.keep_best}.")
+        if not 0.0 <= self.label_smoothing_factor < 1.0:
+            raise ValueError(f"training.label_smoothing_factor must lie in [0, 1), got {self.label_smoothing_factor}.")

@@ -1,0 +1,112 @@
+"""From a recipe to tokenizers, model and generation settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+
+from csan_hf.data import TokenizerPair, train_tokenizers
+
+from .families import get_family
+from .options import RecipeError
+from .recipe import Recipe
+
+DEFAULT_TOKENIZER = {"vocab_size": 8000}
+DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
+
+
+def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
+    """Trains the tokenizers on the training split, or takes those of ``init_from``.
+
+    Raises:
+        RecipeError: if the recipe both starts from a checkpoint and describes a tokenizer, or if the section
+            tokenizer is refused.
+    """
+    if recipe.init_from:
+        if recipe.tokenizer:
+            raise RecipeError(
+                f"The section tokenizer cannot be used with init_from: {recipe.init_from} has its own tokenizer."
+            )
+        return TokenizerPair.from_pretrained(recipe.init_from)
+    try:
+        return train_tokenizers(splits["train"], **{**DEFAULT_TOKENIZER, **recipe.tokenizer})
+    except ValueError as error:
+        raise RecipeError(f"The section tokenizer is refused: {error}") from error
+
+
+def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
+    """Builds the model with random weights, or loads ``init_from`` with the recipe's config on top.
+
+    Raises:
+        RecipeError: if the config is refused, or does not go with the tokenizers.
+    """
+    family = get_family(recipe.model)
+    if recipe.init_from:
+        model = _load_initial(recipe, recipe.init_from, family)
+    else:
+        model = family.model_class(_build_config(recipe, tokenizers, family))
+    configure_generation(model, recipe, tokenizers)
+    return model
+
+
+def _build_config(recipe: Recipe, tokenizers: TokenizerPair, family: Any) -> Any:
+    target = tokenizers.target
+    if not tokenizers.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
+        raise RecipeError(
+            "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
+            "set tokenizer.joint to true, or drop it."
+        )
+    values = {
+        "vocab_size": len(tokenizers.source),
+        "decoder_vocab_size": len(target),
+        "share_encoder_decoder_embeddings": tokenizers.is_joint,
+        "pad_token_id": target.pad_token_id,
+        "eos_token_id": target.eos_token_id,
+        "decoder_start_token_id": target.pad_token_id,
+        **recipe.config,
+    }
+    try:
+        return family.config_class(**values)
+    except Exception as error:  # the library's strict configs raise classes of their own
+        raise RecipeError(f"The section config is refused: {error}") from error
+
+
+def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
+    found = AutoConfig.from_pretrained(name)
+    if found.model_type == family.config_class.model_type:
+        return family.model_class.from_pretrained(name, **recipe.config)
+    if found.model_type == "marian" and recipe.model == "csan":
+        from csan_hf.hub.marian import convert_marian
+
+        return convert_marian(name, **recipe.config)
+    raise RecipeError(f"init_from: {name} is a {found.model_type} model, which {recipe.model} cannot use.")
+
+
+def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: TokenizerPair) -> None:
+    """Gives the model the recipe's generation settings, and a length where nobody named one.
+
+    Raises:
+        RecipeError: if transformers finds the settings inconsistent.
+    """
+    config: GenerationConfig = model.generation_config
+    target = tokenizers.target
+    settings = dict(DEFAULT_GENERATION)
+    if "max_new_tokens" in recipe.generation:
+        del settings["max_length"]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions and "max_length" in settings:
+        settings["max_length"] = min(settings["max_length"], positions)
+    settings.update(recipe.generation)
+    config.update(
+        pad_token_id=target.pad_token_id,
+        eos_token_id=target.eos_token_id,
+        decoder_start_token_id=model.config.decoder_start_token_id,
+        **settings,
+    )
+    config._from_model_config = False
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        raise RecipeError(f"The section generation is refused: {error}") from error

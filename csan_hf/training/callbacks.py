@@ -1,0 +1,216 @@
+"""Callbacks: progress, early stopping, the picture, the rotation of checkpoints, the epoch of the sampler."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+from transformers import (
+    EarlyStoppingCallback,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
+
+from .arguments import TranslationTrainingArguments
+from .checkpoints import rotate_checkpoints, scores_by_step
+from .picture import draw_training
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+def default_callbacks(args: TranslationTrainingArguments) -> list[TrainerCallback]:
+    """Returns the callbacks that the arguments ask for."""
+    callbacks: list[TrainerCallback] = [KeepBestCheckpoints(), TrainingPicture()]
+    if args.early_stopping_patience is not None:
+        callbacks.append(ScoreEarlyStopping(args.early_stopping_patience, args.early_stopping_threshold))
+    return callbacks
+
+
+def replace_progress_callbacks(trainer: Trainer) -> None:
+    """Puts `TranslationProgress` in the place of the library's progress bar and printer."""
+    for old in (ProgressCallback, PrinterCallback):
+        trainer.remove_callback(old)
+    trainer.add_callback(TranslationProgress())
+
+
+class KeepBestCheckpoints(TrainerCallback):
+    """Keeps the ``args.keep_best`` best checkpoints, and the newest for resuming."""
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Deletes what a new checkpoint made superfluous."""
+        if not state.is_world_process_zero:
+            return
+        metric = args.metric_for_best_model
+        scores = scores_by_step(state.log_history, metric) if metric else {}
+        rotate_checkpoints(
+            args.output_dir,
+            scores,
+            keep_best=args.keep_best,
+            greater_is_better=bool(args.greater_is_better),
+            losses=scores_by_step(state.log_history, "loss"),
+        )
+
+
+class ScoreEarlyStopping(EarlyStoppingCallback):
+    """The library's early stopping, with its count taken from the log when a run is resumed.
+
+    The library would restore patience and count alike from the checkpoint, so that a new patience given to the
+    resumed run is lost.
+    """
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Replays the evaluations before the interruption."""
+        super().on_train_begin(args, state, control, **kwargs)
+        sign = 1.0 if args.greater_is_better else -1.0
+        best: float | None = None
+        self.early_stopping_patience_counter = 0
+        for _, score in sorted(scores_by_step(state.log_history, args.metric_for_best_model or "loss").items()):
+            if best is None or sign * (score - best) > (self.early_stopping_threshold or 0.0):
+                self.early_stopping_patience_counter = 0
+            else:
+                self.early_stopping_patience_counter += 1
+            best = score if best is None else max(best, score, key=lambda value: sign * value)
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Counts an evaluation and says so when it is the last."""
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if control.should_training_stop and state.is_world_process_zero:
+            tqdm.write(
+                f"Early stopping at step {state.global_step}: no better {args.metric_for_best_model} "
+                f"in {self.early_stopping_patience_counter} evaluations (best {state.best_metric:.2f} "
+                f"at step {state.best_global_step}).",
+                file=sys.stderr,
+            )
+
+
+class TrainingPicture(TrainerCallback):
+    """Draws ``training.png`` at each evaluation and at the end."""
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Redraws the picture."""
+        if state.is_world_process_zero:
+            draw_training(state.log_history, Path(args.output_dir) / "training.png")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Draws the final picture."""
+        self.on_evaluate(args, state, control, **kwargs)
+
+
+class TranslationProgress(TrainerCallback):
+    """One progress bar with loss and BLEU on a terminal; plain lines where the output is a file."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self.prediction_bar: Any = None
+        self.postfix: dict[str, str] = {}
+        self.start: tuple[int, float] = (0, 0.0)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Opens the bar."""
+        self.start = (state.global_step, time.time())
+        if state.is_world_process_zero and sys.stderr.isatty() and not args.disable_tqdm:
+            self.bar = tqdm(
+                total=state.max_steps, initial=state.global_step, desc="training", unit="step", dynamic_ncols=True
+            )
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Moves the bar."""
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_prediction_step(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Moves the bar of an evaluation."""
+        batches = kwargs.get("eval_dataloader")
+        if not state.is_world_process_zero or not sys.stderr.isatty() or args.disable_tqdm:
+            return
+        if self.prediction_bar is None:
+            self.prediction_bar = tqdm(
+                total=len(batches) if batches is not None else None,
+                desc="translating",
+                leave=False,
+                unit="batch",
+                dynamic_ncols=True,
+            )
+        self.prediction_bar.update(1)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Closes the bar of an evaluation."""
+        if self.prediction_bar is not None:
+            self.prediction_bar.close()
+            self.prediction_bar = None
+
+    def on_predict(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Closes the bar of a prediction."""
+        self.on_evaluate(args, state, control)
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Shows the newest loss, BLEU and speed."""
+        logs: dict[str, float] | None = kwargs.get("logs")
+        if not state.is_world_process_zero or not logs:
+            return
+        if "eval_loss" in logs or "eval_bleu" in logs:
+            self._report_evaluation(state, logs)
+        elif "loss" in logs:
+            self.postfix["loss"] = f"{logs['loss']:.3f}"
+            if self.bar is not None:
+                self.bar.set_postfix(self.postfix)
+            else:
+                self._print_line(state, logs)
+
+    def _report_evaluation(self, state: TrainerState, logs: dict[str, float]) -> None:
+        parts = [
+            f"step {state.global_step}",
+            f"epoch {state.epoch or 0.0:.2f}",
+            f"validation loss {logs['eval_loss']:.3f}",
+        ]
+        for name, label in (("eval_bleu", "BLEU"), ("eval_chrf", "chrF")):
+            if name in logs:
+                parts.append(f"{label} {logs[name]:.2f}")
+                self.postfix[label] = f"{logs[name]:.2f}"
+        tqdm.write("  ".join(parts), file=sys.stderr)
+
+    def _print_line(self, state: TrainerState, logs: dict[str, float]) -> None:
+        done, seconds = state.global_step - self.start[0], time.time() - self.start[1]
+        remaining = (state.max_steps - state.global_step) * seconds / max(done, 1)
+        print(
+            f"step {state.global_step}/{state.max_steps}  loss {logs['loss']:.3f}  "
+            f"rate {logs.get('learning_rate', 0.0):.2e}  {logs.get('tokens_per_second', 0.0):,.0f} tokens/s  "
+            f"{_clock(seconds)} gone, {_clock(remaining)} to go",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Closes the bar."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,199 @@
+"""Finding, keeping and averaging checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+# What only a resumed run reads; nothing else needs it in a checkpoint that is not the newest.
+_RESUME_FILES = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+
+
+def checkpoint_step(path: Path) -> int:
+    """Returns the update at which a ``checkpoint-N`` folder was saved.
+
+    Raises:
+        ValueError: if the folder is not named like that.
+    """
+    match = re.fullmatch(r"checkpoint-(\d+)", path.name)
+    if match is None:
+        raise ValueError(f"{path} is not a checkpoint folder: expected a name like checkpoint-500.")
+    return int(match.group(1))
+
+
+def list_checkpoints(output_dir: Path | str) -> list[Path]:
+    """Returns the checkpoint folders under ``output_dir``, oldest first, unfinished ones included."""
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
+    return sorted((path for path in folders if re.fullmatch(r"checkpoint-\d+", path.name)), key=checkpoint_step)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Says whether a run can resume from a checkpoint.
+
+    The Trainer writes its state last, so a folder that an interrupted run left behind has none, or half of one.
+    """
+    try:
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return any(checkpoint.glob("optimizer*")) and any(checkpoint.glob("*.safetensors*"))
+
+
+def last_complete_checkpoint(output_dir: Path | str) -> Path | None:
+    """Returns the newest checkpoint that a run can resume from, or None."""
+    complete = [path for path in list_checkpoints(output_dir) if is_complete(path)]
+    return complete[-1] if complete else None
+
+
+def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict[int, float]:
+    """Reads a validation metric out of the Trainer's log.
+
+    Args:
+        log_history: ``trainer.state.log_history``.
+        metric: with or without the prefix ``eval_``.
+
+    Returns:
+        Update number to score.
+    """
+    key = metric if metric.startswith("eval_") else f"eval_{metric}"
+    return {int(entry["step"]): float(entry[key]) for entry in log_history if key in entry}
+
+
+def rank_checkpoints(
+    checkpoints: Sequence[Path],
+    scores: dict[int, float],
+    *,
+    greater_is_better: bool = True,
+    losses: dict[int, float] | None = None,
+) -> list[Path]:
+    """Sorts checkpoints, best first.
+
+    Args:
+        checkpoints: ``checkpoint-N`` folders; those without a score are left out.
+        scores: update number to score.
+        greater_is_better: whether a high score is good.
+        losses: update number to validation loss, which decides between equal scores; of equals in both, the
+            later comes first.
+    """
+    sign = -1.0 if greater_is_better else 1.0
+    losses = losses or {}
+
+    def key(path: Path) -> tuple[float, float, int]:
+        step = checkpoint_step(path)
+        return sign * scores[step], losses.get(step, 0.0), -step
+
+    return sorted((path for path in checkpoints if checkpoint_step(path) in scores), key=key)
+
+
+def rotate_checkpoints(
+    output_dir: Path | str,
+    scores: dict[int, float],
+    *,
+    keep_best: int,
+    greater_is_better: bool = True,
+    losses: dict[int, float] | None = None,
+) -> list[Path]:
+    """Deletes all checkpoints but the best and the newest.
+
+    Those kept for their score alone lose the optimiser's state, two thirds of their size.
+
+    Args:
+        output_dir: folder with the ``checkpoint-N`` folders.
+        scores: update number to score.
+        keep_best: how many to keep for their score.
+        greater_is_better: whether a high score is good.
+        losses: as in `rank_checkpoints`.
+
+    Returns:
+        What was deleted.
+    """
+    checkpoints = list_checkpoints(output_dir)
+    if not checkpoints:
+        return []
+    complete = [path for path in checkpoints if is_complete(path)]
+    newest = complete[-1] if complete else checkpoints[-1]
+    ranked = rank_checkpoints(checkpoints, scores, greater_is_better=greater_is_better, losses=losses)
+    kept = {newest, *ranked[:keep_best]}
+    deleted = [path for path in checkpoints if path not in kept]
+    for path in deleted:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in kept - {newest}:
+        for pattern in _RESUME_FILES:
+            for file in path.glob(pattern):
+                file.unlink()
+    return deleted
+
+
+def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
+    """Reads a checkpoint's weights, sharded or not, to the CPU.
+
+    Raises:
+        ValueError: if the folder holds no safetensors weights.
+    """
+    checkpoint = Path(checkpoint)
+    index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    elif (checkpoint / SAFE_WEIGHTS_NAME).is_file():
+        names = [SAFE_WEIGHTS_NAME]
+    else:
+        raise ValueError(f"{checkpoint} holds no weights: expected {SAFE_WEIGHTS_NAME}.")
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        weights.update(load_file(checkpoint / name))
+    return weights
+
+
+def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
+    """Averages the weights of several checkpoints (Vaswani et al. 2017, section 6.1).
+
+    Floating-point tensors are summed in float32 (float64 stays float64) and returned in their own type; others
+    (counters, masks) are taken from the first checkpoint.
+
+    Args:
+        checkpoints: folders with safetensors weights of one model, best first.
+
+    Raises:
+        ValueError: if there are none, or if their tensors differ in name or shape.
+    """
+    if not checkpoints:
+        raise ValueError("average_weights needs at least one checkpoint, got none.")
+    first = read_weights(checkpoints[0])
+    sums = {name: _accumulator(tensor) for name, tensor in first.items() if tensor.is_floating_point()}
+    for checkpoint in checkpoints[1:]:
+        weights = read_weights(checkpoint)
+        if {name: t.shape for name, t in weights.items()} != {name: t.shape for name, t in first.items()}:
+            raise ValueError(f"{checkpoint} and {checkpoints[0]} hold different tensors: they cannot be averaged.")
+        for name, total in sums.items():
+            total += weights[name]
+    averaged = {name: (total / len(checkpoints)).to(first[name].dtype) for name, total in sums.items()}
+    return {name: averaged.get(name, tensor) for name, tensor in first.items()}
+
+
+def _accumulator(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Loads weights into a model, whose tied tensors are stored once.
+
+    Raises:
+        ValueError: if names do not fit the model.
+    """
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    stored = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
+    absent = [name for name in missing if model.state_dict()[name].data_ptr() not in stored]
+    # What is not trained (sinusoidal positions, for example) is recomputed and may be missing.
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    absent = [name for name in absent if name in trained]
+    if absent or unexpected:
+        raise ValueError(f"The weights do not fit the model: missing {absent[:5]}, unexpected {unexpected[:5]}.")

@@ -1,0 +1,51 @@
+"""The model families that a recipe can name."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from .options import RecipeError
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """Where a family's classes are; they are imported when needed.
+
+    Args:
+        module: module of the classes.
+        config: name of the configuration class.
+        model: name of the class for translation.
+    """
+
+    module: str
+    config: str
+    model: str
+
+    @property
+    def config_class(self) -> Any:
+        """The configuration class."""
+        return getattr(importlib.import_module(self.module), self.config)
+
+    @property
+    def model_class(self) -> Any:
+        """The model class."""
+        return getattr(importlib.import_module(self.module), self.model)
+
+
+# To make a new family trainable, add its line here.
+FAMILIES: dict[str, ModelFamily] = {
+    "csan": ModelFamily("csan_hf", "CsanConfig", "CsanForConditionalGeneration"),
+}
+
+
+def get_family(name: Any) -> ModelFamily:
+    """Looks a family up.
+
+    Raises:
+        RecipeError: if there is none of that name.
+    """
+    if name not in FAMILIES:
+        raise RecipeError(f"model must be one of {', '.join(sorted(FAMILIES))}, got {name!r}.")
+    return FAMILIES[name]

@@ -1,0 +1,170 @@
+"""The end of a run: choose the weights, score them, save and report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
+
+from .checkpoints import (
+    average_weights,
+    checkpoint_step,
+    list_checkpoints,
+    load_weights,
+    rank_checkpoints,
+    read_weights,
+    scores_by_step,
+)
+from .environment import describe_environment
+from .picture import draw_training
+from .recipe import Recipe
+from .trainer import TranslationTrainer
+
+
+def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
+    """Leaves the better of the best checkpoint and the average of the best ones in ``trainer.model``.
+
+    Both are compared on the validation set, translated as during training.
+
+    Args:
+        trainer: after training.
+        validation: tokenized validation set; None keeps the last weights.
+
+    Returns:
+        ``weights``, a sentence that says what was chosen; ``steps``, its updates; and the scores compared.
+    """
+    args, state = trainer.args, trainer.state
+    metric = args.metric_for_best_model
+    last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
+    if validation is None or metric is None:
+        return last
+    greater = bool(args.greater_is_better)
+    scores = scores_by_step(state.log_history, metric)
+    losses = scores_by_step(state.log_history, "loss")
+    found = list_checkpoints(args.output_dir)
+    best = rank_checkpoints(found, scores, greater_is_better=greater, losses=losses)[: args.keep_best]
+    if not best:
+        return last
+    best_step = checkpoint_step(best[0])
+    single = {
+        "weights": f"the best checkpoint (step {best_step})",
+        "steps": [best_step],
+        "metric": metric,
+        "best_checkpoint_score": scores[best_step],
+    }
+    if not args.average_best or len(best) < 2:
+        load_weights(trainer.model, read_weights(best[0]))
+        return single
+    load_weights(trainer.model, average_weights(best))
+    _, metrics = trainer.translate_dataset(validation, num_beams=args.generation_num_beams)
+    score = float(metrics[metric.removeprefix("eval_")])
+    single["average_score"] = score
+    steps = sorted(checkpoint_step(path) for path in best)
+    gain = score - scores[best_step] if greater else scores[best_step] - score
+    if gain > 0 or (gain == 0 and float(metrics["loss"]) <= losses.get(best_step, float("inf"))):
+        return {**single, "weights": f"the average of {len(best)} checkpoints", "steps": steps}
+    load_weights(trainer.model, read_weights(best[0]))
+    return single
+
+
+def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict) -> dict[str, Any]:
+    """Chooses the weights, scores every held-out split, and writes the folder.
+
+    Returns:
+        What ``results.json`` holds.
+    """
+    output = Path(trainer.args.output_dir)
+    chosen = choose_weights(trainer, tokenized.get("validation"))
+    scores: dict[str, Any] = {}
+    for name, split in tokenized.items():
+        if name != "train":
+            scores[name], hypotheses = _score_split(trainer, split, recipe.bleu_tokenize)
+            if trainer.is_world_process_zero():
+                write_lines(output / "hypotheses" / f"{name}.txt", hypotheses)
+    results = {
+        "model": type(trainer.model).__name__,
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "chosen": chosen,
+        "scores": scores,
+        "training": _training_facts(trainer),
+        "environment": describe_environment(),
+    }
+    trainer.save_model(str(output))
+    if trainer.is_world_process_zero():
+        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
+        write_json(output / "results.json", results)
+        write_text(output / "recipe.yaml", recipe.to_yaml())
+        draw_training(trainer.state.log_history, output / "training.png")
+        _write_card(output, recipe, results)
+        print(summary_table(results, output), flush=True)
+    return results
+
+
+def _score_split(
+    trainer: TranslationTrainer, split: Dataset, bleu_tokenize: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    start = time.time()
+    hypotheses, metrics = trainer.translate_dataset(split)
+    seconds = time.time() - start
+    references = list(split["target"])
+    config = trainer.model.generation_config
+    return {
+        **score_translations(hypotheses, references, tokenize=bleu_tokenize),
+        "loss": metrics.get("loss"),
+        "sentences": len(references),
+        "num_beams": config.num_beams,
+        "length_penalty": config.length_penalty,
+        "seconds": round(seconds, 2),
+    }, hypotheses
+
+
+def _training_facts(trainer: TranslationTrainer) -> dict[str, Any]:
+    history, args = trainer.state.log_history, trainer.args
+    speeds = [entry["tokens_per_second"] for entry in history if "tokens_per_second" in entry]
+    return {
+        "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
+        "updates": trainer.state.global_step,
+        "epochs": round(trainer.state.epoch or 0.0, 3),
+        "tokens_per_second": round(sorted(speeds)[len(speeds) // 2], 1) if speeds else None,
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
+        "seed": args.seed,
+        "processes": args.world_size,
+    }
+
+
+def _write_card(output: Path, recipe: Recipe, results: dict[str, Any]) -> None:
+    from csan_hf.hub.model_card import write_model_card
+
+    write_model_card(output, recipe.to_dict(), results)
+
+
+def summary_table(results: dict[str, Any], output: Path | str) -> str:
+    """Formats the results for people."""
+    rows: list[tuple[str, ...]] = [("split", "sentences", "BLEU", "chrF", "loss")]
+    for name, entry in results["scores"].items():
+        loss = "" if entry.get("loss") is None else f"{entry['loss']:.3f}"
+        rows.append((name, f"{entry['sentences']:,}", f"{entry['bleu']:.2f}", f"{entry['chrf']:.2f}", loss))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows.insert(1, tuple("-" * width for width in widths))
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells]))
+    training = results["training"]
+    signature = next((entry["bleu_signature"] for entry in results["scores"].values()), "")
+    return "\n".join(
+        [
+            "",
+            *lines,
+            "",
+            f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} updates in "
+            f"{training['seconds'] / 60:.1f} minutes ({training['tokens_per_second'] or 0:,.0f} tokens/s).",
+            f"Weights: {results['chosen']['weights']}.",
+            f"BLEU: {signature}" if signature else "",
+            f"Saved in {output}: model, tokenizer, card, recipe, results.json, hypotheses, training.png.",
+        ]
+    )

@@ -1,0 +1,314 @@
+"""The Trainer for translation: token batches, smoothed loss, BLEU on text, predictions in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    TrainerCallback,
+)
+from transformers.trainer_utils import EvalLoopOutput, seed_worker
+
+from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
+from csan_hf.evaluation import score_translations
+
+from .arguments import TranslationTrainingArguments
+from .callbacks import default_callbacks, replace_progress_callbacks
+from .loss import LabelSmoothedCrossEntropy
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+
+@dataclass
+class _EvaluationView:
+    """What is needed to put the rows of a sorted evaluation back in place."""
+
+    order: list[int]  # order[i] is the dataset row at sorted place i
+    references: list[str] | None  # in sorted order; None: decode the labels instead
+
+
+class TranslationTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` for translation.
+
+    - Training batches are bounded in tokens (`csan_hf.data.TokenBatchSampler`), unless ``args.max_tokens`` is
+      None; their order is a function of seed and epoch, so a resumed run sees the same batches.
+    - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
+      validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
+    - Evaluation runs in order of length, translates, and reports BLEU and chrF on detokenised text;
+      `predict` returns its rows in dataset order all the same.
+
+    Args:
+        model: any sequence-to-sequence model that has ``prepare_decoder_input_ids_from_labels``.
+        args: the arguments.
+        tokenizers: source and target tokenizers, saved with each checkpoint.
+        train_dataset: columns ``input_ids``, ``attention_mask``, ``labels``.
+        eval_dataset: the same; if it also has the string column ``target``, that is the reference text.
+        callbacks: on top of progress, early stopping, the picture and the rotation of checkpoints.
+        bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
+
+    Raises:
+        ValueError: if generation would stop at transformers' 20 tokens because no length is set.
+    """
+
+    args: TranslationTrainingArguments
+    model: PreTrainedModel
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TranslationTrainingArguments,
+        *,
+        tokenizers: TokenizerPair,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        bleu_tokenize: str | None = None,
+    ) -> None:
+        self._check_generation_length(model, args)
+        self.tokenizers = tokenizers
+        self.bleu_tokenize = bleu_tokenize
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=DataCollatorForSeq2Seq(tokenizers.source, model=model),
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=tokenizers.source,
+            compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
+            compute_metrics=self._compute_metrics if args.predict_with_generate else None,
+            callbacks=[*default_callbacks(args), *callbacks],
+        )
+        # The library's own smoother differs from torch's and would enter the validation loss.
+        self.label_smoother = None
+        replace_progress_callbacks(self)
+        self._view: _EvaluationView | None = None
+        self._loss_sum: Tensor | None = None
+        self._tokens_seen: Tensor | None = None
+        self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
+        self._speed_start: float | None = None  # since when _tokens_seen counts
+
+    @staticmethod
+    def _check_generation_length(model: PreTrainedModel, args: TranslationTrainingArguments) -> None:
+        config = model.generation_config
+        if not args.predict_with_generate or args.generation_max_length is not None:
+            return
+        if config.max_length is None and config.max_new_tokens is None:
+            raise ValueError(
+                "model.generation_config.max_length is not set, so generation would stop at 20 tokens: "
+                "set it, or training.generation_max_length."
+            )
+
+    # ---- training batches
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Returns batches bounded by ``args.max_tokens``, or the library's where that is None."""
+        if self.args.max_tokens is None:
+            return super().get_train_dataloader()
+        if self.train_dataset is None:
+            raise ValueError("TranslationTrainer: training requires a train_dataset.")
+        dataset = self._remove_unused_columns(self.train_dataset, description="training")
+        sampler = TokenBatchSampler(
+            *example_lengths(self.train_dataset),
+            self.args.max_tokens,
+            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            num_replicas=self.args.world_size,
+            shuffle=True,
+            max_sentences=self.args.max_sentences,
+        )
+        workers = self.args.dataloader_num_workers
+        loader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
+        )
+        return share_epoch(self.accelerator.prepare(loader))
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """One forward and backward, counting real (unpadded) tokens on the way."""
+        if self._tokens_seen is None:
+            self._tokens_seen, self._speed_start = (
+                torch.zeros((), dtype=torch.long, device=self.args.device),
+                time.time(),
+            )
+        count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
+        self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, adding the seconds trained so far (evaluation included) and the tokens per second."""
+        now = time.time()
+        if self._clock is None:
+            self._clock = (now if start_time is None else start_time, self._seconds_before())
+        elapsed = now - self._clock[0]
+        self._clock = (now, self._clock[1] + elapsed)
+        logs = dict(logs)
+        if "loss" in logs and self._tokens_seen is not None and self._speed_start is not None:
+            tokens = float(self._tokens_seen) * self.args.world_size  # the other ranks have about as many
+            logs["tokens_per_second"] = round(tokens / max(now - self._speed_start, 1e-9), 1)
+            self._tokens_seen = None
+        if self.is_in_train:
+            logs["elapsed_seconds"] = round(self._clock[1], 2)
+        super().log(logs, start_time)
+
+    def _seconds_before(self) -> float:
+        """Returns the seconds that the interrupted run had trained when this one took over."""
+        return max((entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0)
+
+    # ---- evaluation
+
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        """Returns evaluation batches, longest sentences first."""
+        if isinstance(eval_dataset, str):
+            named: Any = self.eval_dataset
+            eval_dataset = named[eval_dataset]
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise ValueError("TranslationTrainer: evaluation requires an eval_dataset.")
+        return super().get_eval_dataloader(self._sort_for_evaluation(dataset))
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluates; the time that takes does not count in the tokens per second of training."""
+        self._tokens_seen = None
+        return super().evaluate(*args, **kwargs)
+
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """Returns test batches, longest sentences first."""
+        return super().get_test_dataloader(self._sort_for_evaluation(test_dataset))
+
+    def _sort_for_evaluation(self, dataset: Dataset) -> Dataset:
+        lengths, _ = example_lengths(dataset)
+        order = np.argsort(-lengths, kind="stable").tolist()
+        references: list[str] | None = None
+        if "target" in dataset.column_names:
+            text = list(dataset["target"])
+            references = [text[row] for row in order]
+        self._view = _EvaluationView(order, references)
+        return dataset.select(order)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Tensor | None, Tensor | None]:
+        """Translates one batch and adds up its loss by token."""
+        # generate() calls the encoder by itself, outside the forward that accelerate puts under autocast.
+        with self.accelerator.autocast():
+            result = super().prediction_step(
+                model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **gen_kwargs
+            )
+        loss: Any = result[0]
+        if isinstance(loss, Tensor) and "labels" in inputs:
+            count = inputs["labels"].ne(-100).sum().to(loss.device)
+            pair = torch.stack([loss.double() * count, count.double()])
+            self._loss_sum = pair if self._loss_sum is None else self._loss_sum + pair
+        return result
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Runs the library's loop, then puts predictions back into dataset order."""
+        self._loss_sum = None
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        metrics = dict(output.metrics or {})
+        if self._loss_sum is not None:
+            # The library averages batch means, whatever their size; a token counts once here.
+            total, count = self.accelerator.reduce(self._loss_sum).tolist()
+            metrics[f"{metric_key_prefix}_loss"] = total / max(count, 1.0)
+        metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
+        return EvalLoopOutput(
+            predictions=self._restore_order(output.predictions),
+            label_ids=self._restore_order(output.label_ids),
+            metrics=metrics,
+            num_samples=output.num_samples,
+        )
+
+    def _restore_order(self, rows: Any) -> Any:
+        if self._view is None or not isinstance(rows, np.ndarray):
+            return rows
+        restored = np.empty_like(rows[: len(self._view.order)])
+        restored[self._view.order] = rows[: len(self._view.order)]  # beyond: copies that even out the ranks
+        return restored
+
+    def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Scores a sorted evaluation: corpus scores do not depend on the order."""
+        hypotheses = self.decode(prediction.predictions)
+        references = self._view.references if self._view is not None else None
+        if references is None:
+            references = self.decode(prediction.label_ids)
+        number = len(self._view.order) if self._view is not None else len(references)
+        scores = score_translations(hypotheses[:number], references[:number], tokenize=self.bleu_tokenize)
+        return {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+
+    def decode(self, token_ids: Any) -> list[str]:
+        """Turns predictions [B, T] into text; -100, the padding between batches, counts as padding."""
+        tokenizer: PreTrainedTokenizerBase = self.tokenizers.target
+        ids = np.asarray(token_ids)
+        ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
+        return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, float]]:
+        """Translates a tokenized dataset.
+
+        Args:
+            dataset: as ``eval_dataset``.
+            generate_arguments: for ``generate``; ``num_beams`` None means the generation config's.
+
+        Returns:
+            The hypotheses in dataset order, and ``loss``, ``bleu``, ``chrf`` without prefix.
+        """
+        if generate_arguments.get("num_beams") is None:
+            generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
+        output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
+        metrics = {key.removeprefix("test_"): value for key, value in (output.metrics or {}).items()}
+        return self.decode(output.predictions), metrics
+
+    # ---- loading and saving
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Keeps quiet about tied weights, which a checkpoint stores once."""
+        tied = set(getattr(self.model, "all_tied_weights_keys", None) or {})
+        missing = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
+
+
+class _SeedWorker:
+    """Seeds data-loading workers; a class, so that it can be pickled."""
+
+    def __init__(self, num_workers: int, rank: int) -> None:
+        self.num_workers, self.rank = num_workers, rank
+
+    def __call__(self, worker_id: int) -> None:
+        seed_worker(worker_id, self.num_workers, self.rank)

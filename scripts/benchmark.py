@@ -1,0 +1,249 @@
+#!/usr/bin/env python
+"""Speed and memory of CSAN beside transformers' MarianMTModel of the same size, in one run.
+
+Every round times each model once, in turn, so that a noisy machine disturbs all alike; the table shows the median
+time of a step and the median over the rounds of Marian's time divided by the model's (above 1 = faster than Marian).
+Before anything is timed the models are checked: CSAN with locality off must give Marian's logits, and the local
+models' fast backends those of the eager one. Peak memory is that of a process of its own which makes one step, less
+what the process held before it (CPU), or the peak of the allocator (CUDA).
+
+    python scripts/benchmark.py                    # the table of the README
+    python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import MarianConfig, MarianMTModel
+from transformers.utils import logging as transformers_logging
+
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+
+SIZES = {
+    "small": {"d_model": 256, "layers": 3, "heads": 4, "ffn": 1024, "vocab": 8000},
+    "base": {"d_model": 512, "layers": 6, "heads": 8, "ffn": 2048, "vocab": 32000},
+}
+LOCALITIES: dict[str, dict] = {
+    "CSAN, locality off": {"local_window": None, "head_area": 1},
+    "1D-CSAN (11)": {"local_window": 11, "head_area": 1},
+    "2D-CSAN (3×11)": {"local_window": 11, "head_area": 3},
+}
+# Name -> (batch, source and target length, part of the model, training step or generation)
+WORKLOADS = {
+    "training step, 80 pairs of about 25 tokens": (80, 25, "train"),
+    "training step, 4 pairs of 512 tokens": (4, 512, "train"),
+    "training step, 1 pair of 2,048 tokens": (1, 2048, "train"),
+    "encoder alone, 1 sentence of 2,048 tokens, forward": (1, 2048, "encoder"),
+    "encoder alone, 1 sentence of 2,048 tokens, forward and backward": (1, 2048, "encoder-train"),
+    "beam 5, 16 sentences of about 25 tokens": (16, 25, "generate"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="small", help="model size (default: small)")
+    parser.add_argument("--rounds", type=int, default=7, help="times that each model runs (default: 7)")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--only", help="run only the workloads whose name contains this")
+    parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
+    parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
+    parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    transformers_logging.set_verbosity_error()
+    if args.memory_of:
+        print(measure_memory(*args.memory_of, args))
+        return
+    check_models(args)
+    rows = []
+    print(f"\n{describe(args)}\n")
+    print("| workload | model | median s | speed × Marian | peak memory MiB |\n| --- | --- | --- | --- | --- |")
+    for workload in WORKLOADS:
+        if args.only and args.only not in workload:
+            continue
+        for row in run_workload(workload, args):
+            rows.append(row)
+            memory = "-" if row["memory_mib"] is None else f"{row['memory_mib']:,.0f}"
+            print(
+                f"| {workload} | {row['model']} | {row['seconds']:.3f} | {row['speed']:.2f} | {memory} |", flush=True
+            )
+    if args.output:
+        args.output.write_text(json.dumps({"setting": describe(args), "rows": rows}, indent=1) + "\n")
+
+
+def describe(args: argparse.Namespace) -> str:
+    """One line on what was measured where."""
+    size = SIZES[args.size]
+    where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    shape = f"d {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads"
+    return f"{shape}, feed-forward {size['ffn']}, vocabulary {size['vocab']}; {args.dtype}; {where}; torch {torch.__version__}"
+
+
+def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
+    """The model of that name, all with the same weights."""
+    size = SIZES[args.size]
+    shared = {
+        "vocab_size": size["vocab"],
+        "d_model": size["d_model"],
+        "encoder_layers": size["layers"],
+        "decoder_layers": size["layers"],
+        "encoder_attention_heads": size["heads"],
+        "decoder_attention_heads": size["heads"],
+        "encoder_ffn_dim": size["ffn"],
+        "decoder_ffn_dim": size["ffn"],
+        "max_position_embeddings": 2048,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+        "dropout": 0.1,
+    }
+    torch.manual_seed(0)
+    marian = MarianMTModel(MarianConfig(**shared))
+    if name == "MarianMTModel":
+        return marian.to(args.device)
+    model = CsanForConditionalGeneration(CsanConfig(**shared, **LOCALITIES[name]))
+    weights = {key: value for key, value in marian.state_dict().items() if "embed_positions" not in key}
+    model.load_state_dict(weights)
+    return model.to(args.device)
+
+
+def make_batch(pairs: int, length: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """Random sentences; lengths spread by a fifth around `length` where there are several."""
+    generator = torch.Generator().manual_seed(1)
+    spread = length // 5 if pairs > 4 else 0
+    lengths = torch.randint(length - spread, length + spread + 1, (2, pairs), generator=generator)
+    lengths[:, 0] = length + spread
+    batch = {}
+    for name, sizes in zip(("input_ids", "labels"), lengths, strict=True):
+        ids = torch.randint(2, SIZES[args.size]["vocab"], (pairs, length + spread), generator=generator)
+        padding = torch.arange(length + spread)[None, :] >= sizes[:, None]
+        batch[name] = ids.masked_fill(padding, -100 if name == "labels" else 0).to(args.device)
+    batch["attention_mask"] = (batch["input_ids"] != 0).long()
+    return batch
+
+
+def make_step(model: torch.nn.Module, workload: str, args: argparse.Namespace) -> Callable[[], None]:
+    """A function that makes one step of the workload."""
+    pairs, length, kind = WORKLOADS[workload]
+    batch = make_batch(pairs, length, args)
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    autocast = torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.dtype == "bfloat16")
+
+    def train() -> None:
+        model.train()
+        with autocast:
+            loss = model(**batch).loss
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    def encode() -> None:
+        model.eval()
+        with torch.no_grad(), autocast:
+            model.get_encoder()(**source)
+
+    def train_encoder() -> None:
+        model.train()
+        with autocast:
+            states = model.get_encoder()(**source).last_hidden_state
+        states.float().square().mean().backward()
+        model.zero_grad(set_to_none=True)
+
+    def generate() -> None:
+        model.eval()
+        with autocast:
+            # Exactly 25 tokens each: no model gains by stopping early.
+            model.generate(**source, num_beams=5, min_new_tokens=25, max_new_tokens=25)
+
+    return {"train": train, "encoder": encode, "encoder-train": train_encoder, "generate": generate}[kind]
+
+
+def timed(step: Callable[[], None], device: str) -> float:
+    """Seconds of one step."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
+    """Rows of the table for one workload, Marian's first."""
+    names = ["MarianMTModel", *LOCALITIES]
+    steps = {name: make_step(build(name, args), workload, args) for name in names}
+    for step in steps.values():
+        step()  # warm-up
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(args.rounds):
+        for name, step in steps.items():
+            times[name].append(timed(step, args.device))
+    rows = []
+    for name in names:
+        ratios = [marian / own for marian, own in zip(times["MarianMTModel"], times[name], strict=True)]
+        memory = None if args.no_memory else spawn_memory(name, workload, args)
+        rows.append(
+            {
+                "workload": workload,
+                "model": name,
+                "seconds": statistics.median(times[name]),
+                "speed": statistics.median(ratios),
+                "memory_mib": memory,
+            }
+        )
+    return rows
+
+
+def spawn_memory(name: str, workload: str, args: argparse.Namespace) -> float:
+    """Peak memory of one step in a fresh process, in MiB."""
+    command = [sys.executable, __file__, "--size", args.size, "--dtype", args.dtype, "--device", args.device]
+    result = subprocess.run([*command, "--memory-of", name, workload], capture_output=True, text=True, check=True)
+    return float(result.stdout.strip().splitlines()[-1])
+
+
+def measure_memory(name: str, workload: str, args: argparse.Namespace) -> float:
+    step = make_step(build(name, args), workload, args)
+    if args.device == "cuda":
+        step()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        step()
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+@torch.no_grad()
+def check_models(args: argparse.Namespace) -> None:
+    """Exit with an error unless the models compute what they should."""
+    batch = make_batch(6, 25, args)
+    expected = build("MarianMTModel", args).eval()(**batch).logits
+    plain = build("CSAN, locality off", args).eval()(**batch).logits
+    differences = {"CSAN, locality off, against Marian": (plain - expected).abs().max().item()}
+    for length in (25, 200):
+        batch = make_batch(2, length, args)
+        for name in list(LOCALITIES)[1:]:
+            model = build(name, args).eval()
+            fast = model(**batch).logits
+            model.set_attn_implementation("eager")
+            differences[f"{name}, {length} tokens, against eager"] = (fast - model(**batch).logits).abs().max().item()
+    for name, difference in differences.items():
+        print(f"check: {name}: largest difference of a logit {difference:.1e}")
+        if not difference < 1e-4:
+            sys.exit(f"error: {name}: logits differ by {difference}; a benchmark of wrong results is worth nothing.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Convert a Marian checkpoint to a CSAN for fine-tuning.
+
+    python scripts/convert_marian.py Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --local_window 11 --head_area 3
+
+SOURCE is a directory or Hub name; DIRECTORY receives the self-contained checkpoint, with the tokenizer where there
+is one. A tokenizer of the original Marian needs the package sentencepiece.
+"""
+
+import argparse
+import sys
+
+from csan_hf.data import TokenizerPair
+from csan_hf.hub import convert_marian, save_self_contained
+
+
+def load_tokenizers(source):
+    try:
+        return TokenizerPair.from_pretrained(source)
+    except (OSError, ValueError, ImportError, TypeError) as error:
+        print(f"{source}: no tokenizer to take along ({str(error).splitlines()[0]})", file=sys.stderr)
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", help="directory or Hub name of a Marian checkpoint")
+    parser.add_argument("directory", help="where to save the CSAN")
+    parser.add_argument(
+        "--local_window", type=int, help="window in tokens, odd, both edges included; default: unrestricted"
+    )
+    parser.add_argument("--head_area", type=int, default=1, help="heads attended to jointly, odd; default: 1")
+    parser.add_argument("--localness_layers", type=int, nargs="*", help="local encoder layers, from 0")
+    parser.add_argument("--decoder_localness_layers", type=int, nargs="*", help="local decoder layers, from 0")
+    arguments = vars(parser.parse_args())
+    source, directory = arguments.pop("source"), arguments.pop("directory")
+    try:
+        model = convert_marian(source, **arguments)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{source}: {error}")
+    save_self_contained(model, load_tokenizers(source), directory)
+    print(f"{directory}: CSAN with {model.num_parameters():,} parameters")
+
+
+if __name__ == "__main__":
+    main()

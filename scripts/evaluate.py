@@ -1,0 +1,117 @@
+#!/usr/bin/env python
+"""Translates a test set and scores it; writes the hypotheses in order and a JSON of scores."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from csan_hf.evaluation import score_translations, translate, write_json, write_lines
+from csan_hf.evaluation.loading import DTYPES, load_translation_model
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/evaluate.py", description=__doc__)
+    parser.add_argument("--model", required=True, help="checkpoint folder or Hub name")
+    data = parser.add_argument_group("data: a recipe's held-out splits, or two files")
+    data.add_argument("--recipe", type=Path, help="recipe whose data to use (default: the model's recipe.yaml)")
+    data.add_argument("--split", action="append", help="split of the recipe, may be repeated (default: all but train)")
+    data.add_argument("--source", type=Path, help="source sentences, one a line (.gz may be given)")
+    data.add_argument("--reference", type=Path, help="reference translations, one a line (.gz may be given)")
+    parser.add_argument("--output_dir", type=Path, help="folder for hypotheses and scores (default: MODEL/evaluation)")
+    parser.add_argument("--num_beams", type=int, help="beams (default: the model's)")
+    parser.add_argument("--max_length", type=int, help="most target tokens (default: the model's)")
+    parser.add_argument("--length_penalty", type=float, help="above 0 favours long beams (default: the model's)")
+    parser.add_argument("--bleu_tokenize", help="sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)")
+    parser.add_argument("--max_batch_tokens", type=int, default=4096, help="source tokens in a batch (%(default)s)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32", help="(default: %(default)s)")
+    parser.add_argument("--trust_remote_code", action="store_true", help="run model code from the checkpoint")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    options = parser.parse_args(arguments)
+    if (options.source is None) != (options.reference is None):
+        parser.error("--source and --reference go together")
+    if options.source is not None and (options.recipe is not None or options.split):
+        parser.error("give either --source and --reference, or --recipe and --split")
+    return options
+
+
+def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[str], list[str]]], str | None]:
+    """Returns {split: (sources, references)} and the recipe's sacreBLEU tokenizer."""
+    from csan_hf.data import load_translation_dataset
+    from csan_hf.evaluation.loading import read_lines
+    from csan_hf.training.recipe import load_recipe
+
+    if options.source is not None:
+        sources, references = read_lines(options.source), read_lines(options.reference)
+        if len(sources) != len(references):
+            raise ValueError(
+                f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: "
+                "they must have as many."
+            )
+        return {options.source.name.split(".")[0]: (sources, references)}, None
+    path = options.recipe or Path(options.model) / "recipe.yaml"
+    if not path.is_file():
+        raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
+    recipe = load_recipe(path)
+    splits, _ = load_translation_dataset(recipe.data_arguments(), options.split)
+    wanted = options.split or [name for name in splits if name != "train"]
+    sets = {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted}
+    return sets, recipe.bleu_tokenize
+
+
+def evaluate(options: argparse.Namespace) -> dict[str, dict]:
+    sets, bleu_tokenize = load_test_sets(options)
+    model, tokenizers = load_translation_model(
+        options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
+    )
+    arguments = {name: getattr(options, name) for name in ("num_beams", "max_length", "length_penalty")}
+    output = options.output_dir or Path(options.model) / "evaluation"
+    scores: dict[str, dict] = {}
+    for name, (sources, references) in sets.items():
+        start = time.time()
+        hypotheses = translate(
+            model,
+            tokenizers,
+            sources,
+            max_batch_tokens=options.max_batch_tokens,
+            progress=not options.quiet,
+            **arguments,
+        )
+        seconds = time.time() - start
+        write_lines(output / f"{name}.hypotheses.txt", hypotheses)
+        scores[name] = {
+            **score_translations(hypotheses, references, tokenize=options.bleu_tokenize or bleu_tokenize),
+            "sentences": len(sources),
+            "num_beams": options.num_beams or model.generation_config.num_beams,
+            "seconds": round(seconds, 2),
+        }
+    write_json(output / "scores.json", {"model": str(options.model), "scores": scores})
+    print_table(scores)
+    print(f"Hypotheses and scores.json are in {output}.")
+    return scores
+
+
+def print_table(scores: dict[str, dict]) -> None:
+    width = max(5, *(len(name) for name in scores))
+    print(f"{'split':<{width}}  sentences    BLEU    chrF  sentences/s")
+    for name, entry in scores.items():
+        speed = entry["sentences"] / max(entry["seconds"], 0.01)
+        print(
+            f"{name:<{width}}  {entry['sentences']:>9,}  {entry['bleu']:>6.2f}  {entry['chrf']:>6.2f}  {speed:>11,.1f}"
+        )
+    print(f"BLEU: {next(iter(scores.values()))['bleu_signature']}")
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_arguments(arguments)
+    try:
+        evaluate(options)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

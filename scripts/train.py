@@ -1,0 +1,27 @@
+#!/usr/bin/env python
+"""Trains the model that a recipe describes: `python scripts/train.py RECIPE.yaml [--key value ...]`."""
+
+import sys
+
+from csan_hf.training.options import RecipeError
+from csan_hf.training.recipe import format_help, load_recipe, split_command_line
+from csan_hf.training.run import train_from_recipe
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        path, overrides, wants_help = split_command_line(arguments)
+        if wants_help:
+            print(format_help(dict(overrides).get("model", "csan")), end="")
+            return 0
+        if path is None:
+            raise RecipeError("no recipe given. Try: python scripts/train.py scripts/recipes/numbers.yaml")
+        train_from_recipe(load_recipe(path, overrides))
+    except RecipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

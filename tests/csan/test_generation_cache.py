@@ -1,0 +1,152 @@
+"""Generation with the key/value cache equals generation without it, for every locality."""
+
+import pytest
+import torch
+from reference.tiny_csan import HEADS, LOCALITIES, PAD, VOCABULARY, padded_sources, tiny_model
+
+STEPS = 24  # decoder windows of 5 and 7 roll many times
+TOLERANCE = 1e-5
+every_locality = pytest.mark.parametrize("locality", LOCALITIES.values(), ids=LOCALITIES)
+
+
+def decoder_inputs(rows: int, length: int = STEPS) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(3, VOCABULARY, (rows, length), generator=generator)
+    ids[:, 0] = PAD  # decoder_start_token_id
+    return ids
+
+
+def cached_logits(model, sources: dict, decoder_input_ids: torch.Tensor, chunks: list[int], **kwargs):
+    """Logits [B, T, V] computed a chunk of target positions at a time, and the last cache."""
+    encoder_outputs = model.get_encoder()(**sources)
+    cache, pieces, start = None, [], 0
+    for chunk in chunks:
+        step_options = {name: mask[:, : start + chunk] for name, mask in kwargs.items()}
+        outputs = model(
+            encoder_outputs=encoder_outputs,
+            attention_mask=sources["attention_mask"],
+            decoder_input_ids=decoder_input_ids[:, start : start + chunk],
+            past_key_values=cache,
+            use_cache=True,
+            **step_options,
+        )
+        cache = outputs.past_key_values
+        pieces.append(outputs.logits)
+        start += chunk
+    assert start == decoder_input_ids.shape[1]
+    return torch.cat(pieces, dim=1), cache
+
+
+@every_locality
+@pytest.mark.parametrize("num_beams", [1, 5])
+@torch.no_grad()
+def test_generation_with_the_cache_equals_generation_without(locality, num_beams):
+    model = tiny_model(seed=1, **locality)
+    sources = padded_sources((9, 4, 13))
+    options = {
+        "num_beams": num_beams,
+        "do_sample": False,
+        "max_new_tokens": STEPS,
+        "min_new_tokens": STEPS - 3,
+        "no_repeat_ngram_size": 1,  # left alone, a random model repeats one token for ever
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
+    cached = model.generate(**sources, use_cache=True, **options)
+    recomputed = model.generate(**sources, use_cache=False, **options)
+    assert cached.sequences.tolist() == recomputed.sequences.tolist()
+    if num_beams > 1:
+        torch.testing.assert_close(cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE)
+
+
+@every_locality
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+@pytest.mark.parametrize(
+    "chunks", [[1] * STEPS, [7, 1, 3, 1, 1, 5, 6]], ids=["one position a step", "several positions a step"]
+)
+@torch.no_grad()
+def test_cached_logits_equal_the_full_forward(locality, chunks, implementation):
+    model = tiny_model(seed=2, attn_implementation=implementation, **locality)
+    sources = padded_sources((9, 4, 13))
+    ids = decoder_inputs(rows=3)
+    full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
+    assert full.std() > 0.5
+    stepwise, _ = cached_logits(model, sources, ids, chunks)
+    torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
+
+
+@every_locality
+@torch.no_grad()
+def test_cached_logits_with_a_padded_target_prefix(locality):
+    """Prompts of unequal length are padded on the left; the cache must keep padding and window apart."""
+    model = tiny_model(seed=2, **locality)
+    sources = padded_sources((9, 4, 13))
+    ids = decoder_inputs(rows=3)
+    mask = (torch.arange(STEPS) >= torch.tensor([0, 3, 6])[:, None]).long()
+    full = model(**sources, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False).logits
+    stepwise, _ = cached_logits(model, sources, ids, [7] + [1] * (STEPS - 7), decoder_attention_mask=mask)
+    real = mask.bool()
+    torch.testing.assert_close(stepwise[real], full[real], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("window", [1, 5, 9])
+@pytest.mark.parametrize("strategy", [None, "fixed", "query", "head"])
+@torch.no_grad()
+def test_a_windowed_layer_keeps_only_its_window(window, strategy):
+    """The next query sees m keys before itself: nothing older may be kept, in the windowed layer alone."""
+    m = (window - 1) // 2
+    model = tiny_model(
+        local_window=window, localness_window=strategy, localness_layers=[], decoder_localness_layers=[0]
+    )
+    sources = padded_sources((9, 4))
+    _, cache = cached_logits(model, sources, decoder_inputs(rows=2), [1] * STEPS)
+    kept = [layer.keys.shape[-2] for layer in cache.self_attention_cache.layers]
+    assert kept[0] <= m + 1
+    assert kept[1:] == [STEPS] * (len(kept) - 1)
+    assert cache.get_seq_length() == STEPS
+    assert cache.cross_attention_cache.layers[0].keys.shape == (2, HEADS, 9, 32 // HEADS)
+
+
+@pytest.mark.parametrize("strategy", [None, "fixed", "query", "head"])
+@torch.no_grad()
+def test_the_window_is_forgotten_for_good(strategy):
+    """A decoder of one windowed layer answers alike whatever stood before its window ("layer" may remember)."""
+    model = tiny_model(
+        decoder_layers=1,
+        local_window=5,
+        localness_window=strategy,
+        localness_layers=[],
+        decoder_localness_layers=[0],
+    )
+    sources = padded_sources((9, 4))
+    ids = decoder_inputs(rows=2)
+    changed = ids.clone()
+    changed[:, : STEPS - 3] = 7
+    same, _ = cached_logits(model, sources, ids, [1] * STEPS)
+    other, _ = cached_logits(model, sources, changed, [1] * STEPS)
+    torch.testing.assert_close(same[:, -1], other[:, -1], rtol=0, atol=1e-6)
+    assert (same[:, -2] - other[:, -2]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("locality", ["decoder window", "everything, query", "everything, layer"])
+@torch.no_grad()
+def test_beams_are_reordered_with_their_cache(locality):
+    """Reordering the rows of a rolled cache reorders the logits of the next step."""
+    model = tiny_model(seed=3, **LOCALITIES[locality])
+    sources = padded_sources((6, 6, 6))
+    ids = decoder_inputs(rows=3, length=12)
+    encoder_outputs = model.get_encoder()(**sources)
+    order = torch.tensor([2, 0, 0])
+    _, cache = cached_logits(model, sources, ids[:, :11], [1] * 11)
+    cache.reorder_cache(order)
+    encoder_outputs.last_hidden_state = encoder_outputs.last_hidden_state[order]
+    step = model(
+        encoder_outputs=encoder_outputs,
+        attention_mask=sources["attention_mask"][order],
+        decoder_input_ids=ids[order][:, 11:],
+        past_key_values=cache,
+        use_cache=True,
+    ).logits
+    reordered = {name: tensor[order] for name, tensor in sources.items()}
+    full = model(**reordered, decoder_input_ids=ids[order], use_cache=False).logits
+    torch.testing.assert_close(step[:, 0], full[:, -1], rtol=0, atol=TOLERANCE)

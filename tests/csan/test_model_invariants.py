@@ -1,0 +1,271 @@
+"""What every CSAN keeps whatever its locality: batch invariance, causality, loss, receptive field, save and load."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference.tiny_csan import (
+    EOS,
+    LOCALITIES,
+    PAD,
+    PLAIN,
+    STRATEGIES,
+    VOCABULARY,
+    padded_sources,
+    tiny_model,
+)
+
+from csan_hf import CsanForConditionalGeneration
+
+LENGTHS = (9, 4, 13, 1)
+TARGETS = (7, 12, 3, 1)
+TOLERANCE = 1e-5
+IMPLEMENTATIONS = ("eager", "sdpa", "blocked")
+every_locality = pytest.mark.parametrize("locality", LOCALITIES.values(), ids=LOCALITIES)
+every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+
+
+def labels_of(lengths: tuple[int, ...]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    labels = torch.randint(3, VOCABULARY, (len(lengths), max(lengths)), generator=generator)
+    for row, length in enumerate(lengths):
+        labels[row, length - 1] = EOS
+        labels[row, length:] = -100
+    return labels
+
+
+def training_batch() -> dict[str, torch.Tensor]:
+    return {**padded_sources(LENGTHS), "labels": labels_of(TARGETS)}
+
+
+@every_implementation
+@every_locality
+@torch.no_grad()
+def test_a_sentence_does_not_notice_its_batch(locality, implementation):
+    model = tiny_model(attn_implementation=implementation, **locality)
+    sources, labels = padded_sources(LENGTHS), labels_of(TARGETS)
+    together = model(**sources, labels=labels).logits
+    assert together.isfinite().all()
+    for row, (source, target) in enumerate(zip(LENGTHS, TARGETS, strict=True)):
+        alone = model(
+            input_ids=sources["input_ids"][row : row + 1, :source], labels=labels[row : row + 1, :target]
+        ).logits
+        torch.testing.assert_close(together[row, :target], alone[0], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("locality", ["plain", "everything, query", "everything, layer"])
+@torch.no_grad()
+def test_padded_targets_are_invisible(locality):
+    """The target's padding mask hides padded target positions from real ones."""
+    model = tiny_model(**LOCALITIES[locality])
+    ids = labels_of((6,)).roll(1, dims=1)
+    ids[0, 0] = PAD
+    mask = torch.ones(1, 6, dtype=torch.long)
+    mask[0, :2] = 0
+    other = ids.clone()
+    other[0, :2] = 17
+    sources = padded_sources((5,))
+    first = model(**sources, decoder_input_ids=ids, decoder_attention_mask=mask).logits
+    second = model(**sources, decoder_input_ids=other, decoder_attention_mask=mask).logits
+    assert first.isfinite().all()
+    torch.testing.assert_close(first[:, 2:], second[:, 2:], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query", "everything, layer"])
+@pytest.mark.parametrize("num_beams", [1, 5])
+@torch.no_grad()
+def test_a_translation_does_not_notice_its_batch(locality, num_beams):
+    model = tiny_model(seed=4, **LOCALITIES[locality])
+    sources = padded_sources((9, 4, 13))
+    options = {"num_beams": num_beams, "max_new_tokens": 12, "min_new_tokens": 12, "no_repeat_ngram_size": 1}
+    together = model.generate(**sources, **options)
+    for row, length in enumerate((9, 4, 13)):
+        alone = model.generate(input_ids=sources["input_ids"][row : row + 1, :length], **options)
+        assert together[row].tolist() == alone[0].tolist()
+
+
+@every_implementation
+@every_locality
+def test_no_gradient_from_future_targets(locality, implementation):
+    model = tiny_model(attn_implementation=implementation, **locality)
+    length = 8
+    sources = padded_sources((6, 3))
+    torch.manual_seed(0)
+    embeds = torch.randn(2, length, model.config.d_model, requires_grad=True)
+    logits = model(**sources, decoder_inputs_embeds=embeds, use_cache=False).logits
+    for i in range(length):
+        gradient = torch.autograd.grad(logits[:, i].square().sum(), embeds, retain_graph=True)[0]
+        assert (gradient[:, i + 1 :] == 0).all(), f"position {i} sees its future"
+        assert (gradient[:, i] != 0).any(dim=-1).all()
+
+
+@every_implementation
+@pytest.mark.parametrize("window", [1, 5, 7])
+@pytest.mark.parametrize("head_area", [1, 3])
+def test_the_encoder_window_is_the_receptive_field(window, head_area, implementation):
+    """One encoder layer of window M: state i depends on the words i - m .. i + m and on no other."""
+    m = (window - 1) // 2
+    options = {**PLAIN, "localness_layers": [0], "local_window": window, "head_area": head_area}
+    model = tiny_model(attn_implementation=implementation, encoder_layers=1, **options)
+    length = 14
+    torch.manual_seed(0)
+    embeds = torch.randn(1, length, model.config.d_model, requires_grad=True)
+    states = model.get_encoder()(inputs_embeds=embeds).last_hidden_state
+    for i in range(length):
+        gradient = torch.autograd.grad(states[0, i].square().sum(), embeds, retain_graph=True)[0]
+        seen = (gradient[0] != 0).any(dim=-1).nonzero().flatten().tolist()
+        assert seen == [j for j in range(length) if abs(i - j) <= m]
+
+
+def test_local_layers_are_the_listed_ones():
+    """Two layers, the lower local with m = 1: the field is the whole sentence, and two local layers reach 2."""
+    embeds = torch.randn(1, 9, 32, requires_grad=True)
+
+    def field(layers: list[int] | None, **options) -> list[int]:
+        local = {**PLAIN, "localness_layers": layers, "local_window": 3, **options}
+        states = tiny_model(**local).get_encoder()(inputs_embeds=embeds).last_hidden_state
+        gradient = torch.autograd.grad(states[0, 4].square().sum(), embeds)[0]
+        return (gradient[0] != 0).any(dim=-1).nonzero().flatten().tolist()
+
+    everything = list(range(9))
+    assert field([]) == everything
+    assert field([0]) == everything
+    assert field([1]) == everything
+    assert field([0, 1]) == [2, 3, 4, 5, 6]
+    assert field(None) == [2, 3, 4, 5, 6], "the default is the lowest three, or all of fewer"
+    assert field(None, encoder_layers=3) == [1, 2, 3, 4, 5, 6, 7]
+    assert field(None, encoder_layers=4) == everything
+
+
+def test_default_locality_is_the_papers_2d_csan():
+    model = tiny_model()
+    assert (model.config.local_window, model.config.head_area) == (11, 3)
+    assert model.config.localness_window is None
+    plain = tiny_model(**PLAIN)
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters())
+
+
+@pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query"])
+def test_loss_is_torchs_cross_entropy(locality):
+    """Labels of -100 do not count, and labels are not shifted a second time."""
+    model = tiny_model(**LOCALITIES[locality])
+    batch = training_batch()
+    outputs = model(**batch)
+    expected = F.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+    torch.testing.assert_close(outputs.loss, expected)
+    shifted = torch.full_like(batch["labels"], PAD)
+    shifted[:, 1:] = batch["labels"][:, :-1]
+    shifted.masked_fill_(shifted == -100, PAD)
+    explicit = model(**padded_sources(LENGTHS), decoder_input_ids=shifted)
+    real = batch["labels"] != -100
+    torch.testing.assert_close(outputs.logits[real], explicit.logits[real], rtol=0, atol=TOLERANCE)
+    assert model.prepare_decoder_input_ids_from_labels(batch["labels"]).tolist() == shifted.tolist()
+
+
+def test_label_smoothing_is_torchs():
+    """The Trainer pops the labels and smooths over the logits: the decoder input must then come from the collator."""
+    from transformers.trainer_pt_utils import LabelSmoother
+
+    model = tiny_model(**LOCALITIES["encoder area"])
+    batch = training_batch()
+    labels = batch.pop("labels")
+    outputs = model(**batch, decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels))
+    expected = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=0.1)
+    torch.testing.assert_close(LabelSmoother(epsilon=0.1)(outputs, labels), expected)
+
+
+@pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query", "everything, layer"])
+@pytest.mark.parametrize("normalize_before", [False, True])
+def test_accumulated_gradients_equal_the_whole_batch(locality, normalize_before):
+    """Four micro-batches of one sentence, divided by the tokens of all, give the whole batch's loss and gradients."""
+    model = tiny_model(normalize_before=normalize_before, **LOCALITIES[locality])
+    batch = training_batch()
+    tokens = int((batch["labels"] != -100).sum())
+
+    def gradients() -> dict[str, torch.Tensor]:
+        found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        return found
+
+    whole = model(**batch).loss
+    whole.backward()
+    expected = gradients()
+    total = 0.0
+    for row in range(4):
+        source, target = LENGTHS[row], TARGETS[row]
+        micro = {name: t[row : row + 1, : target if name == "labels" else source] for name, t in batch.items()}
+        loss = model(**micro, num_items_in_batch=tokens).loss
+        loss.backward()
+        total += loss.item()
+    assert total == pytest.approx(whole.item(), abs=TOLERANCE)
+    actual = gradients()
+    assert actual.keys() == expected.keys()
+    for name, reference in expected.items():
+        scale = max(1.0, reference.abs().max().item())
+        torch.testing.assert_close(actual[name] / scale, reference / scale, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("locality", [f"everything, {strategy}" for strategy in STRATEGIES])
+def test_every_parameter_learns(locality):
+    model = tiny_model(**LOCALITIES[locality])
+    model(**training_batch()).loss.backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and "k_proj.bias" not in name:  # a softmax does not notice its keys' bias
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert (parameter.grad != 0).any(), name
+
+
+@every_implementation
+@pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query", "everything, layer"])
+def test_a_source_of_padding_stays_finite(locality, implementation):
+    """A batch may hold an empty row (the last one of an uneven evaluation): it must not poison the others."""
+    model = tiny_model(attn_implementation=implementation, **LOCALITIES[locality])
+    batch = training_batch()
+    reference = model(**batch).logits
+    batch["attention_mask"][3] = 0
+    outputs = model(**batch)
+    assert outputs.logits.isfinite().all()
+    torch.testing.assert_close(outputs.logits[:3], reference[:3], rtol=0, atol=TOLERANCE)
+    outputs.loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@every_locality
+@torch.no_grad()
+def test_implementations_agree(locality):
+    batch = training_batch()
+    real = batch["labels"] != -100
+    logits = [
+        tiny_model(attn_implementation=name, **locality)(**batch).logits[real] for name in (*IMPLEMENTATIONS, None)
+    ]
+    for other in logits[1:]:
+        torch.testing.assert_close(logits[0], other, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("locality", ["plain", "decoder circular area"] + [f"everything, {s}" for s in STRATEGIES])
+@torch.no_grad()
+def test_save_and_load_is_bitwise(locality, tmp_path):
+    model = tiny_model(**LOCALITIES[locality])
+    model.save_pretrained(tmp_path)
+    loaded, info = CsanForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert not loaded.training
+    for name in ("local_window", "head_area", "head_boundary", "localness_window", "localness_window_size"):
+        assert getattr(loaded.config, name) == getattr(model.config, name)
+    state, loaded_state = model.state_dict(), loaded.state_dict()
+    assert state.keys() == loaded_state.keys()
+    assert all(torch.equal(state[name], loaded_state[name]) for name in state)
+    batch = training_batch()
+    assert torch.equal(model(**batch).logits, loaded(**batch).logits)
+
+
+@torch.no_grad()
+def test_window_and_area_change_the_output():
+    """The localities of these tests are really there: no two of them compute the same."""
+    batch = training_batch()
+    batch["labels"][0] = labels_of((12,))[0]
+    rows = {name: tiny_model(**locality)(**batch).logits[0] for name, locality in LOCALITIES.items()}
+    names = list(rows)
+    for index, name in enumerate(names):
+        for other in names[index + 1 :]:
+            assert not torch.allclose(rows[name], rows[other], atol=1e-3), f"{name} computes what {other} does"

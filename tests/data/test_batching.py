@@ -1,0 +1,205 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from accelerate import skip_first_batches
+from accelerate.data_loader import prepare_data_loader
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
+
+
+def caption_lengths(count, seed=0):
+    """Lengths distributed like those of image captions: right-skewed, the two sides correlated."""
+    rng = np.random.RandomState(seed)
+    source = np.clip(np.exp(rng.normal(math.log(14), 0.35, count)).round(), 3, 60).astype(int)
+    target = np.clip((source * rng.normal(1.1, 0.18, count)).round(), 3, 70).astype(int)
+    return source, target
+
+
+def padded(batch, source, target):
+    return len(batch) * (source[batch].max() + target[batch].max())
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=8, max_size=120),
+    max_tokens=st.integers(120, 400),
+    replicas=st.integers(1, 8),
+    max_sentences=st.none() | st.integers(2, 9),
+    epoch=st.integers(0, 3),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_process(
+    pairs, max_tokens, replicas, max_sentences, epoch
+):
+    source, target = np.array(pairs).T
+    sampler = TokenBatchSampler(source, target, max_tokens, seed=3, num_replicas=replicas, max_sentences=max_sentences)
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(pairs)))
+    assert len(batches) == len(sampler)
+    assert len(batches) % replicas == 0
+    assert all(batches)
+    assert all(padded(batch, source, target) <= max_tokens for batch in batches)
+    assert max_sentences is None or max(map(len, batches)) <= max_sentences
+
+
+def test_cells_bound_the_grid():
+    source, target = caption_lengths(500)
+    sampler = TokenBatchSampler(source, target, 9_000, cost="cells", num_replicas=3)
+    sizes = [len(batch) * source[batch].max() * target[batch].max() for batch in sampler]
+    assert max(sizes) <= 9_000
+    assert sizes == sampler.batch_costs()
+    assert sampler.efficiency() == pytest.approx((source * target).sum() / sum(sizes))
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_the_order_is_a_function_of_seed_and_epoch(replicas):
+    source, target = caption_lengths(600)
+
+    def order(seed, epoch):
+        sampler = TokenBatchSampler(source, target, 1_000, seed=seed, num_replicas=replicas)
+        sampler.set_epoch(epoch)
+        assert list(sampler) == list(sampler)
+        return list(sampler)
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+    # not only the order of the batches changes, but also which examples meet
+    assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 8])
+def test_the_number_of_batches_is_the_same_in_every_epoch(replicas):
+    source, target = caption_lengths(1_001)
+    sampler = TokenBatchSampler(source, target, 500, num_replicas=replicas)
+    for epoch in range(6):
+        sampler.set_epoch(epoch)
+        assert len(list(sampler)) == len(sampler)
+
+
+@pytest.mark.parametrize("replicas", [2, 8])
+def test_the_processes_work_on_equally_large_batches(replicas):
+    source, target = caption_lengths(6_000)
+    sampler = TokenBatchSampler(source, target, 2_000, num_replicas=replicas)
+    batches = list(sampler)
+    for start in range(0, len(batches), replicas):
+        group = batches[start : start + replicas]
+        real = [source[batch].sum() + target[batch].sum() for batch in group]
+        if min(map(len, group)) >= 12:  # one example more or less is then below a tenth
+            assert min(real) >= 0.9 * max(real)
+            costs = [padded(batch, source, target) for batch in group]
+            assert min(costs) >= 0.9 * max(costs)
+
+
+@pytest.mark.parametrize(
+    ("count", "max_tokens", "replicas"), [(29_000, 4_096, 1), (29_000, 4_096, 8), (2_000, 8_000, 1)]
+)
+def test_little_is_padded(count, max_tokens, replicas):
+    source, target = caption_lengths(count)
+    sampler = TokenBatchSampler(source, target, max_tokens, num_replicas=replicas)
+    batches = list(sampler)
+    spent = sum(padded(batch, source, target) for batch in batches)
+    assert sampler.efficiency() == pytest.approx((source.sum() + target.sum()) / spent)
+    assert sampler.efficiency() > 0.85
+    assert len(batches) < 1.15 * spent / max_tokens + replicas  # the batches are full
+
+
+def test_padding_to_a_multiple_counts():
+    source, target = np.full(100, 9), np.full(100, 7)
+    assert {len(batch) for batch in TokenBatchSampler(source, target, 240)} == {15, 10}
+    assert {len(batch) for batch in TokenBatchSampler(source, target, 240, pad_to_multiple_of=8)} == {10}
+
+
+def test_without_shuffling_batches_go_from_short_to_long():
+    source, target = caption_lengths(300)
+    sampler = TokenBatchSampler(source, target, 500, shuffle=False)
+    longest = [source[batch].max() for batch in sampler]
+    assert longest[0] == min(longest)
+    assert longest[-1] == source.max()
+    before = list(sampler)
+    sampler.set_epoch(5)
+    assert list(sampler) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([5, 90], [5, 20], 100), r"example 1 has 90 source and 20 target tokens: alone it costs 110 tokens"),
+        (([5, 0], [5, 20], 100), r"source_lengths\[1\] is 0"),
+        (([5], [5, 20], 100), r"1 source_lengths and 2 target_lengths"),
+        (([], [], 100), r"source_lengths must be a list"),
+        (([5], [5], 0), r"max_tokens is 0"),
+    ],
+)
+def test_impossible_lengths_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TokenBatchSampler(*arguments)
+
+
+def test_too_few_examples_for_the_processes_are_refused():
+    with pytest.raises(ValueError, match=r"3 examples cannot be shared by num_replicas=4"):
+        TokenBatchSampler([5] * 3, [5] * 3, 100, num_replicas=4)
+    with pytest.raises(ValueError, match=r"the last 1 of 5 examples cannot be shared by num_replicas=2"):
+        TokenBatchSampler([5] * 5, [5] * 5, 10, num_replicas=2)
+    with pytest.raises(ValueError, match=r"cost is 'words'"):
+        TokenBatchSampler([5], [5], 10, cost="words")
+
+
+def rank_loader(rank, processes, even_batches, source, target):
+    """What one of several processes gets from accelerate."""
+    sampler = TokenBatchSampler(source, target, 300, seed=1, num_replicas=processes)
+    loader = DataLoader(list(range(len(source))), batch_sampler=sampler, collate_fn=list)
+    prepared = prepare_data_loader(
+        loader, num_processes=processes, process_index=rank, even_batches=even_batches, put_on_device=False
+    )
+    return share_epoch(prepared)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("even_batches", [True, False])
+def test_accelerate_gives_every_process_its_share(processes, even_batches):
+    source, target = caption_lengths(200)
+    loaders = [rank_loader(rank, processes, even_batches, source, target) for rank in range(processes)]
+    for epoch in (0, 1):
+        expected = TokenBatchSampler(source, target, 300, seed=1, num_replicas=processes)
+        expected.set_epoch(epoch)
+        shares = []
+        for loader in loaders:
+            loader.set_epoch(epoch)
+            shares.append(list(loader))
+        assert {len(share) for share in shares} == {len(expected) // processes} == {len(loader) for loader in loaders}
+        for rank, share in enumerate(shares):
+            assert share == list(expected)[rank::processes]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_run_resumed_within_an_epoch_sees_the_remaining_batches(processes):
+    source, target = caption_lengths(200)
+    expected = TokenBatchSampler(source, target, 300, seed=1, num_replicas=processes)
+    expected.set_epoch(2)
+    for rank in range(processes):
+        resumed = skip_first_batches(rank_loader(rank, processes, False, source, target), 4)
+        resumed.set_epoch(2)
+        assert list(resumed) == list(expected)[rank::processes][4:]
+
+
+def test_share_epoch_leaves_other_loaders_alone():
+    loader = DataLoader(list(range(4)), batch_size=2)
+    assert share_epoch(loader) is loader
+    assert share_epoch(SimpleNamespace(batch_sampler=None)).batch_sampler is None
+
+
+def test_lengths_of_a_dataset_follow_a_selection():
+    dataset = Dataset.from_dict(
+        {"input_ids": [[1], [1, 2], [1, 2, 3]], "labels": [[1, 2], [1], []], "text": list("abc")}
+    )
+    source, target = example_lengths(dataset.select([2, 0]))
+    assert (source.tolist(), target.tolist()) == ([3, 1], [0, 2])
+    assert torch.as_tensor(source).dtype in (torch.int32, torch.int64)

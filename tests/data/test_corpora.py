@@ -1,0 +1,219 @@
+import gzip
+import json
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from transformers import HfArgumentParser
+
+from csan_hf.data import DataArguments, FilterReport, load_translation_dataset
+
+ENGLISH = ["one", "two", "", "four", "five"]
+GERMAN = ["eins", "zwei", "drei", " ", "fünf"]
+
+
+def write(path, lines, compress=False):
+    data = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if compress else data)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "train.en.gz", ENGLISH, compress=True)
+    write(tmp_path / "train.de", GERMAN)
+    for name in ("val", "test_a", "test_b"):
+        write(tmp_path / f"{name}.en", ENGLISH[:4])
+        write(tmp_path / f"{name}.de", GERMAN[:4])
+    return tmp_path
+
+
+def arguments(folder, **options):
+    return DataArguments(data_dir=str(folder), **{"train": "train.{lang}", "validation": "val.{lang}", **options})
+
+
+def test_text_files(folder):
+    tests = {"test_a": "test_a.{lang}", "test_b": "test_b.{lang}.gz"}
+    data, report = load_translation_dataset(arguments(folder, test=tests))
+    assert list(data) == ["train", "validation", "test_a", "test_b"]
+    assert data["train"][:] == {"source": ["one", "two", "five"], "target": ["eins", "zwei", "fünf"]}
+    # line n of a test set stays line n, empty or not
+    assert data["validation"][:] == {"source": ENGLISH[:4], "target": GERMAN[:4]}
+    assert report.dropped == {"train": {"with an empty side": 2}}
+    assert report.noted["test_b"] == {"with an empty side": 2}
+    assert report.kept == {"train": 3, "validation": 4, "test_a": 4, "test_b": 4}
+    assert str(report).splitlines()[0] == "train: 3 of 5 pairs; dropped: 2 with an empty side"
+
+
+def test_the_languages_choose_the_direction_and_splits_can_be_chosen(folder):
+    args = arguments(folder, source_lang="de", target_lang="en", test="test_a.{lang}", train="missing.{lang}")
+    data, _ = load_translation_dataset(args, splits=["test"])
+    assert list(data) == ["test"]
+    assert data["test"]["source"][:2] == ["eins", "zwei"]
+    with pytest.raises(ValueError, match=r"no split 'test_a', only train, validation, test"):
+        load_translation_dataset(args, splits=["test_a"])
+
+
+def test_sizes_select(folder):
+    args = arguments(folder, train_size=2, validation_size=2, test="test_a.{lang}", test_size=10)
+    data, report = load_translation_dataset(args)
+    assert data.num_rows == {"train": 2, "validation": 2, "test": 4}
+    assert data["validation"]["source"][:] == ENGLISH[:2]
+    assert set(data["train"]["source"]) < {"one", "two", "five"}
+    assert report.dropped["train"] == {"with an empty side": 2, "beyond train_size": 1}
+    assert load_translation_dataset(args)[0]["train"][:] == data["train"][:]
+
+
+def test_a_missing_file_names_what_was_tried(folder):
+    with pytest.raises(ValueError, match=r"no file for train of language 'fr'.*tried .*train\.fr and .*train\.fr\.gz"):
+        load_translation_dataset(arguments(folder, source_lang="fr"))
+    with pytest.raises(ValueError, match=r"no file for test: .*tried .*x\.tsv and .*x\.tsv\.gz"):
+        load_translation_dataset(arguments(folder, test="x.tsv"))
+    with pytest.raises(ValueError, match=r"validation is 'val\.en': plain text needs one file per language"):
+        load_translation_dataset(arguments(folder, validation="val.en"))
+
+
+def test_mistakes_in_files_come_through(folder):
+    write(folder / "val.de", GERMAN)
+    with pytest.raises(ValueError, match=r"val\.en has 4 lines and .*val\.de has 5: line 5"):
+        load_translation_dataset(arguments(folder))
+
+
+def test_empty_splits_are_refused(folder):
+    for name in ("val.en", "val.de"):
+        write(folder / name, [])
+    with pytest.raises(ValueError, match=r"val\.en and .*val\.de: the split 'validation' is empty"):
+        load_translation_dataset(arguments(folder))
+    write(folder / "train.de", [" "] * 5)
+    with pytest.raises(ValueError, match=r"the split 'train' is empty: every pair has an empty side"):
+        load_translation_dataset(arguments(folder))
+
+
+def test_tables(tmp_path):
+    (tmp_path / "train.tsv").write_text("en\tde\none\teins\n")
+    (tmp_path / "val.jsonl").write_text(json.dumps({"translation": {"en": "two", "de": "zwei"}}) + "\n")
+    pq.write_table(pa.table({"english": ["three"], "german": ["drei"]}), tmp_path / "test.parquet")
+    data, _ = load_translation_dataset(arguments(tmp_path, train="train.tsv", validation="val.jsonl"))
+    assert data["train"][0] == {"source": "one", "target": "eins"}
+    assert data["validation"][0] == {"source": "two", "target": "zwei"}
+    args = DataArguments(
+        test=str(tmp_path / "test.parquet"), source_lang="de", source_column="german", target_column="english",
+        target_lang="en",
+    )  # fmt: skip
+    assert load_translation_dataset(args)[0]["test"][0] == {"source": "drei", "target": "three"}
+
+
+def test_numbers():
+    args = DataArguments(dataset="numbers", train_size=40, validation_size=5, test_size=6, data_seed=3)
+    data, report = load_translation_dataset(args)
+    assert data.num_rows == report.kept == {"train": 40, "validation": 5, "test": 6}
+    assert load_translation_dataset(args, splits=["test"])[0]["test"][:] == data["test"][:]
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands in for the Hub: a flat data set, and one with translations."""
+    flat = {
+        "train": datasets.Dataset.from_dict({"en": ENGLISH, "de": GERMAN}),
+        "test": datasets.Dataset.from_dict({"en": ENGLISH, "de": GERMAN}),
+        "challenge": datasets.Dataset.from_dict({"en": ["x"], "de": ["y"]}),
+        "broken": datasets.Dataset.from_dict({"en": ["x", None], "de": ["y", "z"]}),
+    }
+    nested = {"train": datasets.Dataset.from_dict({"translation": [{"en": "one", "de": "eins"}]})}
+    calls = []
+
+    def load(name, config=None, **options):
+        calls.append((name, config, options))
+        return datasets.DatasetDict({"flat": flat, "nested": nested}[name])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    return calls
+
+
+def test_hub_names(hub):
+    args = DataArguments(dataset="flat", dataset_config="de-en", dataset_revision="main")
+    data, report = load_translation_dataset(args)
+    assert hub[0][:2] == ("flat", "de-en")
+    assert hub[0][2]["revision"] == "main"
+    assert list(data) == ["train", "test"]
+    assert data["train"]["target"][:] == ["eins", "zwei", "fünf"]
+    assert report.noted["test"] == {"with an empty side": 2}
+    chosen = DataArguments(dataset="flat", test={"hard": "challenge"}, validation="test")
+    assert list(load_translation_dataset(chosen)[0]) == ["validation", "hard", "train"]
+    assert load_translation_dataset(DataArguments(dataset="nested"))[0]["train"][0]["target"] == "eins"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "flat", "target_lang": "fr"}, r"flat, split train: there is no column 'fr' among en, de"),
+        ({"dataset": "nested", "target_lang": "fr"}, r"nested, split train: .*no language 'fr', only en, de"),
+        ({"dataset": "flat", "test": "exam"}, r"test: dataset 'flat' has no split 'exam', only train, test"),
+        ({"dataset": "flat", "test": "broken"}, r"flat, split broken, row 1: 'en' is None; text is needed"),
+    ],
+)
+def test_hub_mistakes(hub, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_translation_dataset(DataArguments(**options))
+
+
+def test_a_dataset_folder_is_loaded_by_datasets(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split in ("train", "test"):
+        lines = [json.dumps({"en": f"{split} {number}", "de": f"{number}"}) for number in range(3)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    data, _ = load_translation_dataset(DataArguments(dataset=str(folder)))
+    assert data["test"][2] == {"source": "test 2", "target": "2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "no corpus: set dataset"),
+        ({"data_dir": "somewhere"}, "no corpus: set dataset"),
+        ({"dataset": "numbers", "train": "x"}, "dataset is 'numbers', which has no files: leave out train"),
+        ({"dataset": "numbers", "dataset_config": "x"}, "leave out dataset_config"),
+        ({"dataset": "numbers", "target_lang": "en"}, "source_lang and target_lang are both 'en'"),
+        ({"dataset": "numbers", "train_size": 0}, "train_size is 0; it must be at least 1"),
+        ({"dataset": "numbers", "max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
+        ({"dataset": "numbers", "max_length_ratio": 0.5}, "max_length_ratio is 0.5; it must be at least 1"),
+        ({"train": "x", "test": {"train": "y"}}, "test has an entry called 'train'"),
+        ({"train": "x", "test": '{"a": '}, "not a JSON dictionary"),
+    ],
+)
+def test_contradictions_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DataArguments(**options)
+
+
+def test_arguments_come_from_the_command_line_and_from_dictionaries():
+    parser = HfArgumentParser(DataArguments)
+    (args,) = parser.parse_args_into_dataclasses(
+        ["--train", "t.{lang}", "--test", '{"a": "a.{lang}", "b": "b.{lang}"}', "--max_length_ratio", "2.5"]
+    )
+    assert args.test_patterns == {"a": "a.{lang}", "b": "b.{lang}"}
+    assert args.max_length_ratio == 2.5
+    (args,) = parser.parse_args_into_dataclasses(["--train", "t.{lang}", "--test", "x.{lang}"])
+    assert args.test_patterns == {"test": "x.{lang}"}
+    (args,) = parser.parse_dict({"train": "t", "test": {"a": "b"}})
+    assert args.split_patterns == {"train": "t", "a": "b"}
+    assert all(option.metadata.get("help") for option in DataArguments.__dataclass_fields__.values())
+
+
+def test_reports_add_up():
+    first, second = FilterReport(), FilterReport()
+    first.start("train", 10)
+    first.drop("train", "empty", 2)
+    second.start("train", 8)
+    second.drop("train", "long", 3)
+    second.drop("train", "empty", 0)
+    second.start("test", 4)
+    second.note("test", "cut", 1)
+    merged = first.merge(second)
+    assert merged.to_dict() == {
+        "test": {"read": 4, "kept": 4, "dropped": {}, "noted": {"cut": 1}},
+        "train": {"read": 10, "kept": 5, "dropped": {"empty": 2, "long": 3}, "noted": {}},
+    }
+    assert json.dumps(merged.to_dict())

@@ -1,0 +1,93 @@
+import gzip
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from csan_hf.data.readers import read_lines, read_table, read_text_pair
+
+
+def test_only_newlines_end_a_line(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffa\u2028b\x0bc\x85\r\nlone\rreturn\n\nlast".encode())
+    assert list(read_lines(path)) == ["a\u2028b\x0bc\x85", "lone\rreturn", "", "last"]
+
+
+def test_gzip_is_read_by_its_name(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"eins\nzwei\n"))
+    assert list(read_lines(path)) == ["eins", "zwei"]
+
+
+def test_a_damaged_gzip_file_is_refused(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
+    with pytest.raises(ValueError, match=r"text\.gz, after line \d+: the gzip file is damaged"):
+        list(read_lines(path))
+    path.write_bytes(b"plain")
+    with pytest.raises(ValueError, match=r"text\.gz, after line 0: the gzip file is damaged"):
+        list(read_lines(path))
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"fine\nalso fine\nM\xfcnchen\n")
+    with pytest.raises(ValueError, match=r"latin1\.txt, line 3: not UTF-8 \(byte 0xfc at position 2\)"):
+        list(read_lines(path))
+
+
+def test_unequal_line_counts_are_refused(tmp_path):
+    (tmp_path / "a").write_text("1\n2\n3\n")
+    (tmp_path / "b").write_text("1\n2\n")
+    with pytest.raises(ValueError, match=r"a has 3 lines and .*b has 2: line 3 of .*a has no partner in .*b"):
+        read_text_pair(tmp_path / "a", tmp_path / "b")
+
+
+def test_tsv(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text('de\tid\ten\nein "Wort\t1\ta "word\nzwei\t2\ttwo\n', encoding="utf-8")
+    assert read_table(path, "en", "de") == (['a "word', "two"], ['ein "Wort', "zwei"])
+    assert read_table(path, "2", "0") == (["en", 'a "word', "two"], ["de", 'ein "Wort', "zwei"])
+    with pytest.raises(ValueError, match=r"pairs\.tsv, line 1: there is no column 'fr' among 'de', 'id', 'en'"):
+        read_table(path, "en", "fr")
+    path.write_text("en\tde\none\teins\ntwo\n")
+    with pytest.raises(ValueError, match=r"pairs\.tsv, line 3: 1 tab-separated fields, but field 2 is needed"):
+        read_table(path, "en", "de")
+
+
+def test_jsonl(tmp_path):
+    path = tmp_path / "pairs.jsonl.gz"
+
+    def write(*lines):
+        path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+    write('{"en": "one\\u2028", "de": "eins"}', '{"translation": {"en": "two", "de": "zwei"}, "id": 3}')
+    assert read_table(path, "en", "de") == (["one\u2028", "two"], ["eins", "zwei"])
+    for line, reason in (
+        ('{"en": "two"}', "line 2: there is no 'de' among 'en'"),
+        ('{"translation": {"en": "two"}}', "line 2: there is no 'de' among 'en'"),
+        ('{"en": "two", "de": null}', "line 2: 'de' is None; text is needed"),
+        ('{"en": "two", "de": "\\ud800"}', "line 2: 'de' has a lone surrogate"),
+        ("[1, 2]", "line 2: a JSON object is needed, not list"),
+        ("{two", "line 2: not JSON"),
+    ):
+        write('{"en": "one", "de": "eins"}', line)
+        with pytest.raises(ValueError, match=rf"pairs\.jsonl\.gz, {reason}"):
+            read_table(path, "en", "de")
+
+
+def test_parquet(tmp_path):
+    flat, nested = tmp_path / "flat.parquet", tmp_path / "nested.parquet"
+    pq.write_table(pa.table({"en": ["one", "two"], "de": ["eins", None], "fr": ["un", "deux"]}), flat)
+    pq.write_table(pa.table({"translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]}), nested)
+    assert read_table(flat, "en", "fr") == (["one", "two"], ["un", "deux"])
+    assert read_table(nested, "de", "en") == (["eins", "zwei"], ["one", "two"])
+    with pytest.raises(ValueError, match=r"flat\.parquet, row 2: 'de' is None; text is needed"):
+        read_table(flat, "en", "de")
+    with pytest.raises(ValueError, match=r"flat\.parquet: there is no column 'es' among 'en', 'de', 'fr'"):
+        read_table(flat, "en", "es")
+    with pytest.raises(ValueError, match=r"nested\.parquet: there is no 'fr'"):
+        read_table(nested, "en", "fr")
+    flat.write_text("no parquet")
+    with pytest.raises(ValueError, match=r"flat\.parquet: not a parquet file"):
+        read_table(flat, "en", "de")

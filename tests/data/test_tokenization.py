@@ -1,0 +1,217 @@
+import json
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+from datasets import Dataset, DatasetDict
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import normalizers
+from transformers import AutoTokenizer
+
+from csan_hf.data import (
+    DataArguments,
+    TokenizerPair,
+    load_numbers,
+    tokenize_dataset,
+    train_tokenizer,
+    train_tokenizers,
+)
+
+SENTENCES = ["a man rides a horse .", "zwei Hunde laufen über die Wiese .", "1984 oder 42 ?", "日本語 の 文"] * 4
+RUST_NFKC = normalizers.NFKC()
+
+joined = train_tokenizer(SENTENCES, 400, model_max_length=64)
+plain_digits = train_tokenizer(SENTENCES, 400, split_digits=False)
+
+
+def round_trip(tokenizer, text):
+    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+@settings(max_examples=400, deadline=None)
+@example("")
+@example(" ")
+@example("   leading and trailing  ")
+@example("\n\r\n\ttabs\u2028and\x00lines\n")
+@example("😀 👩\u200d👩\u200d👧 e\u0301 ﬁ １２３")
+@example("a </s> b<pad></s> <unk>")
+@example("</s>")
+@example("I 'm n't . , ? ! 's")
+def test_the_round_trip_gives_the_nfkc_text(text):
+    expected = RUST_NFKC.normalize_str(text)
+    assert round_trip(joined, text) == expected
+    assert round_trip(plain_digits, text) == expected
+    # Rust and Python may know different versions of Unicode: compare with Python's where both know all characters
+    if unicodedata.normalize("NFKC", text) == expected and not any(unicodedata.category(c) == "Cn" for c in text):
+        assert round_trip(joined, text) == unicodedata.normalize("NFKC", text)
+
+
+def test_python_agrees_on_the_normal_form():
+    for text in ("ﬁ １２３ ｶﾞ ™", "e\u0301\u0323", "\u00a0x\u3000"):
+        assert round_trip(joined, text) == unicodedata.normalize("NFKC", text)
+
+
+def test_special_tokens():
+    assert (joined.pad_token_id, joined.eos_token_id, joined.unk_token_id) == (0, 1, 2)
+    assert (joined.pad_token, joined.eos_token, joined.unk_token) == ("<pad>", "</s>", "<unk>")
+    ids = joined("a man")["input_ids"]
+    assert ids[-1] == 1
+    assert 1 not in ids[:-1]
+    assert joined.convert_ids_to_tokens(ids)[0] == "Ġa"
+    typed = joined("a </s> b")["input_ids"]
+    assert typed.count(1) == 1
+    assert typed[-1] == 1
+    assert joined.decode(joined("a man")["input_ids"]) == "a man</s>"
+    assert joined("a man rides a horse . " * 40, truncation=True)["input_ids"][63:] == [1]
+    assert "token_type_ids" not in joined("a")
+
+
+def test_digits_are_tokens_of_their_own_unless_asked_otherwise():
+    years = ["1984 1984 1984"] * 50
+    assert joined.tokenize("1984") == ["Ġ", "1", "9", "8", "4"]
+    assert train_tokenizer(years, 300, split_digits=False).tokenize("1984") == ["Ġ1984"]
+    assert train_tokenizer(years, 300).tokenize("x1984") == ["Ġ", "x", "1", "9", "8", "4"]
+
+
+def test_training_is_deterministic():
+    assert train_tokenizer(SENTENCES, 400).get_vocab() == joined.get_vocab()
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(
+        ValueError, match=r"vocab_size is 258; it must be at least 259: 256 bytes and 3 special tokens"
+    ):
+        train_tokenizer(SENTENCES, 258)
+    assert len(train_tokenizer(SENTENCES, 259)) == 259
+    with pytest.raises(ValueError, match="no text"):
+        train_tokenizer([], 400)
+
+
+LOADER = """
+import json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "csan_hf":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocker())
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+texts = json.loads(sys.argv[2])
+ids = [tokenizer(text)["input_ids"] for text in texts]
+print(json.dumps([ids, [tokenizer.decode(i, skip_special_tokens=True) for i in ids], tokenizer.model_max_length]))
+"""
+
+
+def test_it_loads_where_csan_hf_is_not_installed(tmp_path):
+    TokenizerPair(joined, joined).save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "csan"}))
+    texts = ["a man ", " 42 </s> horses", "über\n日本"]
+    child = subprocess.run(
+        [sys.executable, "-I", "-c", LOADER, str(tmp_path / "model"), json.dumps(texts)],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    ids, decoded, limit = json.loads(child.stdout.splitlines()[-1])
+    assert ids == joined(texts)["input_ids"]
+    assert decoded == texts
+    assert limit == 64
+
+
+def test_pairs_are_saved_and_loaded(tmp_path):
+    pair = TokenizerPair(joined, plain_digits)
+    assert not pair.is_joint
+    pair.save_pretrained(tmp_path)
+    loaded = TokenizerPair.from_pretrained(tmp_path)
+    assert not loaded.is_joint
+    assert loaded.source.get_vocab() == joined.get_vocab()
+    assert loaded.target.get_vocab() == plain_digits.get_vocab()
+    assert loaded.target.tokenize("42") == plain_digits.tokenize("42") != loaded.source.tokenize("42 1984")
+    TokenizerPair(joined, joined).save_pretrained(tmp_path)  # over separate ones
+    assert TokenizerPair.from_pretrained(tmp_path).is_joint
+    assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == joined.get_vocab()
+
+
+def test_vocabularies_are_joint_or_separate():
+    corpus = load_numbers(train_size=200, validation_size=1, test_size=1)
+    joint = train_tokenizers(corpus, 350)
+    assert joint.is_joint
+    assert len(joint.source) == 350
+    separate = train_tokenizers(corpus["train"], 350, joint=False, target_vocab_size=330)
+    assert (len(separate.source), len(separate.target)) == (350, 330)
+    assert "Ġhundred" in separate.source.get_vocab()
+    assert "Ġhundred" not in separate.target.get_vocab()
+    with pytest.raises(ValueError, match="no split 'train'"):
+        train_tokenizers(DatasetDict({"test": corpus["test"]}), 350)
+    with pytest.raises(ValueError, match="target_vocab_size is 330, but the vocabulary is joint"):
+        train_tokenizers(corpus, 350, target_vocab_size=330)
+
+
+def byte_corpus(sources, targets):
+    return Dataset.from_dict({"source": sources, "target": targets})
+
+
+# 259 tokens are the bare bytes: a text of n letters has n + 2 tokens, the space before it and </s> included
+BYTES = TokenizerPair(*[train_tokenizer(["x"], 259)] * 2)
+
+
+def tokenized(**limits):
+    corpus = DatasetDict(
+        {
+            "train": byte_corpus(["abc", "abcdefgh", "abc", "a"], ["xyz", "x", "u" * 9, "abcd"]),
+            "validation": byte_corpus(["abcdefgh", "", "ab"], ["x", "y", "u" * 9]),
+        }
+    )
+    return tokenize_dataset(corpus, BYTES, DataArguments(dataset="numbers", **limits))
+
+
+def test_long_pairs_leave_the_training_split_only():
+    data, report = tokenized(max_source_length=8, max_target_length=9)
+    assert data["train"]["source"][:] == ["abc", "a"]
+    assert data["validation"]["source"][:] == ["abcdefgh", "", "ab"]
+    assert report.to_dict() == {
+        "train": {
+            "read": 4,
+            "kept": 2,
+            "dropped": {"with a source longer than 8 tokens": 1, "with a target longer than 9 tokens": 1},
+            "noted": {},
+        },
+        "validation": {
+            "read": 3,
+            "kept": 3,
+            "dropped": {},
+            "noted": {"with a source cut to 8 tokens": 1, "with a target cut to 9 tokens": 1},
+        },
+    }
+    assert set(data["train"].column_names) == {"source", "target", "input_ids", "attention_mask", "labels"}
+    cut = data["validation"][0]
+    assert BYTES.source.decode(cut["input_ids"]) == "abcdef</s>"
+    assert len(cut["input_ids"]) == len(cut["attention_mask"]) == 8
+    assert cut["source"] == "abcdefgh"
+    assert len(data["validation"][2]["labels"]) == 9
+    assert data["train"][0]["labels"] == BYTES.target("xyz")["input_ids"]
+
+
+def test_the_limits_are_inclusive():
+    assert len(tokenized(max_source_length=10, max_target_length=11)[0]["train"]) == 4
+    assert len(tokenized(max_source_length=9, max_target_length=11)[0]["train"]) == 3
+    assert len(tokenized(max_source_length=None, max_target_length=None)[0]["train"]) == 4
+
+
+def test_length_ratios():
+    data, report = tokenized(max_length_ratio=2)
+    # lengths 5:5, 10:3, 5:11 and 3:6, which is exactly 2
+    assert data["train"]["source"][:] == ["abc", "a"]
+    assert report.dropped["train"] == {"with a length ratio above 2": 2}
+    assert "2 with a length ratio above 2" in str(report)
+
+
+def test_a_training_split_without_any_pair_left_is_refused():
+    with pytest.raises(ValueError, match=r"no training pair is left: max_source_length=2"):
+        tokenized(max_source_length=2)

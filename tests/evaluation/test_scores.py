@@ -1,0 +1,64 @@
+"""Corpus scores."""
+
+import json
+
+import pytest
+import sacrebleu
+
+from csan_hf.evaluation import score_translations, write_json, write_lines
+
+HYPOTHESES = ["Ein Hund läuft durch den Schnee.", "Zwei Katzen schlafen.", "Der Mann liest ein Buch im Park."]
+REFERENCES = ["Ein Hund rennt durch den Schnee.", "Zwei Katzen schlafen.", "Ein Mann liest ein Buch im Park."]
+
+
+def test_scores_are_sacrebleus():
+    scores = score_translations(HYPOTHESES, REFERENCES)
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score)
+    assert scores["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert scores["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
+    assert 0 < scores["brevity_penalty"] <= 1
+    json.dumps(scores)
+
+
+def test_perfect_and_nothing():
+    assert score_translations(REFERENCES, REFERENCES)["bleu"] == pytest.approx(100)
+    assert score_translations([""] * 3, REFERENCES)["bleu"] == 0
+
+
+def test_tokenizer_is_passed_on():
+    hypotheses, references = ["狗在雪地里奔跑"], ["狗在雪地里跑步"]
+    scores = score_translations(hypotheses, references, tokenize="zh")
+    assert "tok:zh" in scores["bleu_signature"]
+    assert scores["bleu"] > score_translations(hypotheses, references)["bleu"]
+
+
+def test_wrong_numbers_are_refused():
+    with pytest.raises(ValueError, match="2 hypotheses and 3 references"):
+        score_translations(HYPOTHESES[:2], REFERENCES)
+    with pytest.raises(ValueError, match="nothing to score"):
+        score_translations([], [])
+
+
+def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):
+    write_lines(tmp_path / "deep" / "lines.txt", ["a\nb", "", "ä\u2028c"])
+    assert (tmp_path / "deep" / "lines.txt").read_bytes() == "a b\n\nä c\n".encode()
+    write_json(tmp_path / "x.json", {"ä": [1.5, None]})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"ä": [1.5, None]}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "x.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "lines.txt"
+    write_lines(path, ["old"])
+
+    def broken():
+        yield "new"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_lines(path, broken())
+    with pytest.raises(UnicodeEncodeError):
+        write_lines(path, ["new", "\ud800"])
+    assert path.read_text() == "old\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]

@@ -1,0 +1,163 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
+
+from csan_hf import CsanForConditionalGeneration
+from csan_hf.hub import save_self_contained
+from csan_hf.pipelines import TASK, TranslationPipeline, register
+
+SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
+CODE = {"configuration_csan.py", "locality.py", "local_attention.py", "modeling_csan.py", "translation.py"}
+
+# Runs where csan_hf cannot be imported: loads a checkpoint in every way, saves it again, loads that.
+ELSEWHERE = """
+import json, sys
+sys.modules["csan_hf"] = None
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+try:
+    import csan_hf
+    raise SystemExit("csan_hf is importable")
+except ImportError:
+    pass
+directory, again, sentences = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+trust = {"trust_remote_code": True}
+
+def translate(directory):
+    pipe = pipeline("translation", model=directory, device="cpu", batch_size=2, **trust)
+    results = [pipe(sentences)]
+    results.append(pipeline(model=directory, device="cpu", **trust)(sentences))
+    model = AutoModelForSeq2SeqLM.from_pretrained(directory, **trust)
+    tokenizer = AutoTokenizer.from_pretrained(directory, **trust)
+    results.append(type(pipe)(model=model, tokenizer=tokenizer, device="cpu")(sentences))
+    assert type(AutoConfig.from_pretrained(directory, **trust)).__name__ == "CsanConfig"
+    assert type(AutoModel.from_pretrained(directory, **trust)).__name__ == "CsanModel"
+    return pipe, results
+
+pipe, results = translate(directory)
+pipe.save_pretrained(again)
+results += translate(again)[1]
+print(json.dumps(results))
+"""
+
+
+def run_elsewhere(tmp_path, *arguments):
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    environment.pop("PYTHONPATH", None)
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+
+
+@pytest.mark.parametrize("vocabularies", ["joint", "separate"])
+def test_loads_where_the_package_is_not_installed(vocabularies, request, tmp_path):
+    model, tokenizers = request.getfixturevalue(vocabularies)
+    directory = save_self_contained(model, tokenizers, tmp_path / "model")
+    assert set(os.listdir(directory)) >= CODE
+    target = getattr(tokenizers, "target", tokenizers)
+    source = getattr(tokenizers, "source", tokenizers)
+    here = TranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device="cpu")(SENTENCES)
+    assert len({result["translation_text"] for result in here}) > 2
+    (tmp_path / "check.py").write_text(ELSEWHERE)
+    done = run_elsewhere(tmp_path, "check.py", directory, tmp_path / "again", json.dumps(SENTENCES))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[["), done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [here] * 6
+    # what was loaded and saved there is as complete as what was saved here
+    assert set(os.listdir(directory)) <= set(os.listdir(tmp_path / "again"))
+    first, second = (json.loads((folder / "config.json").read_text()) for folder in (directory, tmp_path / "again"))
+    assert second["auto_map"] == first["auto_map"]
+    assert second["custom_pipelines"] == first["custom_pipelines"]
+
+
+def test_config_names_every_class_and_the_pipeline(joint, tmp_path):
+    model, tokenizer = joint
+    directory = save_self_contained(model, tokenizer, tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    assert config["auto_map"] == {
+        "AutoConfig": "configuration_csan.CsanConfig",
+        "AutoModel": "modeling_csan.CsanModel",
+        "AutoModelForSeq2SeqLM": "modeling_csan.CsanForConditionalGeneration",
+    }
+    assert config["custom_pipelines"]["translation"]["impl"] == "translation.TranslationPipeline"
+    # the model in memory is not marked: other saves of it would not bring the code along
+    assert not getattr(model.config, "auto_map", None)
+    assert not getattr(model.config, "custom_pipelines", None)
+
+
+def test_loads_here_without_trust(joint, tmp_path):
+    model, tokenizer = joint
+    directory = str(save_self_contained(model, tokenizer, tmp_path / "model"))
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(directory)
+    assert type(loaded) is CsanForConditionalGeneration
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
+    assert loaded.generation_config.num_beams == 2
+    register()
+    expected = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")(SENTENCES)
+    assert pipeline(TASK, model=directory, device="cpu")(SENTENCES) == expected
+    by_class = pipeline("translation", model=directory, device="cpu", pipeline_class=TranslationPipeline)
+    assert by_class(SENTENCES) == expected
+
+
+def test_saved_over_an_earlier_model(joint, separate, tmp_path):
+    directory = tmp_path / "model"
+    save_self_contained(*separate, directory)
+    (directory / "training.log").write_text("kept")
+    (directory / "model-00001-of-00002.safetensors").write_text("of an older, larger model")
+    save_self_contained(*joint, directory)
+    assert (directory / "training.log").read_text() == "kept"
+    assert not (directory / "target_tokenizer").exists()
+    assert not (directory / "model-00001-of-00002.safetensors").exists()
+    assert len(AutoTokenizer.from_pretrained(directory)) == len(joint[1])
+    assert AutoModelForSeq2SeqLM.from_pretrained(directory).config.vocab_size == len(joint[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"], "nothing temporary is left"
+
+
+def test_failure_leaves_the_earlier_model(joint, tmp_path):
+    model, tokenizer = joint
+    directory = save_self_contained(model, tokenizer, tmp_path / "model")
+    before = {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
+
+    class Broken:
+        def save_pretrained(self, directory):
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        save_self_contained(model, Broken(), directory)
+    assert {path.name: path.stat().st_mtime_ns for path in directory.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_one_tokenizer_for_separate_vocabularies_is_refused(separate, tmp_path):
+    model, pair = separate
+    with pytest.raises(ValueError, match=r"9 source and 10 target entries.*TokenizerPair"):
+        save_self_contained(model, pair.source, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_one_tokenizer_for_separate_embeddings(joint, tmp_path):
+    from csan_hf import CsanConfig
+
+    model, tokenizer = joint
+    config = CsanConfig(**{**model.config.to_dict(), "share_encoder_decoder_embeddings": False})
+    directory = save_self_contained(CsanForConditionalGeneration(config), tokenizer, tmp_path / "model")
+    register()
+    assert pipeline(TASK, model=str(directory), device="cpu")("Hund", max_new_tokens=3)
+
+
+def test_models_of_the_library_are_refused(joint, tmp_path):
+    config = MarianConfig(
+        vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8, pad_token_id=0
+    )
+    with pytest.raises(ValueError, match="code cannot be saved"):
+        save_self_contained(MarianMTModel(config), joint[1], tmp_path / "model")
+
+
+def test_a_file_in_the_way_is_refused(joint, tmp_path):
+    (tmp_path / "model").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        save_self_contained(*joint, tmp_path / "model")

@@ -1,0 +1,264 @@
+import dataclasses
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, pipeline
+
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.hub import convert_marian
+from csan_hf.pipelines import TASK, register
+
+register()
+SEPARATE = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23}
+VARIANTS = {
+    "plain": {},
+    "unscaled": {"scale_embedding": False},
+    "separate": SEPARATE,
+    "separate untied": {**SEPARATE, "tie_word_embeddings": False},
+    "gelu": {"activation_function": "gelu"},
+    "relu": {"activation_function": "relu"},
+    "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2},
+    "hub ids": {"pad_token_id": 30, "decoder_start_token_id": 30, "eos_token_id": 0, "forced_eos_token_id": 0},
+    "ignored size": {"decoder_vocab_size": 99},
+}
+
+
+def build_marian(**overrides):
+    torch.manual_seed(0)
+    fields = {
+        "vocab_size": 31,
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "max_position_embeddings": 40,
+        "activation_function": "swish",
+        "scale_embedding": True,
+        "init_std": 0.3,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": 1,
+        **overrides,
+    }
+    model = MarianMTModel(MarianConfig(**fields)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "bias" in name or "layer_norm" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        model.final_logits_bias.normal_()
+    return model
+
+
+def inputs_for(model):
+    """Three sources, two of them padded, and targets of five tokens."""
+    torch.manual_seed(1)
+    config = model.config
+    lengths = torch.tensor([9, 4, 1])
+    attention_mask = (torch.arange(9) < lengths[:, None]).long()
+    input_ids = torch.randint(3, 20, (3, 9)) * attention_mask + config.pad_token_id * (1 - attention_mask)
+    decoder_input_ids = torch.randint(3, 20, (3, 5))
+    return {
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "decoder_input_ids": decoder_input_ids,
+    }
+
+
+def assert_same(marian, csan):
+    inputs = inputs_for(marian)
+    with torch.no_grad():
+        expected, actual = marian(**inputs).logits, csan(**inputs).logits
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    del inputs["decoder_input_ids"]
+    for options in ({"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 2}):
+        expected = marian.generate(**inputs, max_new_tokens=12, **options)
+        assert torch.equal(csan.generate(**inputs, max_new_tokens=12, **options), expected)
+
+
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
+def test_locality_off_computes_what_marian_computes(overrides, tmp_path):
+    marian = build_marian(**overrides)
+    csan = convert_marian(marian)
+    assert_same(marian, csan)
+    csan.save_pretrained(tmp_path / "csan")
+    assert_same(marian, CsanForConditionalGeneration.from_pretrained(tmp_path / "csan"))
+    marian.save_pretrained(tmp_path / "marian")
+    from_disk = convert_marian(tmp_path / "marian")
+    assert_same(marian, from_disk)
+    assert from_disk.name_or_path == str(tmp_path / "marian")
+
+
+@pytest.mark.parametrize(("window", "area"), [(3, 1), (None, 3), (5, 3)], ids=["window", "area", "window and area"])
+def test_locality_adds_no_parameters_and_changes_the_result(window, area):
+    marian = build_marian()
+    csan = convert_marian(marian, local_window=window, head_area=area, localness_layers=[0])
+    assert (csan.config.local_window, csan.config.head_area, csan.config.localness_layers) == (window, area, [0])
+    positions = 2 * marian.model.encoder.embed_positions.weight.numel()  # which Marian counts as parameters
+    assert csan.num_parameters() == marian.num_parameters() - positions
+    assert csan.num_parameters() == convert_marian(marian).num_parameters()
+    inputs = inputs_for(marian)
+    with torch.no_grad():
+        assert (csan(**inputs).logits - marian(**inputs).logits).abs().max() > 1e-3
+
+
+def test_converted_model_trains_and_leaves_marian_alone():
+    marian = build_marian()
+    before = {name: tensor.clone() for name, tensor in marian.state_dict().items()}
+    csan = convert_marian(marian, local_window=3, head_area=3, dropout=0.0)
+    assert not csan.training
+    inputs = inputs_for(marian)
+    labels = inputs.pop("decoder_input_ids")
+    optimizer = torch.optim.Adam(csan.parameters(), lr=0.01)
+    losses = []
+    for _ in range(5):
+        loss = csan(**inputs, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in marian.state_dict().items())
+
+
+def test_every_setting_is_carried_over():
+    values = {
+        "dropout": 0.31,
+        "attention_dropout": 0.07,
+        "activation_dropout": 0.05,
+        "encoder_layerdrop": 0.2,
+        "decoder_layerdrop": 0.3,
+        "max_position_embeddings": 47,
+        "use_cache": False,
+        "init_std": 0.11,
+    }
+    marian = build_marian(**values)
+    marian.generation_config.update(num_beams=6, max_length=17, bad_words_ids=[[0]])
+    csan = convert_marian(marian)
+    names = {field.name for field in dataclasses.fields(MarianConfig)}
+    assert names <= {field.name for field in dataclasses.fields(CsanConfig)}
+    skipped = {"architectures", "dtype", "transformers_version"}
+    assert {n: getattr(csan.config, n) for n in names - skipped} == {
+        n: getattr(marian.config, n) for n in names - skipped
+    }
+    assert csan.generation_config.to_dict() == marian.generation_config.to_dict()
+    assert csan.generation_config is not marian.generation_config
+
+
+def test_data_type_is_kept():
+    assert convert_marian(build_marian().bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_gaussian_is_new_and_the_rest_converted():
+    marian = build_marian()
+    csan = convert_marian(marian, localness_window="query", localness_layers=[1])
+    expected = marian.state_dict()
+    assert torch.equal(csan.state_dict()["model.shared.weight"], expected["model.shared.weight"])
+    new = csan.state_dict().keys() - expected.keys()
+    assert new
+    assert all("encoder.layers.1.self_attn.localness" in name for name in new)
+
+
+def test_learned_positions_are_refused():
+    marian = build_marian()
+    with torch.no_grad():
+        marian.model.encoder.embed_positions.weight[3] += 0.1
+    with pytest.raises(ValueError, match=r"model\.encoder\.embed_positions\.weight"):
+        convert_marian(marian)
+
+
+def test_foreign_weights_are_refused_by_name():
+    marian = build_marian()
+    marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)
+    del marian.model.decoder.layers[1].fc1
+    with pytest.raises(ValueError, match="unknown") as error:
+        convert_marian(marian)
+    assert "model.encoder.layers.0.adapter.weight" in str(error.value)
+    assert "missing in Marian: model.decoder.layers.1.fc1.bias" in str(error.value)
+
+
+def test_weights_that_csan_ties_are_refused_where_they_differ():
+    marian = build_marian(tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"tied .*embed_tokens"):
+        convert_marian(marian)
+
+
+def test_incomplete_checkpoint_is_refused_by_name(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    build_marian().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.encoder.layers.0.fc1.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"missing keys.*model\.encoder\.layers\.0\.fc1\.weight"):
+        convert_marian(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("normalize_before", True), ("normalize_embedding", True), ("static_position_embeddings", False)],
+)
+def test_another_architecture_is_refused(name, value):
+    marian = build_marian()
+    setattr(marian.config, name, value)
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        convert_marian(marian)
+
+
+def test_wrong_arguments_are_refused(tmp_path):
+    marian = build_marian()
+    with pytest.raises(ValueError, match=r"'local_windw'.*'local_window'"):
+        convert_marian(marian, local_windw=3)
+    with pytest.raises(ValueError, match="local_window"):
+        convert_marian(marian, local_window=4)
+    with pytest.raises(ValueError, match=r"another shape.*fc1\.weight \(32, 16\), not \(24, 16\)"):
+        convert_marian(marian, encoder_ffn_dim=24)
+    with pytest.raises(ValueError, match="got int"):
+        convert_marian(3)
+    bart = BartConfig(vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1)
+    BartForConditionalGeneration(bart).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="'bart'"):
+        convert_marian(tmp_path)
+
+
+def run_script(monkeypatch, *arguments):
+    script = Path(__file__).parents[2] / "scripts" / "convert_marian.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def test_script(tmp_path, monkeypatch, capsys):
+    build_marian().save_pretrained(tmp_path / "marian")
+    options = ("--local_window", "3", "--head_area", "3", "--localness_layers", "1")
+    run_script(monkeypatch, tmp_path / "marian", tmp_path / "csan", *options)
+    assert "no tokenizer" in capsys.readouterr().err
+    config = CsanForConditionalGeneration.from_pretrained(tmp_path / "csan").config
+    assert (config.local_window, config.head_area, config.localness_layers) == (3, 3, [1])
+    assert {"modeling_csan.py", "translation.py"} <= {path.name for path in (tmp_path / "csan").iterdir()}
+
+
+@pytest.mark.parametrize("vocabularies", ["joint", "separate"])
+def test_script_takes_tokenizers_along(vocabularies, request, tmp_path, monkeypatch):
+    _, tokenizers = request.getfixturevalue(vocabularies)
+    source, target = getattr(tokenizers, "source", tokenizers), getattr(tokenizers, "target", None)
+    sizes = {"vocab_size": len(source)}
+    if target is not None:
+        sizes.update(decoder_vocab_size=len(target), share_encoder_decoder_embeddings=False)
+    build_marian(**sizes).save_pretrained(tmp_path / "marian")
+    tokenizers.save_pretrained(tmp_path / "marian")
+    run_script(monkeypatch, tmp_path / "marian", tmp_path / "csan")
+    pipe = pipeline(TASK, model=str(tmp_path / "csan"), device="cpu")
+    assert len(pipe.tokenizer) == len(source)
+    assert len(pipe.target_tokenizer) == len(target or source)
+
+
+def test_script_says_what_is_wrong(tmp_path, monkeypatch):
+    build_marian().save_pretrained(tmp_path / "marian")
+    with pytest.raises(SystemExit, match="local_window"):
+        run_script(monkeypatch, tmp_path / "marian", tmp_path / "csan", "--local_window", "4")

@@ -1,0 +1,66 @@
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+
+GERMAN = tuple("eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split())  # noqa: SIM905
+ENGLISH = tuple("one two three four five six seven eight nine ten and a house dog cat".split())  # noqa: SIM905
+SPECIAL = ["<pad>", "</s>", "<unk>"]
+
+
+def build_tokenizer(words):
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=64,
+    )
+
+
+def build_model(source_size, target_size=None, **overrides):
+    """A random model whose translations depend on the source: hence the large weights."""
+    torch.manual_seed(0)
+    config = MarianConfig(
+        vocab_size=source_size,
+        decoder_vocab_size=target_size or source_size,
+        share_encoder_decoder_embeddings=target_size is None,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_position_embeddings=64,
+        init_std=1.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        forced_eos_token_id=None,
+        bos_token_id=None,
+        **overrides,
+    )
+    model = MarianMTModel(config).eval()
+    model.generation_config.forced_eos_token_id = None
+    return model
+
+
+@pytest.fixture
+def joint():
+    """A model and the one tokenizer of both its languages."""
+    tokenizer = build_tokenizer(GERMAN + ENGLISH)
+    return build_model(len(tokenizer)), tokenizer
+
+
+@pytest.fixture
+def separate():
+    """A model with a tokenizer for each language."""
+    source, target = build_tokenizer(GERMAN), build_tokenizer(ENGLISH[:-1])
+    return build_model(len(source), len(target)), source, target

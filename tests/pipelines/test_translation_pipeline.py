@@ -1,0 +1,225 @@
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, GenerationConfig, MarianMTModel, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+from csan_hf.pipelines import TASK, TranslationPipeline, register
+
+SENTENCES = ["eins zwei drei", "ein Hund", "", "vier fünf sechs sieben acht neun", "Katze", "zehn und eins"]
+
+
+def texts(results):
+    return [result["translation_text"] for result in results]
+
+
+@pytest.fixture
+def translator(joint):
+    model, tokenizer = joint
+    return TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+
+
+@pytest.fixture
+def library_log(caplog):
+    """The warnings of transformers, whose loggers do not propagate."""
+    import logging
+
+    logger = logging.getLogger("csan_hf")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def test_string_gives_a_list_of_one_dict(translator):
+    result = translator("eins zwei drei")
+    assert isinstance(result, list)
+    assert len(result) == 1
+    assert list(result[0]) == ["translation_text"]
+    assert isinstance(result[0]["translation_text"], str)
+    assert "<pad>" not in result[0]["translation_text"]
+    assert "</s>" not in result[0]["translation_text"]
+
+
+def test_text_is_what_generate_gives(translator, joint):
+    model, tokenizer = joint
+    inputs = tokenizer("ein Hund", return_tensors="pt")
+    expected = model.generate(**inputs, max_new_tokens=9, num_beams=3)
+    expected = tokenizer.decode(expected[0], skip_special_tokens=True)
+    assert translator("ein Hund", max_new_tokens=9, num_beams=3) == [{"translation_text": expected}]
+
+
+@pytest.mark.parametrize("generate", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
+@pytest.mark.parametrize("batch_size", [2, 4, 6])
+def test_batches_keep_order_and_text(translator, batch_size, generate):
+    alone = [translator(sentence, **generate)[0] for sentence in SENTENCES]
+    assert len(set(texts(alone))) > 3, "the test needs translations that differ"
+    assert translator(SENTENCES, batch_size=batch_size, **generate) == alone
+
+
+def test_empty_text_has_an_empty_translation(translator):
+    assert translator("") == [{"translation_text": ""}]
+    assert translator([" \n", "Hund"])[0] == {"translation_text": ""}
+    assert translator("", num_return_sequences=2, num_beams=2) == [{"translation_text": ""}] * 2
+    assert translator([]) == []
+
+
+def test_empty_text_with_a_tokenizer_that_adds_nothing(joint):
+    model, tokenizer = joint
+    tokenizer.backend_tokenizer.post_processor = None
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    assert tokenizer("")["input_ids"] == []
+    assert translator(["", "Hund"], batch_size=2)[0] == {"translation_text": ""}
+
+
+def test_several_sequences_give_a_list_per_sentence(translator):
+    results = translator(SENTENCES[:2], num_beams=3, num_return_sequences=3, batch_size=2)
+    assert [len(result) for result in results] == [3, 3]
+    assert results[0] == translator(SENTENCES[0], num_beams=3, num_return_sequences=3)
+
+
+def test_generators_datasets_tuples_and_columns(translator):
+    expected = translator(SENTENCES)
+    dataset = Dataset.from_dict({"text": SENTENCES})
+    assert translator(tuple(SENTENCES)) == expected
+    assert translator(dataset["text"]) == expected
+    assert [result[0] for result in translator(text for text in SENTENCES)] == expected
+    assert [result[0] for result in translator(KeyDataset(dataset, "text"), batch_size=2)] == expected
+
+
+def test_return_tensors(translator):
+    [result] = translator("ein Hund", return_tensors=True)
+    assert list(result) == ["translation_token_ids"]
+    assert result["translation_token_ids"].dtype == torch.long
+
+
+def test_generate_arguments_pass_through(translator, joint):
+    _, tokenizer = joint
+    allowed = [*tokenizer.convert_tokens_to_ids(["dog", "cat"]), tokenizer.eos_token_id]
+    [result] = translator("ein Hund", prefix_allowed_tokens_fn=lambda batch, ids: allowed, max_new_tokens=6)
+    assert set(result["translation_text"].split()) <= {"dog", "cat"}
+    config = GenerationConfig(num_beams=2, max_new_tokens=4)
+    assert translator("ein Hund", generation_config=config) == translator("ein Hund", num_beams=2, max_new_tokens=4)
+
+
+def test_arguments_of_the_constructor_are_defaults(joint):
+    model, tokenizer = joint
+    translator = TranslationPipeline(
+        model=model, tokenizer=tokenizer, device="cpu", batch_size=2, max_new_tokens=3, return_tensors=True
+    )
+    results = translator(SENTENCES[:2])
+    assert all(len(result["translation_token_ids"]) == 4 for result in results)
+
+
+def test_unknown_argument_is_refused(translator):
+    with pytest.raises(ValueError, match="numbeams"):
+        translator("ein Hund", numbeams=3)
+
+
+@pytest.mark.parametrize("bad", [3, None, {"text": "Hund"}])
+def test_what_is_no_text_is_refused(translator, bad):
+    with pytest.raises(TypeError, match="must be a string"):
+        translator(["Hund", bad])
+
+
+def endless(model, length):
+    """Forbids the end of the sentence."""
+    model.generation_config.update(suppress_tokens=[1], max_length=length)
+    return model
+
+
+def test_default_length_depends_on_the_source_not_on_twenty(joint):
+    model, tokenizer = joint
+    endless(model, None)
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    for num_beams in (1, 2):
+        [result] = translator("Hund", return_tensors=True, num_beams=num_beams)
+        assert len(result["translation_token_ids"]) == 1 + 2 * 2 + 50
+        results = translator(["Hund", "Hund " * 20], batch_size=2, return_tensors=True, num_beams=num_beams)
+        short, long = [result["translation_token_ids"] for result in results]
+        assert int((short > 1).sum()) == 2 * 2 + 50, "a neighbour must not matter"
+        assert len(long) == 64, "nothing beyond the positions of the model"
+
+
+def test_length_of_the_generation_config_is_kept(joint):
+    model, tokenizer = joint
+    endless(model, 30)
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    assert len(translator("Hund", return_tensors=True)[0]["translation_token_ids"]) == 30
+    assert len(translator("Hund", return_tensors=True, max_length=7)[0]["translation_token_ids"]) == 7
+
+
+def test_own_stopping_criteria_are_kept(joint):
+    model, tokenizer = joint
+    endless(model, None)
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+
+    def at_five(input_ids, scores, **kwargs):
+        return torch.full((input_ids.shape[0],), input_ids.shape[1] >= 5)
+
+    [result] = translator("Hund", return_tensors=True, stopping_criteria=[at_five])
+    assert len(result["translation_token_ids"]) == 5
+
+
+@pytest.mark.filterwarnings("ignore:Unfeasible length")
+def test_long_sources_warn_are_cut_or_refused(translator, library_log):
+    translator("Hund " * 30, max_length=20)
+    assert "bigger than 0.9 * max_length: 20" in library_log.text
+    library_log.clear()
+    translator("Hund " * 5, max_length=20)
+    assert not library_log.text
+    translator("Hund", max_length=4, min_length=9)
+    assert "min_length=9" in library_log.text
+    library_log.clear()
+    with pytest.raises(IndexError):  # Marian has no positions beyond; other models extend theirs
+        translator("Hund " * 70)
+    assert "71 tokens" in library_log.text
+    assert "truncation=True" in library_log.text
+    # the end of the sentence counts: 63 words and </s> fit
+    assert translator("Hund " * 70, truncation=True) == translator("Hund " * 63)
+
+
+def test_separate_vocabularies_decode_with_the_target(separate, tmp_path):
+    model, source, target = separate
+    with pytest.raises(ValueError, match="target_tokenizer"):
+        TranslationPipeline(model=model, tokenizer=source, device="cpu")
+    translator = TranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device="cpu")
+    expected = translator("eins zwei drei", max_new_tokens=8)
+    assert set(expected[0]["translation_text"].split()) <= {*target.get_vocab()}
+
+    model.save_pretrained(tmp_path)
+    source.save_pretrained(tmp_path)
+    loaded = MarianMTModel.from_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="target_tokenizer"):
+        TranslationPipeline(model=loaded, tokenizer=tokenizer, device="cpu")
+    target.save_pretrained(tmp_path / "target_tokenizer")
+    for name in (TASK, None):
+        build = TranslationPipeline if name is None else lambda **kwargs: pipeline(TASK, **kwargs)
+        register()
+        again = build(model=loaded, tokenizer=tokenizer, device="cpu")
+        assert again("eins zwei drei", max_new_tokens=8) == expected
+
+
+def test_one_tokenizer_with_separate_embeddings(joint, separate):
+    _, tokenizer = joint
+    model, _, _ = separate
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, target_tokenizer=tokenizer, device="cpu")
+    assert translator("Hund", max_new_tokens=5)
+
+
+def test_registered_name(joint, tmp_path):
+    model, tokenizer = joint
+    register()
+    register()
+    expected = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")(SENTENCES)
+    assert pipeline(TASK, model=model, tokenizer=tokenizer, device="cpu")(SENTENCES) == expected
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = pipeline(TASK, model=str(tmp_path), device="cpu", batch_size=3)
+    assert isinstance(loaded, TranslationPipeline)
+    assert loaded(SENTENCES) == expected
+
+
+def test_no_tokenizer_is_refused(joint):
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        TranslationPipeline(model=joint[0], device="cpu")

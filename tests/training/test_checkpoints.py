@@ -1,0 +1,101 @@
+"""Which checkpoints stay, and their average."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from csan_hf.training.checkpoints import (
+    average_weights,
+    checkpoint_step,
+    last_complete_checkpoint,
+    list_checkpoints,
+    rank_checkpoints,
+    rotate_checkpoints,
+    scores_by_step,
+)
+
+
+def make_checkpoint(folder, step, weights=None, *, complete=True):
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
+    (path / "optimizer.pt").write_bytes(b"0")
+    if complete:
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return path
+
+
+def test_the_best_and_the_newest_stay(tmp_path):
+    for step in (2, 4, 6, 8, 10):
+        make_checkpoint(tmp_path, step)
+    rotate_checkpoints(tmp_path, {2: 1.0, 4: 9.0, 6: 5.0, 8: 7.0, 10: 0.0}, keep_best=2)
+    assert [checkpoint_step(path) for path in list_checkpoints(tmp_path)] == [4, 8, 10]
+    assert (tmp_path / "checkpoint-10" / "optimizer.pt").exists()
+    assert not (tmp_path / "checkpoint-4" / "optimizer.pt").exists()
+    assert (tmp_path / "checkpoint-4" / "model.safetensors").exists()
+
+
+def test_unfinished_newest_does_not_cost_the_one_before_its_optimizer(tmp_path):
+    make_checkpoint(tmp_path, 2)
+    make_checkpoint(tmp_path, 4, complete=False)
+    rotate_checkpoints(tmp_path, {2: 1.0}, keep_best=1)
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    assert (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+
+
+def test_half_written_state_is_not_resumed_from(tmp_path):
+    make_checkpoint(tmp_path, 2)
+    broken = make_checkpoint(tmp_path, 10)
+    (broken / "trainer_state.json").write_text('{"global_step": 1')
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+
+
+def test_ranking(tmp_path):
+    paths = [tmp_path / f"checkpoint-{step}" for step in (1, 2, 3, 10)]
+    steps = lambda ranked: [checkpoint_step(path) for path in ranked]  # noqa: E731
+    assert steps(rank_checkpoints(paths, {1: 5.0, 2: 7.0, 10: 5.0})) == [2, 10, 1]
+    assert steps(rank_checkpoints(paths, {1: 5.0, 2: 5.0, 3: 1.0}, losses={1: 0.1, 2: 0.2})) == [1, 2, 3]
+    assert steps(rank_checkpoints(paths, {1: 5.0, 2: 7.0, 3: 1.0}, greater_is_better=False)) == [3, 1, 2]
+
+
+def test_scores_are_read_from_the_log():
+    log = [{"step": 2, "loss": 1.0}, {"step": 2, "eval_bleu": 3.0}, {"step": 4, "eval_bleu": 4.0}]
+    assert scores_by_step(log, "bleu") == scores_by_step(log, "eval_bleu") == {2: 3.0, 4: 4.0}
+
+
+def test_average_is_summed_in_float32(tmp_path):
+    # In bf16 1 + 2**-8 is 1: summing there would lose the small parts.
+    small = 2.0**-8
+    values = [1.0, small, small, small]
+    paths = [
+        make_checkpoint(
+            tmp_path,
+            number + 1,
+            {
+                "half": torch.tensor([value], dtype=torch.bfloat16),
+                "full": torch.tensor([value]),
+                "count": torch.tensor([number]),
+            },
+        )
+        for number, value in enumerate(values)
+    ]
+    average = average_weights(paths)
+    expected = torch.tensor([sum(values) / 4])
+    assert average["half"].dtype == torch.bfloat16
+    torch.testing.assert_close(average["half"], expected.bfloat16(), rtol=0, atol=0)
+    torch.testing.assert_close(average["full"], expected)
+    assert average["count"].item() == 0
+
+
+def test_average_refuses_other_models_and_nothing(tmp_path):
+    one = make_checkpoint(tmp_path, 1, {"w": torch.zeros(2)})
+    two = make_checkpoint(tmp_path, 2, {"w": torch.zeros(3)})
+    with pytest.raises(ValueError, match="different tensors"):
+        average_weights([one, two])
+    with pytest.raises(ValueError, match="at least one checkpoint"):
+        average_weights([])
+    (one / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="holds no weights"):
+        average_weights([one])

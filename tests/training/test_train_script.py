@@ -1,0 +1,199 @@
+"""scripts/train.py from end to end: a tiny model on the built-in numbers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RECIPE = {
+    "model": "csan",
+    "name": "tiny",
+    "license": "apache-2.0",
+    "data": {
+        "dataset": "numbers",
+        "source_lang": "en",
+        "target_lang": "de",
+        "train_size": 400,
+        "validation_size": 20,
+        "test_size": 10,
+    },
+    "tokenizer": {"vocab_size": 300},
+    "config": {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    },
+    "training": {
+        "max_tokens": 2000,
+        "max_steps": 24,
+        "eval_steps": 8,
+        "logging_steps": 4,
+        "learning_rate": 5e-3,
+        "warmup_steps": 4,
+        "keep_best": 2,
+        "bf16": False,
+        "use_cpu": True,
+        "seed": 3,
+    },
+    "generation": {"num_beams": 2, "max_length": 24},
+}
+
+
+def train(*arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "train.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(recipe, tmp_path_factory):
+    output = tmp_path_factory.mktemp("run") / "out"
+    result = train(recipe, "--output_dir", output)
+    assert result.returncode == 0, result.stderr
+    return output, result
+
+
+def losses(output):
+    newest = max(output.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    history = json.loads((newest / "trainer_state.json").read_text())["log_history"]
+    return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+
+
+def test_the_folder_is_complete(run):
+    output, result = run
+    for name in (
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "recipe.yaml",
+        "training.png",
+        "results.json",
+        "README.md",
+        "hypotheses/test.txt",
+        "hypotheses/validation.txt",
+    ):
+        assert (output / name).stat().st_size > 0, name
+    assert len((output / "hypotheses" / "test.txt").read_text().split("\n")) == 11
+    assert not list(output.glob(".*"))
+    for word in ("split", "test", "BLEU", "updates"):
+        assert word in result.stdout
+
+
+def test_loss_goes_down(run):
+    by_step = losses(run[0])
+    assert by_step[24] < 0.8 * by_step[4]
+
+
+def test_results_say_what_was_measured(run):
+    results = json.loads((run[0] / "results.json").read_text())
+    assert results["model"] == "CsanForConditionalGeneration"
+    assert set(results["scores"]) == {"validation", "test"}
+    assert "version:" in results["scores"]["test"]["bleu_signature"]
+    assert results["scores"]["test"]["num_beams"] == 2
+    assert results["training"]["updates"] == 24
+    assert results["training"]["tokens_per_second"] > 0
+    assert results["environment"]["transformers"]
+
+
+def test_the_checkpoint_loads_and_scores_alike(run):
+    from csan_hf.data import load_translation_dataset
+    from csan_hf.evaluation import translate
+    from csan_hf.evaluation.loading import load_translation_model
+    from csan_hf.training import load_recipe
+
+    output = run[0]
+    model, tokenizers = load_translation_model(str(output), device="cpu")
+    assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 24)
+    splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
+    hypotheses = translate(model, tokenizers, list(splits["test"]["source"]))
+    assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
+
+
+def test_an_interrupted_run_resumes_to_the_same_weights(run, recipe, tmp_path):
+    whole, _ = run
+    output = tmp_path / "out"
+    # The same schedule, cut short by a crash after the first checkpoint.
+    killer = tmp_path / "sitecustomize.py"
+    killer.write_text(
+        "import os\n"
+        "from transformers import trainer\n"
+        "save = trainer.Trainer._save_checkpoint\n"
+        "def crash(self, *arguments):\n"
+        "    save(self, *arguments)\n"
+        "    if self.state.global_step == 8: os._exit(9)\n"
+        "trainer.Trainer._save_checkpoint = crash\n"
+    )
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import sitecustomize as s; exec(open(s.__file__).read())\n"
+    script += f"import runpy; sys.argv = ['train.py', {str(recipe)!r}, '--output_dir', {str(output)!r}]\n"
+    script += f"runpy.run_path({str(ROOT / 'scripts' / 'train.py')!r}, run_name='__main__')\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    crashed = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert crashed.returncode == 9, crashed.stderr
+    (output / "checkpoint-16").mkdir()  # as if a save had been cut off
+    result = train(recipe, "--output_dir", output)
+    assert result.returncode == 0, result.stderr
+    assert "Resuming from" in result.stderr
+    assert "checkpoint-8" in result.stderr
+    assert (output / "checkpoint-24" / "model.safetensors").read_bytes() == (
+        whole / "checkpoint-24" / "model.safetensors"
+    ).read_bytes()
+    assert losses(output)[24] == losses(whole)[24]
+
+
+def test_another_experiment_in_the_same_folder_is_refused(run, recipe):
+    result = train(recipe, "--output_dir", run[0], "--config.d_model", "16")
+    assert result.returncode == 2
+    assert "another experiment" in result.stderr
+    assert "--overwrite" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--learning_rat", "1"], ["learning_rat", "training.learning_rate"]),
+        ([], ["output_dir is missing"]),
+        (["--output_dir", "x", "--encoder_attention_heads", "5"], ["section config is refused", "d_model"]),
+        (["--output_dir", "x", "--tokenizer.vocab_size", "5"], ["section tokenizer is refused", "vocab_size"]),
+        (["--output_dir", "x", "--source_lang", "qq"], ["error:", "qq"]),
+        (["--output_dir", "x", "--num_beams", "0"], ["section generation is refused", "num_beams"]),
+    ],
+)
+def test_errors_are_one_line(recipe, tmp_path, arguments, words):
+    arguments = [str(tmp_path / word) if word == "x" else word for word in arguments]
+    result = train(recipe, *arguments)
+    assert result.returncode == 2, result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help():
+    result = train("--help")
+    assert result.returncode == 0
+    for key in ("--training.max_tokens", "--config.local_window", "--generation.num_beams", "--data.source_lang"):
+        assert key in result.stdout

@@ -1,0 +1,232 @@
+"""The trainer: order of predictions, resumption, schedule, lengths, averaging."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from csan_hf.training.callbacks import ScoreEarlyStopping
+from csan_hf.training.checkpoints import average_weights, list_checkpoints, load_weights, read_weights
+from csan_hf.training.finish import choose_weights
+from csan_hf.training.picture import draw_training
+
+
+def weights_of(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("stop", [3, 4], ids=["mid-epoch", "epoch-boundary"])
+def test_a_resumed_run_equals_an_uninterrupted_one(make_trainer, stop):
+    """Bit for bit: same batches, same dropout, same optimiser."""
+    length = len(make_trainer("count").get_train_dataloader())
+    assert length >= 2, "the test wants several batches an epoch"
+    max_tokens = 1000
+    steps = {"max_steps": 2 * length + 1, "eval_steps": length if stop == 4 else length + 1}
+    whole = make_trainer("whole", max_tokens=max_tokens, load_best_model_at_end=False, **steps)
+    whole.train()
+    checkpoint = list_checkpoints(whole.args.output_dir)[0]
+    resumed = make_trainer("resumed", max_tokens=max_tokens, load_best_model_at_end=False, **steps)
+    resumed.train(resume_from_checkpoint=_copy_with_optimizer(whole, make_trainer, steps, checkpoint))
+    assert resumed.state.global_step == whole.state.global_step
+    for name, tensor in weights_of(whole).items():
+        assert torch.equal(tensor, weights_of(resumed)[name]), name
+    losses = [
+        [
+            entry["loss"]
+            for entry in trainer.state.log_history
+            if "loss" in entry and entry["step"] > steps["eval_steps"]
+        ]
+        for trainer in (whole, resumed)
+    ]
+    assert losses[0] == losses[1]
+
+
+def _copy_with_optimizer(whole, make_trainer, steps, checkpoint):
+    """Interrupts a second run at the same step; older checkpoints of a finished run have no optimiser any more."""
+    cut = make_trainer("cut", load_best_model_at_end=False, **steps)
+
+    class Interrupt(type(cut.callback_handler.callbacks[0]).__mro__[-2]):
+        def on_save(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    cut.add_callback(Interrupt())
+    cut.train()
+    path = list_checkpoints(cut.args.output_dir)[0]
+    assert path.name == checkpoint.name
+    return str(path)
+
+
+def test_predictions_come_back_in_dataset_order(make_trainer, tokenized, tokenizers):
+    trainer = make_trainer(per_device_eval_batch_size=5)
+    dataset = tokenized["test"]
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    assert lengths != sorted(lengths, reverse=True), "the test wants an unsorted set"
+    output = trainer.predict(dataset)
+    labels = [[int(i) for i in row if i not in (-100, 0)] for row in output.label_ids]
+    assert labels == [list(ids) for ids in dataset["labels"]]
+    alone = [trainer.predict(dataset.select([row])).predictions for row in range(len(dataset))]
+    together = trainer.decode(output.predictions)
+    assert together == [trainer.decode(one)[0] for one in alone]
+    assert trainer.decode(output.label_ids) == [text.strip() for text in dataset["target"]]
+
+
+def test_evaluation_reads_longest_first(make_trainer, tokenized):
+    trainer = make_trainer(per_device_eval_batch_size=4)
+    widths = [int(batch["attention_mask"].sum(1).max()) for batch in trainer.get_eval_dataloader()]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) > 1
+
+
+def test_minus_100_is_padding_when_decoding(make_trainer, tokenizers):
+    trainer = make_trainer()
+    ids = tokenizers.target("zwei")["input_ids"]
+    rows = np.array([[0, *ids, -100, -100], [-100] * (len(ids) + 3)])
+    assert trainer.decode(rows) == ["zwei", ""]
+
+
+def test_validation_loss_is_plain_and_per_token(make_trainer, tokenized):
+    trainer = make_trainer(per_device_eval_batch_size=7, label_smoothing_factor=0.3)
+    loss = trainer.evaluate()["eval_loss"]
+    total, count = 0.0, 0
+    trainer.model.eval()
+    for row in tokenized["validation"]:
+        labels = torch.tensor([row["labels"]])
+        with torch.no_grad():
+            one = trainer.model(input_ids=torch.tensor([row["input_ids"]]), labels=labels).loss
+        total, count = total + one.item() * labels.numel(), count + labels.numel()
+    assert math.isclose(loss, total / count, rel_tol=1e-5)
+
+
+def test_bleu_uses_the_text_not_the_labels(make_trainer, tokenized):
+    trainer = make_trainer()
+    trainer.generate_nothing = True
+    perfect = tokenized["validation"].map(lambda row: {"target": "kein wort gleicht diesem"})
+    trainer.decode = lambda rows: ["kein wort gleicht diesem"] * len(rows)
+    assert trainer.evaluate(perfect)["eval_bleu"] == pytest.approx(100.0)
+    assert trainer.evaluate()["eval_bleu"] < 10
+
+
+def test_generation_length_is_never_20_by_accident(make_trainer, tokenizers):
+    from conftest import tiny_model
+
+    model = tiny_model(len(tokenizers.source))
+    model.generation_config.max_length = None
+    with pytest.raises(ValueError, match="20 tokens"):
+        make_trainer(model=model)
+    model.generation_config.max_length = 33
+    output = make_trainer(model=model).predict(make_trainer().eval_dataset.select(range(3)))
+    assert output.predictions.shape[1] == 33
+
+
+def test_schedule_is_vaswanis(make_trainer):
+    trainer = make_trainer(warmup_steps=4, max_steps=20, learning_rate=0.5)
+    trainer.create_optimizer_and_scheduler(20)
+    rates = []
+    for _ in range(20):
+        rates.append(trainer.lr_scheduler.get_last_lr()[0])
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    vaswani = [min(max(step, 1e-9) ** -0.5, step * 4**-1.5) for step in range(20)]
+    peak = vaswani[4]
+    assert rates == pytest.approx([0.5 * value / peak for value in vaswani])
+    assert make_trainer(warmup_steps=0.1, max_steps=50).args.get_warmup_steps(50) == 5
+
+
+def test_optimizer_is_the_papers(make_trainer):
+    trainer = make_trainer()
+    trainer.create_optimizer()
+    group = trainer.optimizer.param_groups[0]
+    assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
+
+
+def test_epochs_differ_and_repeat_by_seed(make_trainer):
+    def order(seed, epoch):
+        loader = make_trainer(f"s{seed}e{epoch}", seed=seed, max_tokens=200).get_train_dataloader()
+        loader.set_epoch(epoch)
+        return [batch["labels"].tolist() for batch in loader]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+def test_batches_are_bounded_in_tokens(make_trainer, tokenized):
+    loader = make_trainer(max_tokens=300).get_train_dataloader()
+    sizes = [batch["input_ids"].numel() + batch["labels"].numel() for batch in loader]
+    assert max(sizes) <= 300
+    assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
+
+
+def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized):
+    trainer = make_trainer(max_steps=30, eval_steps=5, keep_best=2, learning_rate=2e-2, metric_for_best_model="loss")
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+    assert 2 <= len(list_checkpoints(trainer.args.output_dir)) <= 3
+    assert all(entry["tokens_per_second"] > 0 for entry in trainer.state.log_history if "loss" in entry)
+    chosen = choose_weights(trainer, tokenized["validation"])
+    folder = list_checkpoints(trainer.args.output_dir)
+    by_step = {int(path.name.split("-")[1]): path for path in folder}
+    expected = average_weights([by_step[step] for step in chosen["steps"]])
+    for name, tensor in expected.items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], tensor)
+
+
+def test_average_is_only_taken_where_it_is_better(make_trainer, tokenized):
+    trainer = make_trainer(max_steps=12, eval_steps=4, keep_best=3, metric_for_best_model="loss")
+    trainer.train()
+    paths = list_checkpoints(trainer.args.output_dir)
+    # Spoil all but the best: the average must lose, and the single best be loaded.
+    from safetensors.torch import save_file
+
+    best = f"checkpoint-{trainer.state.best_global_step}"
+    for path in paths:
+        if path.name != best:
+            noise = {name: t + 5 * torch.randn_like(t) for name, t in read_weights(path).items()}
+            save_file(noise, path / "model.safetensors", metadata={"format": "pt"})
+    chosen = choose_weights(trainer, tokenized["validation"])
+    assert "best checkpoint" in chosen["weights"]
+    assert chosen["average_score"] > chosen["best_checkpoint_score"]
+    for name, tensor in read_weights(trainer.args.output_dir + "/" + best).items():
+        assert torch.equal(trainer.model.state_dict()[name], tensor)
+
+
+def test_load_weights_refuses_a_stranger(make_trainer):
+    model = make_trainer().model
+    with pytest.raises(ValueError, match="do not fit"):
+        load_weights(model, {"nonsense": torch.zeros(1)})
+
+
+class _State:
+    def __init__(self, scores):
+        self.log_history = [{"step": step, "eval_bleu": score} for step, score in enumerate(scores, 1)]
+        self.best_metric, self.best_global_step = max(scores), 1
+        self.global_step, self.is_world_process_zero = len(scores), True
+
+
+def test_early_stopping_counts_across_a_resumption(make_trainer):
+    args = make_trainer(early_stopping_patience=3).args
+    callback = ScoreEarlyStopping(3)
+    for scores, expected in (([1, 2, 3], 0), ([5, 4, 3], 2), ([5, 4, 6, 6], 1), ([], 0)):
+        callback.on_train_begin(args, _State(scores or [0]) if scores else _Empty(), None)
+        assert callback.early_stopping_patience_counter == expected, scores
+
+
+class _Empty:
+    log_history: list = []  # noqa: RUF012
+
+
+def test_early_stopping_stops(make_trainer):
+    trainer = make_trainer(max_steps=40, eval_steps=2, early_stopping_patience=2, learning_rate=1e-9)
+    trainer.train()
+    assert trainer.state.global_step < 40
+
+
+def test_picture_is_a_png_and_nothing_is_left_beside_it(tmp_path):
+    log = [{"step": s, "loss": 3.0 / s} for s in range(1, 9)] + [{"step": 4, "eval_loss": 2.0, "eval_bleu": 3.0}]
+    draw_training(log, tmp_path / "training.png")
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["training.png"]
+    draw_training([], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
