@@ -4,11 +4,10 @@ How the batches of an epoch are formed, for R processes:
 
 1. The examples are sorted by their two lengths; which of several examples with equal lengths comes first is drawn anew
    in every epoch.
-2. The sorted examples are cut into *groups* of R batches with equally many examples each, as many as the bound
-   allows for the longest source and the longest target of the group.
-3. The examples of a group are dealt to its R batches like cards, R at a time, so the batches that the processes work
-   on at the same moment are about equally large.
-4. The groups are shuffled.
+2. The sorted examples are cut into batches, each as large as the bound allows. The last ones, with the shortest
+   sentences, are cut again so that the number of batches is a multiple of R.
+3. R batches with about equal costs form a group: the processes work on them at the same moment.
+4. The groups are shuffled, and so are the batches within a group.
 
 The sequence of lengths in step 1 is the same in every epoch, hence the cuts and the number of batches are too.
 """
@@ -16,7 +15,6 @@ The sequence of lengths in step 1 is the same in every epoch, hence the cuts and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -28,6 +26,7 @@ from torch.utils.data import DataLoader, Sampler
 _STRIP_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 Cost = Literal["tokens", "cells"]
+_Keys = tuple[np.ndarray, ...]
 
 
 class TokenBatchSampler(Sampler[list[int]]):
@@ -45,7 +44,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             (models that work on the source × target grid).
         seed: the order is a function of the seed and the epoch alone.
         num_replicas: number of processes R.
-        shuffle: False gives the batches from short to long, the same in every epoch.
+        shuffle: False gives the same batches in the same order in every epoch.
         max_sentences: bound on the examples of a batch.
         cost: "tokens" or "cells".
         pad_to_multiple_of: what the collator rounds lengths up to, so that the bound holds for its batches.
@@ -95,7 +94,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.cost: Cost = cost
         self.epoch = 0
         self._check_bound()
-        self._keys, self._cuts = self._plan()
+        self._keys, cuts = self._plan()
+        self._cuts = self._share_out(np.lexsort(self._keys), cuts)
+        self._groups = self._form_groups(np.lexsort(self._keys))
 
     def _cost(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Cost of one example in a batch whose longest source and target have these lengths."""
@@ -110,17 +111,12 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"alone it costs {alone[worst]} {self.cost}, more than max_tokens={self.max_tokens}; "
                 "raise max_tokens or filter long pairs"
             )
-        if len(alone) < self.num_replicas:
-            raise ValueError(
-                f"{len(alone)} examples cannot be shared by num_replicas={self.num_replicas} processes; "
-                "every process needs one"
-            )
 
-    def _plan(self) -> tuple[tuple[np.ndarray, ...], list[int]]:
-        """Sort keys (most significant last) and the cuts between groups for the sort that pads least.
+    def _plan(self) -> tuple[_Keys, np.ndarray]:
+        """Sort keys (most significant last) and the cuts between batches for the sort that pads least.
 
         Sorting by source length in strips, by target length within a strip, pads the target more the narrower the
-        strips are and the source more the wider: the best width depends on how many examples a group takes.
+        strips are and the source more the wider: the best width depends on how many examples a batch takes.
         """
         best_size, best = self._plan_with(_STRIP_WIDTHS[0])
         for width in _STRIP_WIDTHS[1:]:
@@ -130,63 +126,78 @@ class TokenBatchSampler(Sampler[list[int]]):
             best_size, best = size, plan
         return best
 
-    def _plan_with(self, width: int) -> tuple[int, tuple[tuple[np.ndarray, ...], list[int]]]:
-        keys = self._sort_keys(width)
-        order = np.lexsort(keys)
-        cuts = self._cut_groups(order)
-        return self._padded_size(order, cuts), (keys, cuts)
-
-    def _sort_keys(self, width: int) -> tuple[np.ndarray, ...]:
+    def _plan_with(self, width: int) -> tuple[int, tuple[_Keys, np.ndarray]]:
         source, target = self._padded
         strip = source // width
-        # Targets rise in one strip and fall in the next, so that a group across two strips has similar ones.
-        return source, np.where(strip % 2 == 0, target, -target), strip
+        # From long to short. Targets fall in one strip and rise in the next: a batch across two has similar ones.
+        keys = (-source, np.where(strip % 2 == 0, target, -target), -strip)
+        order = np.lexsort(keys)
+        cuts = self._cut(order, self.max_tokens)
+        return int(self._sizes(order, cuts).sum()), (keys, cuts)
 
-    def _cut_groups(self, order: np.ndarray) -> list[int]:
-        """Where groups begin in the sorted examples, and the end.
-
-        A group has a multiple of R examples, but for one: it takes the remainder, and is the first that has at
-        least two examples per batch, so that no batch stays empty.
-        """
+    def _cut(self, order: np.ndarray, bound: int) -> np.ndarray:
+        """Where batches begin in the sorted examples, and the end, if every batch takes as many as it can."""
         source, target = (lengths[order] for lengths in self._padded)
-        total, replicas = len(order), self.num_replicas
-        remainder = total % replicas
         cuts = [0]
-        while cuts[-1] < total:
+        while cuts[-1] < len(order):
             start = cuts[-1]
-            missing = replicas - remainder if remainder else 0
-            size = self._group_size(source[start:], target[start:])
-            if missing and size > replicas:
-                size, remainder = size - missing, 0
-            elif size > total - start:
-                raise ValueError(
-                    f"the last {total - start} of {total} examples cannot be shared by num_replicas={replicas} "
-                    f"processes in batches of one example; raise max_tokens={self.max_tokens} "
-                    f"(max_sentences={self.max_sentences})"
-                )
-            cuts.append(start + size)
-        return cuts
+            most = min(len(order) - start, self.max_sentences or len(order))
+            most = min(most, max(1, bound // int(self._cost(source[start], target[start]))))
+            window = slice(start, start + most)
+            longest = np.maximum.accumulate(source[window]), np.maximum.accumulate(target[window])
+            fits = np.arange(1, most + 1) * self._cost(*longest) <= bound
+            cuts.append(start + (most if fits.all() else max(1, int(fits.argmin()))))
+        return np.array(cuts)
 
-    def _group_size(self, source: np.ndarray, target: np.ndarray) -> int:
-        """The largest multiple of R with which a group of the first of these examples keeps the bound."""
-        replicas = self.num_replicas
-        most = -(-len(source) // replicas)
-        if self.max_sentences is not None:
-            most = min(most, self.max_sentences)
-        # The bound on one example of this group's first block limits how far it is worth looking.
-        most = max(1, min(most, self.max_tokens // int(self._cost(source[:1], target[:1])[0])))
-        ends = np.minimum(np.arange(1, most + 1) * replicas, len(source)) - 1
-        longest_source = np.maximum.accumulate(source[: ends[-1] + 1])[ends]
-        longest_target = np.maximum.accumulate(target[: ends[-1] + 1])[ends]
-        fits = np.arange(1, most + 1) * self._cost(longest_source, longest_target) <= self.max_tokens
-        per_batch = most if fits.all() else int(fits.argmin())
-        return max(1, per_batch) * replicas
+    def _sizes(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+        """Cost of every batch with its padding."""
+        longest = [np.maximum.reduceat(lengths[order], cuts[:-1]) for lengths in self._padded]
+        return np.diff(cuts) * self._cost(*longest)
 
-    def _padded_size(self, order: np.ndarray, cuts: list[int]) -> int:
-        """Cost of all batches if every batch were as long as its group."""
-        starts = np.array(cuts[:-1])
-        longest = [np.maximum.reduceat(lengths[order], starts) for lengths in self._padded]
-        return int((np.diff(cuts) * self._cost(*longest)).sum())
+    def _share_out(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+        """Cut further until the number of batches is a multiple of R."""
+        replicas, batches = self.num_replicas, len(cuts) - 1
+        wanted = -(-batches // replicas) * replicas
+        if wanted > len(order):
+            raise ValueError(
+                f"{len(order)} examples in {batches} batches cannot be shared equally by num_replicas={replicas} "
+                f"processes; give more examples or raise max_tokens={self.max_tokens}"
+            )
+        # The last batches become one group of R: fewer than R of them before, or R of which the last is not full.
+        start = cuts[batches - (batches % replicas or replicas)]
+        tail = order[start:]
+        candidates = [self._cut_evenly(tail, replicas), self._cut_low(tail, replicas)]
+        possible = [again for again in candidates if len(again) == replicas + 1 and self._keeps_bound(tail, again)]
+        if not possible:
+            return _halve_largest(cuts, wanted)
+        best = max(possible, key=lambda again: self._sizes(tail, again).min() / self._sizes(tail, again).max())
+        return np.concatenate([cuts[cuts < start], start + best])
+
+    def _cut_evenly(self, order: np.ndarray, batches: int) -> np.ndarray:
+        """Cuts into so many batches with equally many real tokens."""
+        tokens = np.cumsum(self._cost(*(lengths[order] for lengths in self._real)))
+        cuts = np.searchsorted(tokens, tokens[-1] * np.arange(batches + 1) / batches)
+        cuts[-1] = len(order)
+        return np.unique(cuts)
+
+    def _cut_low(self, order: np.ndarray, batches: int) -> np.ndarray:
+        """Cuts with the lowest bound that needs no more than so many batches."""
+        low, high = 0, self.max_tokens
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if len(self._cut(order, middle)) - 1 > batches else (low, middle)
+        return self._cut(order, high)
+
+    def _keeps_bound(self, order: np.ndarray, cuts: np.ndarray) -> bool:
+        within = bool((self._sizes(order, cuts) <= self.max_tokens).all())
+        return within and (self.max_sentences is None or bool((np.diff(cuts) <= self.max_sentences).all()))
+
+    def _form_groups(self, order: np.ndarray) -> np.ndarray:
+        """Numbers of the batches that belong together [groups, R]: batches with about equal costs."""
+        costs = self._sizes(order, self._cuts)
+        full = np.argsort(costs[: -self.num_replicas], kind="stable")
+        last = np.arange(len(costs) - self.num_replicas, len(costs))  # cut to be equal by _share_out
+        return np.concatenate([full, last]).reshape(-1, self.num_replicas)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next iteration gives."""
@@ -198,7 +209,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         return self
 
     def __len__(self) -> int:
-        return (len(self._cuts) - 1) * self.num_replicas
+        return len(self._cuts) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.batches())
@@ -206,23 +217,14 @@ class TokenBatchSampler(Sampler[list[int]]):
     def batches(self) -> list[list[int]]:
         """The batches of the current epoch, in order."""
         rng = np.random.RandomState([self.seed, self.epoch])  # its streams never change between numpy versions
-        ties = rng.permutation(len(self._keys[0])) if self.shuffle else np.arange(len(self._keys[0]))
-        order = np.lexsort((ties, *self._keys))
-        groups = [self._deal(order[start:end], rng) for start, end in pairwise(self._cuts)]
+        groups = self._groups
+        ties = np.arange(len(self._keys[0]))
         if self.shuffle:
-            groups = [groups[index] for index in rng.permutation(len(groups))]
-        return [batch for group in groups for batch in group]
-
-    def _deal(self, group: np.ndarray, rng: np.random.RandomState) -> list[list[int]]:
-        """Split a group into R batches: of R consecutive examples, each batch gets one."""
-        replicas = self.num_replicas
-        if replicas == 1:
-            return [group.tolist()]
-        empty = -len(group) % replicas
-        rows = np.concatenate([group, np.full(empty, -1)]).reshape(-1, replicas)
-        if self.shuffle:
-            rows = np.take_along_axis(rows, rng.random_sample(rows.shape).argsort(axis=1), axis=1)
-        return [column[column >= 0].tolist() for column in rows.T]
+            ties = rng.permutation(ties)
+            groups = groups[rng.permutation(len(groups))]
+            groups = np.take_along_axis(groups, rng.random_sample(groups.shape).argsort(axis=1), axis=1)
+        batches = np.split(np.lexsort((ties, *self._keys)), self._cuts[1:-1])
+        return [batches[number].tolist() for number in groups.ravel()]
 
     def batch_costs(self) -> list[int]:
         """What every batch of the current epoch costs with its padding, in order."""
@@ -234,6 +236,14 @@ class TokenBatchSampler(Sampler[list[int]]):
     def efficiency(self) -> float:
         """Share of the current epoch's cost that is not padding."""
         return float(self._cost(*self._real).sum() / sum(self.batch_costs()))
+
+
+def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
+    """Halve the batch with the most examples until there are so many batches."""
+    while len(cuts) - 1 < wanted:
+        largest = int(np.diff(cuts).argmax())
+        cuts = np.insert(cuts, largest + 1, (cuts[largest] + cuts[largest + 1]) // 2)
+    return cuts
 
 
 def _lengths(name: str, values: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -99,6 +99,9 @@ def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: Tok
     if positions and "max_length" in settings:
         settings["max_length"] = min(settings["max_length"], positions)
     settings.update(recipe.generation)
+    for name in ("num_beams", "max_length", "max_new_tokens"):
+        if settings.get(name) is not None and settings[name] < 1:
+            raise RecipeError(f"The section generation is refused: {name} must be at least 1, got {settings[name]}.")
     config.update(
         pad_token_id=target.pad_token_id,
         eos_token_id=target.eos_token_id,

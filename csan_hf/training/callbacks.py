@@ -55,6 +55,7 @@ class KeepBestCheckpoints(TrainerCallback):
             keep_best=args.keep_best,
             greater_is_better=bool(args.greater_is_better),
             losses=scores_by_step(state.log_history, "loss"),
+            protected=state.best_global_step,  # of equal scores the Trainer calls the first the best
         )
 
 

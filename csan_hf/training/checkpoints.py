@@ -101,6 +101,7 @@ def rotate_checkpoints(
     keep_best: int,
     greater_is_better: bool = True,
     losses: dict[int, float] | None = None,
+    protected: int | None = None,
 ) -> list[Path]:
     """Deletes all checkpoints but the best and the newest.
 
@@ -112,6 +113,7 @@ def rotate_checkpoints(
         keep_best: how many to keep for their score.
         greater_is_better: whether a high score is good.
         losses: as in `rank_checkpoints`.
+        protected: the update of a checkpoint that stays in any case.
 
     Returns:
         What was deleted.
@@ -122,7 +124,7 @@ def rotate_checkpoints(
     complete = [path for path in checkpoints if is_complete(path)]
     newest = complete[-1] if complete else checkpoints[-1]
     ranked = rank_checkpoints(checkpoints, scores, greater_is_better=greater_is_better, losses=losses)
-    kept = {newest, *ranked[:keep_best]}
+    kept = {newest, *ranked[:keep_best], *(path for path in checkpoints if checkpoint_step(path) == protected)}
     deleted = [path for path in checkpoints if path not in kept]
     for path in deleted:
         shutil.rmtree(path, ignore_errors=True)

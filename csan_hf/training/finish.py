@@ -9,6 +9,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
+from csan_hf.hub import save_self_contained, write_model_card
 
 from .checkpoints import (
     average_weights,
@@ -93,13 +94,12 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         "training": _training_facts(trainer),
         "environment": describe_environment(),
     }
-    trainer.save_model(str(output))
     if trainer.is_world_process_zero():
-        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
+        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
         write_json(output / "results.json", results)
         write_text(output / "recipe.yaml", recipe.to_yaml())
         draw_training(trainer.state.log_history, output / "training.png")
-        _write_card(output, recipe, results)
+        write_model_card(output, recipe.to_dict(), results)
         print(summary_table(results, output), flush=True)
     return results
 
@@ -134,12 +134,6 @@ def _training_facts(trainer: TranslationTrainer) -> dict[str, Any]:
         "seed": args.seed,
         "processes": args.world_size,
     }
-
-
-def _write_card(output: Path, recipe: Recipe, results: dict[str, Any]) -> None:
-    from csan_hf.hub.model_card import write_model_card
-
-    write_model_card(output, recipe.to_dict(), results)
 
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:

@@ -133,6 +133,8 @@ def _boolean(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return _NO_FIT
+    if isinstance(value, int):
+        return value  # a whole number stays one: 400 rather than 400.0 in the saved recipe
     try:
         return float(value)
     except ValueError:
@@ -143,7 +145,7 @@ def _integer(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     number = _number(value)
-    return int(number) if number is not _NO_FIT and number.is_integer() else _NO_FIT
+    return int(number) if number is not _NO_FIT and float(number).is_integer() else _NO_FIT
 
 
 def _text(value: Any) -> Any:

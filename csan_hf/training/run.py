@@ -63,10 +63,20 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         checkpoint = _prepare_folder(recipe, args, output)
     set_seed(args.seed)
     data_arguments = recipe.data_arguments()
-    splits, loaded = load_translation_dataset(data_arguments)
+    try:
+        splits, loaded = load_translation_dataset(data_arguments)
+    except ValueError as error:
+        raise RecipeError(f"The data cannot be used: {error}") from error
+    if "train" not in splits:
+        raise RecipeError(f"The data cannot be used: there is no split train, only {', '.join(splits)}.")
+    if args.eval_strategy != "no" and "validation" not in splits:
+        raise RecipeError("There is no validation data: set data.validation, or training.eval_strategy to 'no'.")
     with args.main_process_first(desc="training the tokenizers"):
         tokenizers = _get_tokenizers(recipe, args, splits, output)
-    tokenized, filtered = tokenize_dataset(splits, tokenizers, data_arguments)
+    try:
+        tokenized, filtered = tokenize_dataset(splits, tokenizers, data_arguments)
+    except ValueError as error:
+        raise RecipeError(f"The data cannot be used: {error}") from error
     _say(args, str(loaded.merge(filtered)))
     set_seed(args.seed)
     model = build_model(recipe, tokenizers)

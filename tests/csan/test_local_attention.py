@@ -332,6 +332,21 @@ def test_narrow_gaussian(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_the_gaussian_stays_float32_under_bfloat16(backend):
+    """Far from the center all G are large and close together: in bfloat16 their differences would drown.
+
+    The energies are 0 here, so only the weights' and the output's rounding remain, half a unit each.
+    """
+    length = 40
+    query = torch.zeros(1, 2, length, 4, dtype=torch.bfloat16)
+    value = torch.randn(1, 2, length, 4).sign().bfloat16()
+    center, width = torch.zeros(1, 2, length), torch.full((1, 2, length), 8.0)
+    actual = local_attention(query, query, value, window=5, bias=GaussianBias(center, width), backend=backend)
+    expected = oracle.local_attention(query, query, value, window=5, bias=gaussian_energy(center, width, length))
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=BFLOAT16_EPS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 5, 11])
 @pytest.mark.parametrize("length", [12, 40])

@@ -3,7 +3,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from accelerate import skip_first_batches
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
@@ -84,22 +83,21 @@ def test_the_number_of_batches_is_the_same_in_every_epoch(replicas):
         assert len(list(sampler)) == len(sampler)
 
 
-@pytest.mark.parametrize("replicas", [2, 8])
-def test_the_processes_work_on_equally_large_batches(replicas):
-    source, target = caption_lengths(6_000)
-    sampler = TokenBatchSampler(source, target, 2_000, num_replicas=replicas)
-    batches = list(sampler)
-    for start in range(0, len(batches), replicas):
-        group = batches[start : start + replicas]
-        real = [source[batch].sum() + target[batch].sum() for batch in group]
-        if min(map(len, group)) >= 12:  # one example more or less is then below a tenth
-            assert min(real) >= 0.9 * max(real)
-            costs = [padded(batch, source, target) for batch in group]
-            assert min(costs) >= 0.9 * max(costs)
+@pytest.mark.parametrize("replicas", [2, 3, 8])
+@pytest.mark.parametrize(("count", "max_tokens"), [(6_007, 2_000), (29_000, 4_096)])
+def test_the_processes_work_on_equally_large_batches(count, max_tokens, replicas):
+    source, target = caption_lengths(count)
+    batches = list(TokenBatchSampler(source, target, max_tokens, num_replicas=replicas))
+    groups = [batches[start : start + replicas] for start in range(0, len(batches), replicas)]
+    costs = [[padded(batch, source, target) for batch in group] for group in groups]
+    balances = [min(group) / max(group) for group in costs]
+    assert min(balances) > 0.8
+    assert np.mean(np.array(balances) >= 0.9) > 0.95
 
 
 @pytest.mark.parametrize(
-    ("count", "max_tokens", "replicas"), [(29_000, 4_096, 1), (29_000, 4_096, 8), (2_000, 8_000, 1)]
+    ("count", "max_tokens", "replicas"),
+    [(29_000, 4_096, 1), (29_000, 4_096, 8), (29_000, 25_000, 4), (2_000, 1_000, 2)],
 )
 def test_little_is_padded(count, max_tokens, replicas):
     source, target = caption_lengths(count)
@@ -107,8 +105,8 @@ def test_little_is_padded(count, max_tokens, replicas):
     batches = list(sampler)
     spent = sum(padded(batch, source, target) for batch in batches)
     assert sampler.efficiency() == pytest.approx((source.sum() + target.sum()) / spent)
-    assert sampler.efficiency() > 0.85
-    assert len(batches) < 1.15 * spent / max_tokens + replicas  # the batches are full
+    assert sampler.efficiency() > 0.88
+    assert len(batches) < 1.05 * spent / max_tokens + replicas  # the batches are full
 
 
 def test_padding_to_a_multiple_counts():
@@ -117,12 +115,9 @@ def test_padding_to_a_multiple_counts():
     assert {len(batch) for batch in TokenBatchSampler(source, target, 240, pad_to_multiple_of=8)} == {10}
 
 
-def test_without_shuffling_batches_go_from_short_to_long():
+def test_without_shuffling_every_epoch_is_the_same():
     source, target = caption_lengths(300)
     sampler = TokenBatchSampler(source, target, 500, shuffle=False)
-    longest = [source[batch].max() for batch in sampler]
-    assert longest[0] == min(longest)
-    assert longest[-1] == source.max()
     before = list(sampler)
     sampler.set_epoch(5)
     assert list(sampler) == before
@@ -144,9 +139,9 @@ def test_impossible_lengths_are_refused(arguments, message):
 
 
 def test_too_few_examples_for_the_processes_are_refused():
-    with pytest.raises(ValueError, match=r"3 examples cannot be shared by num_replicas=4"):
+    with pytest.raises(ValueError, match=r"3 examples in 1 batches cannot be shared equally by num_replicas=4"):
         TokenBatchSampler([5] * 3, [5] * 3, 100, num_replicas=4)
-    with pytest.raises(ValueError, match=r"the last 1 of 5 examples cannot be shared by num_replicas=2"):
+    with pytest.raises(ValueError, match=r"5 examples in 5 batches cannot be shared equally by num_replicas=2"):
         TokenBatchSampler([5] * 5, [5] * 5, 10, num_replicas=2)
     with pytest.raises(ValueError, match=r"cost is 'words'"):
         TokenBatchSampler([5], [5], 10, cost="words")
@@ -202,4 +197,3 @@ def test_lengths_of_a_dataset_follow_a_selection():
     )
     source, target = example_lengths(dataset.select([2, 0]))
     assert (source.tolist(), target.tolist()) == ([3, 1], [0, 2])
-    assert torch.as_tensor(source).dtype in (torch.int32, torch.int64)

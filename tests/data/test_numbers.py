@@ -24,7 +24,9 @@ def test_splits_are_disjoint_and_have_the_sizes_asked_for(source, target):
     for column in ("source", "target"):
         train, validation, test = sentences(corpus, column)
         assert (len(train), len(validation), len(test)) == (600, 150, 200)
-        assert not (train & validation or train & test or validation & test)
+        assert not (train & validation)
+        assert not (train & test)
+        assert not (validation & test)
 
 
 def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
