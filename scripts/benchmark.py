@@ -84,7 +84,8 @@ def describe(args: argparse.Namespace) -> str:
     size = SIZES[args.size]
     where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     shape = f"d {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads"
-    return f"{shape}, feed-forward {size['ffn']}, vocabulary {size['vocab']}; {args.dtype}; {where}; torch {torch.__version__}"
+    shape = f"{shape}, feed-forward {size['ffn']}, vocabulary {size['vocab']}"
+    return f"{shape}; {args.dtype}; {where}; torch {torch.__version__}"
 
 
 def build(name: str, args: argparse.Namespace) -> torch.nn.Module:

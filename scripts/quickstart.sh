@@ -20,7 +20,11 @@ directory = sys.argv[1]
 translator = TranslationPipeline(
     model=AutoModelForSeq2SeqLM.from_pretrained(directory), tokenizer=AutoTokenizer.from_pretrained(directory)
 )
-sentences = ["SENTENCES"]
+sentences = [
+    "The number is seven hundred and sixty-five thousand, four hundred and thirty-two.",
+    "On Friday, the twenty-first of March, the shop is closed.",
+    "The train leaves at twenty-nine minutes past one.",
+]
 for sentence, result in zip(sentences, translator(sentences, num_beams=5)):
     print(f"  {sentence}\n    -> {result['translation_text']}")
 PYTHON

@@ -25,7 +25,12 @@ AttentionInterface.register("blocked", sdpa_attention_forward)
 AttentionMaskInterface.register("blocked", sdpa_mask)
 
 # Backend of the local layers under each attention implementation; under "sdpa", the library's default, the fastest.
-_LOCAL_BACKENDS: dict[str, str | None] = {"eager": "eager", "sdpa": None, "blocked": "blocked"}
+_LOCAL_BACKENDS: dict[str, str | None] = {
+    "eager": "eager",
+    "sdpa": None,
+    "blocked": "blocked",
+    "flex_attention": "flex_attention",
+}
 
 
 class AttentionMasks(NamedTuple):
@@ -259,6 +264,9 @@ class CsanAttention(nn.Module):
         padding: torch.Tensor | None,
         query_offset: int,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if locality.causal:
+            seen = int(query_offset) + query.shape[2]
+            key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache is longer than what it holds
         if padding is not None and padding.shape[-1] > key.shape[2]:
             padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
         bias = None if self.localness is None else self.localness(query, key, padding, query_offset)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from .flex_backend import flex_local_attention
 from .locality import (
     GaussianBias,
     Locality,
@@ -512,10 +513,17 @@ def _attend_blocks(
     return _explicit_attention(call, query, keys, values, visible, bias)[0]
 
 
+def _flex(call: AttentionCall) -> torch.Tensor:
+    return flex_local_attention(
+        call.query, call.key, call.value, call.locality, call.bias, call.key_padding_mask, call.scale
+    )
+
+
 BACKENDS: dict[str, Callable[[AttentionCall], torch.Tensor]] = {
     "eager": _eager,
     "sdpa": _sdpa,
     "blocked": _blocked,
+    "flex_attention": _flex,
 }
 
 # Each predicate gives the reason why the backend cannot run the call, or None.

@@ -700,6 +700,12 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         """Decoder inputs [B, I] for labels [B, I]."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
+    def create_masks_for_generate(
+        self, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """Leave the padding mask [B, T] as it is under a static cache: every layer makes what it needs of it."""
+        return attention_mask
+
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:

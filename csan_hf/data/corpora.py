@@ -7,13 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import datasets
 from datasets import Dataset, DatasetDict
 
 from .numbers import load_numbers
-from .readers import file_format, read_table, read_text_pair
+from .readers import file_format, pairs_of_table, read_table, read_text_pair
 from .report import FilterReport
 
 BUILT_IN = "numbers"
@@ -258,31 +257,9 @@ def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
 
 def _hub_loader(args: DataArguments, where: str, rows: Dataset) -> Loader:
     def load() -> tuple[Dataset, str]:
-        texts = []
-        for column in args.columns:
-            texts.append(_hub_column(where, rows, column))
-        for column, values in zip(args.columns, texts, strict=True):
-            for number, value in enumerate(values):
-                if not isinstance(value, str):
-                    raise ValueError(f"{where}, row {number}: {column!r} is {value!r}; text is needed")
-        return _as_dataset(*texts), where
+        return _as_dataset(*pairs_of_table(where, rows.with_format("arrow")[:], args.columns)), where
 
     return load
-
-
-def _hub_column(where: str, rows: Dataset, column: str) -> list[Any]:
-    if column in rows.column_names:
-        return list(rows[column])
-    if "translation" not in rows.column_names:
-        raise ValueError(
-            f"{where}: there is no column {column!r} among {', '.join(rows.column_names)}; "
-            "set source_column and target_column"
-        )
-    translations = rows["translation"]
-    languages = list(translations[0]) if len(rows) else []
-    if rows.num_rows and column not in languages:
-        raise ValueError(f"{where}: the translations have no language {column!r}, only {', '.join(languages)}")
-    return [translation[column] for translation in translations]
 
 
 def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 Pairs = tuple[list[str], list[str]]
@@ -176,20 +177,40 @@ def _parquet_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, s
         table = pq.read_table(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path}: not a parquet file ({error})") from error
-    sides = [_parquet_column(path, table, column).to_pylist() for column in columns]
-    for number, values in enumerate(zip(*sides, strict=True), start=1):
-        for column, value in zip(columns, values, strict=True):
-            if not isinstance(value, str):
-                raise ValueError(f"{path}, row {number}: {column!r} is {value!r}; text is needed")
-        yield values
+    return zip(*pairs_of_table(str(path), table, columns), strict=True)
 
 
-def _parquet_column(path: Path, table: pa.Table, column: str) -> pa.ChunkedArray:
-    if column in table.column_names:
-        return table[column]
-    if "translation" in table.column_names and pa.types.is_struct(table.schema.field("translation").type):
-        nested = table.select(["translation"]).flatten()
-        if f"translation.{column}" in nested.column_names:
-            return nested[f"translation.{column}"]
-        raise ValueError(f"{path}: there is no {column!r} among {', '.join(map(repr, nested.column_names))}")
-    raise ValueError(f"{path}: there is no column {column!r} among {', '.join(map(repr, table.column_names))}")
+def pairs_of_table(where: str, table: pa.Table, columns: tuple[str, str]) -> Pairs:
+    """Take both sides from an arrow table, from columns of their own or from a column "translation".
+
+    Args:
+        where: what the table is, for messages.
+        table: the table.
+        columns: names of the source and of the target column.
+
+    Raises:
+        ValueError: a column is missing, or a value is no text; the message counts rows from 0, as `datasets` does.
+    """
+    source, target = (_texts_of_column(where, table, column) for column in columns)
+    return source, target
+
+
+def _texts_of_column(where: str, table: pa.Table, column: str) -> list[str]:
+    names = table.column_names
+    if column not in names and "translation" in names and pa.types.is_struct(table.schema.field("translation").type):
+        table = pa.table({field.name: _nested(table, field.name) for field in table.schema.field("translation").type})
+        where, names = f"{where}, translation", table.column_names
+    if column not in names:
+        raise ValueError(
+            f"{where}: there is no column {column!r} among {', '.join(map(repr, names))}; "
+            "set source_column and target_column"
+        )
+    values = table[column].to_pylist()
+    for number, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ValueError(f"{where}, row {number}: {column!r} is {value!r}; text is needed")
+    return values
+
+
+def _nested(table: pa.Table, name: str) -> pa.ChunkedArray:
+    return pc.struct_field(table["translation"], name)

@@ -270,8 +270,11 @@ def _tokenize_split(
         desc=f"Tokenizing {split}",
         fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
     )
-    lengths = list(zip(rows["source_length"], rows["target_length"], strict=True))
-    rows = rows.remove_columns(["source_length", "target_length"])
+    added = ["source_length", "target_length"]
+    # As an arrow table: iterating over a column of a dataset decodes its rows one by one.
+    columns = rows.select_columns(added).with_format("arrow")[:].to_pydict()
+    lengths = list(zip(columns["source_length"], columns["target_length"], strict=True))
+    rows = rows.remove_columns(added)
     report.start(split, len(rows))
     if not training:
         for side, limit, place in (("source", limits[0], 0), ("target", limits[1], 1)):

@@ -43,6 +43,8 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
     if validation is None or metric is None:
         return last
+    if _is_sharded(trainer):  # no process has all weights; the Trainer has loaded the best checkpoint
+        return {"weights": f"the best checkpoint (step {state.best_global_step})", "steps": [state.best_global_step]}
     greater = bool(args.greater_is_better)
     scores = scores_by_step(state.log_history, metric)
     losses = scores_by_step(state.log_history, "loss")
@@ -102,6 +104,38 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         write_model_card(output, recipe.to_dict(), results)
         print(summary_table(results, output), flush=True)
     return results
+
+
+def _save_model(trainer: TranslationTrainer, output: Path) -> None:
+    """Saves weights, tokenizers and code, so that the folder loads where csan_hf is not installed."""
+    from csan_hf.hub import save_self_contained
+
+    if _is_sharded(trainer):
+        trainer.save_model(str(output), _internal_call=True)  # gathers the shards, and takes no code along
+    elif trainer.is_world_process_zero():
+        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
+    if trainer.is_world_process_zero():
+        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
+
+
+def _is_sharded(trainer: TranslationTrainer) -> bool:
+    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+
+
+def _push(trainer: TranslationTrainer, output: Path) -> None:
+    """Uploads the finished folder; the pushes during training hold weights only."""
+    if not trainer.args.push_to_hub:
+        return
+    from huggingface_hub import upload_folder
+
+    upload_folder(
+        repo_id=str(trainer.hub_model_id),
+        folder_path=output,
+        token=trainer.args.hub_token,
+        revision=trainer.args.hub_revision,
+        ignore_patterns=["checkpoint-*/**", "evaluation/**", ".*"],
+        commit_message="Trained model with scores and card",
+    )
 
 
 def _score_split(

@@ -96,7 +96,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.label_smoother = None
         replace_progress_callbacks(self)
         self._view: _EvaluationView | None = None
-        self._loss_sum: Tensor | None = None
+        self._loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
         self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
         self._speed_start: float | None = None  # since when _tokens_seen counts
@@ -147,10 +147,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> Tensor:
         """One forward and backward, counting real (unpadded) tokens on the way."""
         if self._tokens_seen is None:
-            self._tokens_seen, self._speed_start = (
-                torch.zeros((), dtype=torch.long, device=self.args.device),
-                time.time(),
-            )
+            self._speed_start = time.time()
+            self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
         count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
         self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
         return super().training_step(model, inputs, num_items_in_batch)
@@ -222,9 +220,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         loss: Any = result[0]
         if isinstance(loss, Tensor) and "labels" in inputs:
-            count = inputs["labels"].ne(-100).sum().to(loss.device)
-            pair = torch.stack([loss.double() * count, count.double()])
-            self._loss_sum = pair if self._loss_sum is None else self._loss_sum + pair
+            count = int(inputs["labels"].ne(-100).sum())
+            total, tokens = self._loss_sum or (0.0, 0)
+            self._loss_sum = (total + float(loss) * count, tokens + count)
         return result
 
     def evaluation_loop(
@@ -241,7 +239,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         metrics = dict(output.metrics or {})
         if self._loss_sum is not None:
             # The library averages batch means, whatever their size; a token counts once here.
-            total, count = self.accelerator.reduce(self._loss_sum).tolist()
+            sums = torch.tensor(self._loss_sum, dtype=torch.float32, device=self.args.device)
+            total, count = self.accelerator.reduce(sums).tolist()
             metrics[f"{metric_key_prefix}_loss"] = total / max(count, 1.0)
         metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
         return EvalLoopOutput(

@@ -48,6 +48,12 @@ def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_
     assert max_sentences is None or max(map(len, batches)) <= max_sentences
 
 
+def test_the_bound_is_exact():
+    # sorted as 2, 2, 3: the third target makes all three one longer, 3 * (4 + 3) = 21
+    assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 20))) == [1, 2]
+    assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 21))) == [3]
+
+
 def test_cells_bound_the_grid():
     source, target = caption_lengths(500)
     sampler = TokenBatchSampler(source, target, 9_000, cost="cells", num_replicas=3)

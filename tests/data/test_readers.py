@@ -82,11 +82,11 @@ def test_parquet(tmp_path):
     pq.write_table(pa.table({"translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]}), nested)
     assert read_table(flat, "en", "fr") == (["one", "two"], ["un", "deux"])
     assert read_table(nested, "de", "en") == (["eins", "zwei"], ["one", "two"])
-    with pytest.raises(ValueError, match=r"flat\.parquet, row 2: 'de' is None; text is needed"):
+    with pytest.raises(ValueError, match=r"flat\.parquet, row 1: 'de' is None; text is needed"):
         read_table(flat, "en", "de")
     with pytest.raises(ValueError, match=r"flat\.parquet: there is no column 'es' among 'en', 'de', 'fr'"):
         read_table(flat, "en", "es")
-    with pytest.raises(ValueError, match=r"nested\.parquet: there is no 'fr'"):
+    with pytest.raises(ValueError, match=r"nested\.parquet, translation: there is no column 'fr' among 'en', 'de'"):
         read_table(nested, "en", "fr")
     flat.write_text("no parquet")
     with pytest.raises(ValueError, match=r"flat\.parquet: not a parquet file"):
