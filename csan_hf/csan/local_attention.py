@@ -162,8 +162,11 @@ def _validated(
         )
     if key_padding_mask is not None:
         _check_padding_mask(key_padding_mask, key)
-    if isinstance(bias, torch.Tensor):
-        _check_bias(bias, (query.shape[0], num_heads, query_length, key_length))
+    if isinstance(bias, GaussianBias):
+        for name in ("center", "width"):
+            _check_bias(getattr(bias, name), (query.shape[0], num_heads, query_length), f"bias.{name}")
+    elif bias is not None:
+        _check_bias(bias, (query.shape[0], num_heads, query_length, key_length), "bias")
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"`dropout_p` must be between 0 and 1, got {dropout_p}.")
     return AttentionCall(
@@ -201,17 +204,14 @@ def _check_padding_mask(mask: torch.Tensor, key: torch.Tensor) -> None:
         )
 
 
-def _check_bias(bias: torch.Tensor, energies: tuple[int, ...]) -> None:
+def _check_bias(bias: torch.Tensor, expected: tuple[int, ...], name: str) -> None:
     if bias.dtype == torch.bool:
-        raise ValueError("`bias` is added to the energies and must be a floating tensor, got torch.bool.")
-    try:
-        broadcast = torch.broadcast_shapes(bias.shape, energies)
-    except RuntimeError:
-        broadcast = None
-    if broadcast != torch.Size(energies):
-        raise ValueError(
-            f"`bias` must broadcast to [batch, heads, queries, keys] = {list(energies)}, got {list(bias.shape)}."
-        )
+        raise ValueError(f"`{name}` is added to the energies and must be a floating tensor, got torch.bool.")
+    fits = bias.dim() == len(expected) or name == "bias"
+    sizes = zip(reversed(bias.shape), reversed(expected), strict=False)
+    if not fits or bias.dim() > len(expected) or any(size not in (1, wanted) for size, wanted in sizes):
+        axes = ", ".join(("batch", "heads", "queries", "keys")[: len(expected)])
+        raise ValueError(f"`{name}` must broadcast to [{axes}] = {list(expected)}, got {list(bias.shape)}.")
 
 
 def choose_backend(call: AttentionCall, backend: str | None) -> str:

@@ -126,6 +126,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default="tensorboard", metadata={"help": "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."}
     )
 
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Several GPUs: true is needed, and slower, where layers are dropped."}
+    )
+
     def __post_init__(self) -> None:
         """Checks our fields, fills those that follow from others, then runs the library's own checks."""
         self._check_ours()

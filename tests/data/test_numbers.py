@@ -8,7 +8,7 @@ import time
 import pytest
 from num2words import num2words
 
-from csan_hf.data.number_sentences import KINDS, below, money_kind
+from csan_hf.data.number_sentences import KINDS, Kind, below, money_kind
 from csan_hf.data.numbers import PairGenerator, load_numbers, number_languages
 from csan_hf.data.verbalise import MAX_NUMBER, get_verbaliser
 
@@ -187,6 +187,18 @@ def test_a_kind_that_has_nothing_new_ends_with_an_error():
     generator._kinds = [kind for kind in KINDS if kind.name == "ordinal"]
     with pytest.raises(ValueError, match=r"only 2,9\d\d new pairs of the 5,000"):
         list(generator.pairs(5_000, "0"))
+
+
+@pytest.mark.parametrize("vague", ["en", "de"])
+def test_sentences_that_one_language_does_not_tell_apart_occur_once(vague):
+    def say(verbaliser, value, template, sentences):
+        return str(value // 10 if verbaliser.language == vague else value)
+
+    generator = PairGenerator("en", "de")
+    generator._forms = lambda kind: 1
+    generator._kinds = [Kind("test", 1, 1_000, lambda rng: below(rng, 1_000), say)]
+    pairs = list(generator.pairs(90, "0"))
+    assert len({source for source, _ in pairs}) == len({target for _, target in pairs}) == 90
 
 
 def test_a_split_of_size_zero_is_left_out():
