@@ -3,6 +3,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -56,7 +57,8 @@ def flex_local_attention(
 @functools.cache
 def _kernel(device_type: str) -> Callable[..., torch.Tensor]:
     # Uncompiled, FlexAttention writes out all energies: right on a CPU without a compiler, wasteful on a GPU.
-    return flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
+    kernel: Any = flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
+    return kernel
 
 
 def _visibility(

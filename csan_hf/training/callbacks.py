@@ -59,6 +59,18 @@ class KeepBestCheckpoints(TrainerCallback):
         )
 
 
+def evaluations_without_gain(args: TranslationTrainingArguments, state: TrainerState) -> int:
+    """Counts the evaluations since the last one that was better by more than the threshold."""
+    sign = 1.0 if args.greater_is_better else -1.0
+    best: float | None = None
+    count = 0
+    for _, score in sorted(scores_by_step(state.log_history, args.metric_for_best_model or "loss").items()):
+        gained = best is None or sign * (score - best) > args.early_stopping_threshold
+        count = 0 if gained else count + 1
+        best = score if best is None else max(best, score, key=lambda value: sign * value)
+    return count
+
+
 class ScoreEarlyStopping(EarlyStoppingCallback):
     """The library's early stopping, with its count taken from the log when a run is resumed.
 
@@ -69,15 +81,7 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Replays the evaluations before the interruption."""
         super().on_train_begin(args, state, control, **kwargs)
-        sign = 1.0 if args.greater_is_better else -1.0
-        best: float | None = None
-        self.early_stopping_patience_counter = 0
-        for _, score in sorted(scores_by_step(state.log_history, args.metric_for_best_model or "loss").items()):
-            if best is None or sign * (score - best) > (self.early_stopping_threshold or 0.0):
-                self.early_stopping_patience_counter = 0
-            else:
-                self.early_stopping_patience_counter += 1
-            best = score if best is None else max(best, score, key=lambda value: sign * value)
+        self.early_stopping_patience_counter = evaluations_without_gain(args, state)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any

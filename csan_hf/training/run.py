@@ -10,7 +10,8 @@ from typing import Any
 
 import datasets
 import yaml
-from transformers import set_seed
+from transformers import TrainerState, set_seed
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
@@ -18,7 +19,8 @@ from csan_hf.evaluation import write_text
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
-from .checkpoints import last_complete_checkpoint, list_checkpoints
+from .callbacks import evaluations_without_gain
+from .checkpoints import last_complete_checkpoint, list_checkpoints, load_weights, read_weights
 from .finish import finish_run
 from .options import RecipeError
 from .recipe import Recipe
@@ -89,8 +91,24 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
         bleu_tokenize=recipe.bleu_tokenize,
     )
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
+        _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
+        trainer.state = state
+        load_weights(model, read_weights(checkpoint))
+    else:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return finish_run(trainer, recipe, tokenized)
+
+
+def _read_state(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
+
+def _is_finished(args: TranslationTrainingArguments, state: TrainerState) -> bool:
+    """Says whether nothing is left to train; the Trainer itself would do one update too many."""
+    patience = args.early_stopping_patience
+    stopped = patience is not None and evaluations_without_gain(args, state) >= patience
+    return stopped or 0 < args.max_steps <= state.global_step
 
 
 def _quieten() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +171,18 @@ def test_an_interrupted_run_resumes_to_the_same_weights(run, recipe, tmp_path):
 def main():
     """The script's main(), called in this process: faster than a subprocess for what ends at once."""
     return runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
+
+
+def test_a_finished_run_is_not_trained_further(main, run, recipe, tmp_path, capsys):
+    output = tmp_path / "copy"
+    shutil.copytree(run[0], output)
+    (output / "results.json").unlink()
+    assert main([str(recipe), "--output_dir", str(output)]) == 0
+    assert "Training had ended at update 24" in capsys.readouterr().err
+    old, new = (json.loads((folder / "results.json").read_text()) for folder in (run[0], output))
+    assert new["training"] == old["training"]
+    assert new["chosen"] == old["chosen"]
+    assert (output / "model.safetensors").read_bytes() == (run[0] / "model.safetensors").read_bytes()
 
 
 def test_another_experiment_in_the_same_folder_is_refused(main, run, recipe, capsys):

@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from transformers import TrainerControl, TrainerState
 
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, load_weights, read_weights
 from csan_hf.training.finish import choose_weights
 from csan_hf.training.picture import draw_training
+from csan_hf.training.run import _is_finished
 
 
 def weights_of(trainer):
@@ -198,23 +200,27 @@ def test_load_weights_refuses_a_stranger(make_trainer):
         load_weights(model, {"nonsense": torch.zeros(1)})
 
 
-class _State:
-    def __init__(self, scores):
-        self.log_history = [{"step": step, "eval_bleu": score} for step, score in enumerate(scores, 1)]
-        self.best_metric, self.best_global_step = max(scores), 1
-        self.global_step, self.is_world_process_zero = len(scores), True
-
-
 def test_early_stopping_counts_across_a_resumption(make_trainer):
     args = make_trainer(early_stopping_patience=3).args
     callback = ScoreEarlyStopping(3)
     for scores, expected in (([1, 2, 3], 0), ([5, 4, 3], 2), ([5, 4, 6, 6], 1), ([], 0)):
-        callback.on_train_begin(args, _State(scores or [0]) if scores else _Empty(), None)
+        callback.on_train_begin(args, _state(scores), TrainerControl())
         assert callback.early_stopping_patience_counter == expected, scores
 
 
-class _Empty:
-    log_history: list = []  # noqa: RUF012
+def _state(scores):
+    return TrainerState(log_history=[{"step": step, "eval_bleu": score} for step, score in enumerate(scores, 1)])
+
+
+def test_finished_runs_are_recognised(make_trainer):
+    args = make_trainer(early_stopping_patience=2, max_steps=10).args
+    state = _state([1, 2, 3])
+    assert not _is_finished(args, state)
+    state.global_step = 10
+    assert _is_finished(args, state)
+    assert _is_finished(args, _state([3, 2, 1]))
+    args.early_stopping_patience, args.max_steps = None, -1
+    assert not _is_finished(args, state)
 
 
 def test_early_stopping_stops(make_trainer):
