@@ -64,7 +64,8 @@ def _mark_best(axes: object, steps: list[float], values: list[float]) -> None:
         f"{values[best]:.2f}",
         (steps[best], values[best]),
         textcoords="offset points",
-        xytext=(0, 6),
-        ha="center",
+        xytext=(0, -6),  # below the curve: above it may lie the edge of the picture
+        ha="right" if best == len(values) - 1 else "center",
+        va="top",
         color=_COLOURS["eval_bleu"],
     )

@@ -102,17 +102,14 @@ def test_validation_loss_is_plain_and_per_token(make_trainer, tokenized):
 
 def test_bleu_uses_the_text_not_the_labels(make_trainer, tokenized):
     trainer = make_trainer()
-    trainer.generate_nothing = True
     perfect = tokenized["validation"].map(lambda row: {"target": "kein wort gleicht diesem"})
     trainer.decode = lambda rows: ["kein wort gleicht diesem"] * len(rows)
     assert trainer.evaluate(perfect)["eval_bleu"] == pytest.approx(100.0)
     assert trainer.evaluate()["eval_bleu"] < 10
 
 
-def test_generation_length_is_never_20_by_accident(make_trainer, tokenizers):
-    from conftest import tiny_model
-
-    model = tiny_model(len(tokenizers.source))
+def test_generation_length_is_never_20_by_accident(make_trainer):
+    model = make_trainer().model
     model.generation_config.max_length = None
     with pytest.raises(ValueError, match="20 tokens"):
         make_trainer(model=model)
