@@ -14,6 +14,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from .locality import (
     Locality,
     check_head_area,
     check_window,
-    gather_head_area,
+    pad_heads,
     relative_positions,
     visible_heads,
     within_locality,
@@ -108,8 +109,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
         The output [B, H, I, D] and the attention weights [B, H, I, N, J] over heads and positions jointly.
     """
     visible, row_visible = _dense_visibility(call)
-    keys = gather_head_area(call.key, call.locality).flatten(2, 3)
-    values = gather_head_area(call.value, call.locality).flatten(2, 3)
+    keys, values = _area_of(call.key, call.locality), _area_of(call.value, call.locality)
     bias = _dense_bias(call)
     output, weights = _explicit_attention(call, call.query, keys, values, visible, bias)
     output = _zero_blind_rows(output, row_visible)
@@ -326,7 +326,7 @@ def _explicit_attention(
     if bias is not None:
         energies = energies + bias
     if visible is not None:
-        energies = energies.masked_fill(~visible, float("-inf"))
+        energies = energies.masked_fill_(~visible, float("-inf"))  # in place: nobody else holds the energies
     weights = torch.softmax(energies, dim=-1).to(value.dtype)
     return torch.matmul(F.dropout(weights, call.dropout_p, training=True), value), weights
 
@@ -359,8 +359,7 @@ def _sdpa(call: AttentionCall) -> torch.Tensor:
         # The bias and the softmax are float32 whatever the model's precision.
         query, key, value = query.float(), key.float(), value.float()
     mask = _additive_mask(visible, _dense_bias(call), query.dtype)
-    keys = gather_head_area(key, locality).flatten(2, 3)
-    values = gather_head_area(value, locality).flatten(2, 3)
+    keys, values = _area_of(key, locality), _area_of(value, locality)
     with torch.autocast(query.device.type, enabled=False):
         output = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, dropout_p=call.dropout_p, scale=call.scale
@@ -400,7 +399,7 @@ def _blocked(call: AttentionCall) -> torch.Tensor:
     values = _key_blocks(call.value, locality, blocks, left, right)
     visible, row_visible = _blocked_visibility(call, blocks, left, right)
     bias = _blocked_bias(call, blocks, shift)
-    output = _attend_blocks(call, query, keys, values, visible, bias)
+    output = _explicit_attention(call, query, keys, values, visible, bias)[0]
     output = _zero_blind_rows(output, row_visible)
     return output.flatten(2, 3)[:, :, :query_length]
 
@@ -421,14 +420,50 @@ def _without_unreachable_keys(call: AttentionCall) -> AttentionCall:
     return replace(call, key=call.key[:, :, drop:], value=call.value[:, :, drop:], bias=bias, key_padding_mask=mask)
 
 
+def _area_of(states: torch.Tensor, locality: Locality) -> torch.Tensor:
+    """Each head's keys and its neighbours' behind each other: [B, H, J, D] -> [B, H, N * J, D]."""
+    if locality.head_area == 1:
+        return states
+    whole = _Blocks(count=1, size=states.shape[2], left=0, span=states.shape[2])
+    return _OverlappingBlocks.apply(pad_heads(states, locality), locality.head_area, whole).squeeze(2)
+
+
 def _key_blocks(states: torch.Tensor, locality: Locality, blocks: _Blocks, left: int, right: int) -> torch.Tensor:
     """The keys of each block: [B, H, J, D] -> [B, H, R, N * span, D]."""
-    padded = F.pad(states, (0, 0, left, max(right, 0)))
+    padded = F.pad(pad_heads(states, locality), (0, 0, left, max(right, 0)))
     if right < 0:
         padded = padded[:, :, :right]
-    area = gather_head_area(padded, locality)  # [B, H, N, padded length, D]
-    spans = area.unfold(3, blocks.span, blocks.size)  # [B, H, N, R, D, span]
-    return spans.permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
+    return _OverlappingBlocks.apply(padded, locality.head_area, blocks)
+
+
+class _OverlappingBlocks(torch.autograd.Function):
+    """Copies overlapping windows of heads and positions; backward adds them up again.
+
+    torch's own backward of `unfold` scatters element by element, which costs more than the attention itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
+        """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
+        ctx.area, ctx.blocks, ctx.shape = area, blocks, padded.shape
+        windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
+        return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        """The transpose of the copy, a slice per neighbouring head and per block that a span reaches into."""
+        area, blocks = ctx.area, ctx.blocks
+        batch, padded_heads, length, width = ctx.shape
+        heads = padded_heads - area + 1
+        reach = -(-blocks.span // blocks.size)
+        total = grad.new_zeros(batch, padded_heads, blocks.count + reach - 1, blocks.size, width)
+        grad = grad.unflatten(3, (area, blocks.span))
+        for slot in range(area):
+            for block in range(reach):
+                start = block * blocks.size
+                part = grad[:, :, :, slot, start : start + blocks.size]
+                total[:, slot : slot + heads, block : block + blocks.count, : part.shape[3]] += part
+        return total.flatten(2, 3)[:, :, :length], None, None
 
 
 def _blocked_visibility(
@@ -499,18 +534,6 @@ def _band_of(
     rows = torch.arange(blocks.count * blocks.size, device=bias.device).clamp(max=query_length - 1)
     rows = rows.view(blocks.count, blocks.size, 1)
     return bias[..., rows, positions.clamp(0, key_length - 1)[:, None, :]]
-
-
-def _attend_blocks(
-    call: AttentionCall,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    visible: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> torch.Tensor:
-    """[B, H, R, size, D] against [B, H, R, N * span, D] -> [B, H, R, size, D]."""
-    return _explicit_attention(call, query, keys, values, visible, bias)[0]
 
 
 def _flex(call: AttentionCall) -> torch.Tensor:

@@ -113,13 +113,18 @@ def gather_head_area(states: torch.Tensor, locality: Locality) -> torch.Tensor:
     """
     if locality.half_area == 0:
         return states.unsqueeze(2)
-    n = locality.half_area
-    if locality.head_boundary == "circular":
-        padded = torch.cat([states[:, -n:], states, states[:, :n]], dim=1)
-    else:
-        padded = F.pad(states, (0, 0, 0, 0, n, n))
     # Overlapping windows along the heads: neighbours lie next to each other in memory, nothing is copied.
-    return padded.unfold(1, locality.head_area, 1).permute(0, 1, 4, 2, 3)
+    return pad_heads(states, locality).unfold(1, locality.head_area, 1).permute(0, 1, 4, 2, 3)
+
+
+def pad_heads(states: torch.Tensor, locality: Locality) -> torch.Tensor:
+    """Put the heads beyond both boundaries in place: [B, H, J, D] -> [B, H + 2n, J, D], zeros or wrapped heads."""
+    n = locality.half_area
+    if n == 0:
+        return states
+    if locality.head_boundary == "circular":
+        return torch.cat([states[:, -n:], states, states[:, :n]], dim=1)
+    return F.pad(states, (0, 0, 0, 0, n, n))
 
 
 @dataclass
