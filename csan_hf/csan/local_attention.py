@@ -450,7 +450,7 @@ class _OverlappingBlocks(torch.autograd.Function):
         return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The transpose of the copy, a slice per neighbouring head and per block that a span reaches into."""
         area, blocks = ctx.area, ctx.blocks
         batch, padded_heads, length, width = ctx.shape
