@@ -13,7 +13,6 @@ what the process held before it (CPU), or the peak of the allocator (CUDA).
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -221,9 +220,15 @@ def measure_memory(name: str, workload: str, args: argparse.Namespace) -> float:
         held = torch.cuda.memory_allocated()
         step()
         return (torch.cuda.max_memory_allocated() - held) / 2**20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_resident_mib()
     step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return peak_resident_mib() - before
+
+
+def peak_resident_mib() -> float:
+    """Largest resident memory of this process so far (Linux; getrusage would count the parent's peak)."""
+    status = Path("/proc/self/status").read_text()
+    return float(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 @torch.no_grad()
