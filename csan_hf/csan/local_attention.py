@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Attention over a window of positions and an area of heads, in several backends that agree.
 
-`local_attention` is the only entry point; DESIGN notation: query (h, i) attends jointly to the keys (s, j) with
-|s - h| <= n and |j - i| <= m (Yang et al., NAACL 2019, equations 4-6).
+Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <= m (Yang et al., NAACL 2019, equations
+4-6). `local_attention` is the way in; the models also call `attention_with_weights`.
 
 | backend | memory in the length | what it is |
 | --- | --- | --- |

@@ -238,7 +238,7 @@ def _embed(
     inputs_embeds: torch.Tensor | None,
     names: tuple[str, str],
 ) -> torch.Tensor:
-    """Scaled token embeddings [B, T, d]; ready-made `inputs_embeds` are scaled in the decoder by its caller."""
+    """Token embeddings [B, T, d] times `scale`; ready-made `inputs_embeds` come back as they are."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
     return embed_tokens(input_ids) * scale if inputs_embeds is None else inputs_embeds
