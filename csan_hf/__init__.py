@@ -8,6 +8,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from . import pipelines
 from .csan import CsanConfig, CsanForConditionalGeneration, CsanModel, local_attention
+from .pervasive_attention import (
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+    PervasiveAttentionModel,
+)
 from .pipelines import TranslationPipeline
 
 __version__ = "0.1.0"
@@ -15,12 +20,18 @@ __version__ = "0.1.0"
 AutoConfig.register(CsanConfig.model_type, CsanConfig, exist_ok=True)
 AutoModel.register(CsanConfig, CsanModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(CsanConfig, CsanForConditionalGeneration, exist_ok=True)
+AutoConfig.register(PervasiveAttentionConfig.model_type, PervasiveAttentionConfig, exist_ok=True)
+AutoModel.register(PervasiveAttentionConfig, PervasiveAttentionModel, exist_ok=True)
+AutoModelForSeq2SeqLM.register(PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration, exist_ok=True)
 pipelines.register()
 
 __all__ = [
     "CsanConfig",
     "CsanForConditionalGeneration",
     "CsanModel",
+    "PervasiveAttentionConfig",
+    "PervasiveAttentionForConditionalGeneration",
+    "PervasiveAttentionModel",
     "TranslationPipeline",
     "__version__",
     "local_attention",

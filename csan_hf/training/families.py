@@ -37,6 +37,9 @@ class ModelFamily:
 # To make a new family trainable, add its line here.
 FAMILIES: dict[str, ModelFamily] = {
     "csan": ModelFamily("csan_hf", "CsanConfig", "CsanForConditionalGeneration"),
+    "pervasive_attention": ModelFamily(
+        "csan_hf", "PervasiveAttentionConfig", "PervasiveAttentionForConditionalGeneration"
+    ),
 }
 
 

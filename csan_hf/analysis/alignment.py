@@ -1,0 +1,244 @@
+"""Alignments of sentence pairs, read off a translation model's cross-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from csan_hf.evaluation import translate
+
+from .tokenized_text import TokenizedText, tokenize_texts
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """How much each source token has to do with each target token of a sentence pair.
+
+    Attributes:
+        source: the source sentence, J tokens.
+        target: the target sentence, I tokens.
+        matrix: float32 [I, J]; row i belongs to the prediction of target token i.
+        measure: what the numbers are, for the label of a picture.
+    """
+
+    source: TokenizedText
+    target: TokenizedText
+    matrix: np.ndarray
+    measure: str = "attention"
+
+    def word_matrix(self) -> np.ndarray:
+        """Merges tokens into words: the sum over the tokens of a source word, the mean over those of a target word.
+
+        With weights that sum to 1 over the source tokens, a row so keeps its sum, the part on "</s>" aside. The rows
+        and columns of words without tokens (a tokenizer may delete characters) are 0.
+
+        Returns:
+            float32 [target words, source words].
+        """
+        columns, rows = _membership(self.source), _membership(self.target)
+        rows /= np.maximum(rows.sum(axis=0, keepdims=True), 1)
+        return rows.T @ self.matrix @ columns
+
+    def links(self, *, threshold: float | None = None, symmetric: bool = False) -> list[tuple[int, int]]:
+        """Links words. "</s>" takes no part: neither can it be linked nor does it count in a row's sum.
+
+        Args:
+            threshold: None links each target word to the source word with the highest value in its row, the first of
+                equals. A number from 0 to 1 links it to all words whose share of the row's positive values, summed,
+                exceeds it: to none, one or several.
+            symmetric: keeps a link only if the target word is also the one with the highest value in the source
+                word's column.
+
+        Returns:
+            Pairs (source word, target word), counted from 0, in order.
+
+        Raises:
+            ValueError: if the threshold is not in [0, 1).
+        """
+        if threshold is not None and not 0 <= threshold < 1:
+            raise ValueError(f"threshold must be at least 0 and less than 1, got {threshold}.")
+        # Words without tokens have no values to compare
+        columns, rows = _words_with_tokens(self.source), _words_with_tokens(self.target)
+        if not columns or not rows:
+            return []
+        values = self.word_matrix()[np.ix_(rows, columns)]
+        if threshold is None:
+            linked = np.arange(len(columns)) == values.argmax(axis=1)[:, None]
+        else:
+            positive = np.maximum(values, 0)
+            linked = positive > threshold * positive.sum(axis=1, keepdims=True)
+        if symmetric:
+            linked &= np.arange(len(rows))[:, None] == values.argmax(axis=0)
+        return sorted((columns[column], rows[row]) for row, column in np.argwhere(linked))
+
+    def pharaoh(self, *, threshold: float | None = None, symmetric: bool = False) -> str:
+        """Writes the links of :meth:`links` as "0-0 1-2": source word, target word; "" if there is none."""
+        links = self.links(threshold=threshold, symmetric=symmetric)
+        return " ".join(f"{source}-{target}" for source, target in links)
+
+
+def _membership(text: TokenizedText) -> np.ndarray:
+    """Float32 [tokens, words], 1 where a token belongs to a word."""
+    membership = np.zeros((len(text.tokens), len(text.words)), dtype=np.float32)
+    for token, word in enumerate(text.word_of_token):
+        if word is not None:
+            membership[token, word] = 1
+    return membership
+
+
+def _words_with_tokens(text: TokenizedText) -> list[int]:
+    return sorted({word for word in text.word_of_token if word is not None})
+
+
+def align(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    targets: Sequence[str] | None = None,
+    *,
+    layer: int = -1,
+    batch_size: int = 32,
+    progress: bool = False,
+    **generate_arguments: Any,
+) -> list[Alignment]:
+    """Aligns sentence pairs by what a model's cross-attention shows while it is made to predict the targets.
+
+    - Pervasive Attention has one alignment: the attention's weights, or the contributions of the source tokens to the
+      target token's logit (equation 7), which can be negative.
+    - A Transformer (CSAN, Marian...) has one for each head and decoder layer. The mean over the heads of one layer is
+      taken, by default of the last. That is a convention and not a finding: nothing trains a head to align, and
+      another layer often aligns better. Row i is the attention with which token i was predicted.
+
+    The model's training mode and attention implementation are as before when this returns.
+
+    Args:
+        model: a sequence-to-sequence model, on any device.
+        tokenizers: its source and target tokenizers, fast ones.
+        sources: source sentences. They and the targets are not cut, however long.
+        targets: as many target sentences, or None to let the model translate. A translation is tokenized again from
+            its text.
+        layer: decoder layer, counted from 0, or from the last with -1.
+        batch_size: sentence pairs at a time; pairs of similar lengths are put together.
+        progress: shows bars on standard error.
+        generate_arguments: for ``generate``, where targets is None; None means the generation config's value.
+
+    Returns:
+        As many alignments as there are sources, in their order.
+
+    Raises:
+        ValueError: if the numbers of sentences differ, the batch size is less than 1, there is no such layer, a
+            tokenizer is not a fast one, or the model gives no cross-attention.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if targets is not None and len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
+    if targets is not None and generate_arguments:
+        raise ValueError(f"{', '.join(generate_arguments)}: nothing is generated where targets are given.")
+    source_texts = tokenize_texts(tokenizers.source, sources)
+    with _evaluation_mode(model):
+        if targets is None:
+            targets = translate(model, tokenizers, sources, progress=progress, **generate_arguments)
+        target_texts = tokenize_texts(tokenizers.target, targets, target=True)
+        pairs = list(zip(source_texts, target_texts, strict=True))
+        with _eager_attention(model):
+            return _align_pairs(model, tokenizers, pairs, layer, batch_size, progress)
+
+
+@contextmanager
+def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    before = [(module, module.training) for module in model.modules()]  # a frozen part may have its own mode
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Makes a model compute its attention weights, which the faster implementations never have."""
+    before = getattr(model.config, "_attn_implementation", None)
+    if before in (None, "eager"):
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _align_pairs(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    pairs: Sequence[tuple[TokenizedText, TokenizedText]],
+    layer: int,
+    batch_size: int,
+    progress: bool,
+) -> list[Alignment]:
+    # Without "</s>" an empty sentence has no token at all, which is nothing to give to a model
+    measure = "attention"
+    matrices = [np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs]
+    numbers = [number for number, matrix in enumerate(matrices) if matrix.size]
+    numbers.sort(key=lambda number: (-len(pairs[number][0].ids), -len(pairs[number][1].ids), number))
+    with tqdm(total=len(pairs), desc="aligning", unit="sentence", disable=not progress) as bar:
+        bar.update(len(pairs) - len(numbers))
+        for start in range(0, len(numbers), batch_size):
+            batch = numbers[start : start + batch_size]
+            weights, measure = _cross_attention(model, tokenizers, [pairs[number] for number in batch], layer)
+            for place, number in enumerate(batch):
+                target_length, source_length = matrices[number].shape
+                matrices[number] = weights[place, :target_length, :source_length]
+            bar.update(len(batch))
+    return [Alignment(*pair, matrix, measure) for pair, matrix in zip(pairs, matrices, strict=True)]
+
+
+@torch.inference_mode()
+def _cross_attention(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    pairs: Sequence[tuple[TokenizedText, TokenizedText]],
+    layer: int,
+) -> tuple[np.ndarray, str]:
+    """Returns float32 [B, I, J] for a batch of pairs, padding included, and what it is."""
+    padding = tokenizers.source.pad_token_id or 0
+    outputs = model(
+        input_ids=_padded([source.ids for source, _ in pairs], padding).to(model.device),
+        attention_mask=_padded([[1] * len(source.ids) for source, _ in pairs], 0).to(model.device),
+        labels=_padded([target.ids for _, target in pairs], -100).to(model.device),
+        output_attentions=True,
+    )
+    layers = outputs.cross_attentions
+    if not layers or layers[0] is None:
+        raise ValueError(f"{type(model).__name__} gives no cross_attentions, which alignments are read from.")
+    if not -len(layers) <= layer < len(layers):
+        raise ValueError(f"layer must be from {-len(layers)} to {len(layers) - 1}, got {layer}.")
+    weights = layers[layer]
+    return weights.float().mean(dim=1).cpu().numpy(), _measure(model, layer % len(layers), weights.shape[1])
+
+
+def _padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
+    """Returns [B, longest row], padded on the right."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])
+
+
+def _measure(model: PreTrainedModel, layer: int, heads: int) -> str:
+    aggregation = getattr(model.config, "aggregation", None)  # Pervasive Attention alone has one
+    if aggregation == "attention":
+        return "attention weight ρ"
+    if aggregation is not None:
+        return "contribution to the target token's logit"
+    return f"attention weight, decoder layer {layer}, mean of {heads} heads"
