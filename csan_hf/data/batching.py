@@ -108,8 +108,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         if alone[worst] > self.max_tokens:
             raise ValueError(
                 f"example {worst} has {self._real[0][worst]} source and {self._real[1][worst]} target tokens: "
-                f"alone it costs {alone[worst]} {self.cost}, more than max_tokens={self.max_tokens}; "
-                "raise max_tokens or filter long pairs"
+                f"alone it costs {alone[worst]} {self.cost}, more than max_{self.cost}={self.max_tokens}; "
+                f"raise max_{self.cost} or filter long pairs"
             )
 
     def _plan(self) -> tuple[_Keys, np.ndarray]:
@@ -161,7 +161,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         if wanted > len(order):
             raise ValueError(
                 f"{len(order)} examples in {batches} batches cannot be shared equally by num_replicas={replicas} "
-                f"processes; give more examples or raise max_tokens={self.max_tokens}"
+                f"processes; give more examples or raise max_{self.cost}={self.max_tokens}"
             )
         # The last batches become one group of R: fewer than R of them before, or R of which the last is not full.
         start = cuts[batches - (batches % replicas or replicas)]

@@ -236,7 +236,7 @@ class _Forward:
                 self.ungated.append(new)
             new = _gate(new)
         if self.settings.dropout > 0.0:
-            kept = torch.empty_like(new, dtype=torch.bool).bernoulli_(1.0 - self.settings.dropout)
+            kept = _draw_kept(new, self.settings.dropout)
             self.kept.append(kept)
             new = _drop(new, kept, self.settings.dropout)
         return new
@@ -249,8 +249,23 @@ def _convolve(image: torch.Tensor, weight: torch.Tensor, cells: GridCells, setti
     return cells.pack(output.permute(0, 2, 3, 1))
 
 
+_DRAWS = 2**16
+
+
+def _draw_kept(cells: torch.Tensor, probability: float) -> torch.Tensor:
+    """Which of the features [R, g] dropout keeps, as booleans.
+
+    A 64-bit draw serves four features (random numbers cost more than the convolution otherwise), so the probability
+    is rounded to 1 / 65536.
+    """
+    count = cells.numel()
+    draws = torch.empty(-(-count // 4), dtype=torch.int64, device=cells.device).random_(-(2**63), None)
+    threshold = round(probability * _DRAWS) - _DRAWS // 2
+    return (draws.view(torch.int16)[:count] >= threshold).view_as(cells)
+
+
 def _drop(cells: torch.Tensor, kept: torch.Tensor, probability: float) -> torch.Tensor:
-    return cells * kept * (1.0 / (1.0 - probability))
+    return cells * kept * (_DRAWS / (_DRAWS - round(probability * _DRAWS)))
 
 
 class DenseBlockFunction(torch.autograd.Function):

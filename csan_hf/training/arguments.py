@@ -81,8 +81,16 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             "null: batches of per_device_train_batch_size sentences instead."
         },
     )
+    max_cells: int | None = field(
+        default=16384,
+        metadata={
+            "help": "Cells of the source x target grid in a batch on one device, padding included: the bound of "
+            "models that work on the grid (pervasive_attention), in the place of max_tokens. "
+            "null: batches of per_device_train_batch_size sentences instead."
+        },
+    )
     max_sentences: int | None = field(
-        default=None, metadata={"help": "Most sentence pairs in a batch, on top of max_tokens."}
+        default=None, metadata={"help": "Most sentence pairs in a batch, on top of max_tokens or max_cells."}
     )
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
     eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: 'steps', 'epoch' or 'no'."})
@@ -151,7 +159,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
     def _check_ours(self) -> None:
-        for name in ("max_tokens", "max_sentences", "early_stopping_patience"):
+        for name in ("max_tokens", "max_cells", "max_sentences", "early_stopping_patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"training.{name} must be at least 1 or null, got {value}.")

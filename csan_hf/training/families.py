@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from .options import RecipeError
 
@@ -17,11 +17,13 @@ class ModelFamily:
         module: module of the classes.
         config: name of the configuration class.
         model: name of the class for translation.
+        batch_cost: what bounds a training batch: its tokens, or the cells of its source × target grids.
     """
 
     module: str
     config: str
     model: str
+    batch_cost: Literal["tokens", "cells"] = "tokens"
 
     @property
     def config_class(self) -> Any:
@@ -38,7 +40,7 @@ class ModelFamily:
 FAMILIES: dict[str, ModelFamily] = {
     "csan": ModelFamily("csan_hf", "CsanConfig", "CsanForConditionalGeneration"),
     "pervasive_attention": ModelFamily(
-        "csan_hf", "PervasiveAttentionConfig", "PervasiveAttentionForConditionalGeneration"
+        "csan_hf", "PervasiveAttentionConfig", "PervasiveAttentionForConditionalGeneration", batch_cost="cells"
     ),
 }
 

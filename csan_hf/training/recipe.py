@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from csan_hf.data import DataArguments, train_tokenizers
 
 from .arguments import TranslationTrainingArguments
-from .families import get_family
+from .families import FAMILIES, get_family
 from .options import (
     Option,
     RecipeError,
@@ -248,14 +249,33 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     """
     content = read_yaml(path) if path is not None else {}
     model = next((text for key, text in reversed(overrides) if key == "model"), content.get("model", "csan"))
-    options = recipe_options(model if isinstance(model, str) else repr(model))
+    model = model if isinstance(model, str) else repr(model)
+    options = recipe_options(model)
     recipe = Recipe()
+    _leave_out_foreign_fields(content, model, str(path))
     for option, value, where in _entries(content, options, str(path)):
         _set(recipe, option, convert(value, option.annotation, where))
     for key, text in overrides:
         option = find_option(key, options)
         _set(recipe, option, parse_text(text, option))
     return recipe
+
+
+def _leave_out_foreign_fields(content: dict[str, Any], model: str, source: str) -> None:
+    """Drops the fields of another family from the section config, and says so: the rest of a recipe fits them all."""
+    section = content.get("config")
+    if not isinstance(section, dict):
+        return
+    own = {option.path for option in recipe_options(model)}
+    others = {option.path for family in FAMILIES if family != model for option in recipe_options(family)}
+    foreign = [name for name in section if f"config.{name}" in others - own]
+    if foreign:
+        content["config"] = {name: value for name, value in section.items() if name not in foreign}
+        print(
+            f"{source}: {', '.join(f'config.{name}' for name in foreign)} left out: no fields of {model}, whose "
+            f"defaults are used (--help lists them).",
+            file=sys.stderr,
+        )
 
 
 def _entries(content: dict[str, Any], options: Sequence[Option], source: str) -> list[tuple[Option, Any, str]]:

@@ -21,6 +21,7 @@ from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
 from .callbacks import evaluations_without_gain
 from .checkpoints import last_complete_checkpoint, list_checkpoints, load_weights, read_weights
+from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
 from .recipe import Recipe
@@ -90,6 +91,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
         bleu_tokenize=recipe.bleu_tokenize,
+        batch_cost=get_family(recipe.model).batch_cost,
     )
     if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
         _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")

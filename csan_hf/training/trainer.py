@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -44,8 +44,9 @@ class _EvaluationView:
 class TranslationTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` for translation.
 
-    - Training batches are bounded in tokens (`csan_hf.data.TokenBatchSampler`), unless ``args.max_tokens`` is
-      None; their order is a function of seed and epoch, so a resumed run sees the same batches.
+    - Training batches are bounded in tokens by ``args.max_tokens``, or in grid cells by ``args.max_cells``
+      (`csan_hf.data.TokenBatchSampler`), unless that is None; their order is a function of seed and epoch, so a
+      resumed run sees the same batches.
     - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
       validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
     - Evaluation runs in order of length, translates, and reports BLEU and chrF on detokenised text;
@@ -59,6 +60,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: the same; if it also has the string column ``target``, that is the reference text.
         callbacks: on top of progress, early stopping, the picture and the rotation of checkpoints.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
+        batch_cost: what bounds a training batch: "tokens", or "cells" of the source × target grid.
 
     Raises:
         ValueError: if generation would stop at transformers' 20 tokens because no length is set.
@@ -77,10 +79,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: Dataset | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         bleu_tokenize: str | None = None,
+        batch_cost: Literal["tokens", "cells"] = "tokens",
     ) -> None:
         self._check_generation_length(model, args)
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
+        self.batch_cost = batch_cost
         super().__init__(
             model=model,
             args=args,
@@ -115,19 +119,21 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- training batches
 
     def get_train_dataloader(self) -> DataLoader:
-        """Returns batches bounded by ``args.max_tokens``, or the library's where that is None."""
-        if self.args.max_tokens is None:
+        """Returns batches bounded by ``args.max_tokens`` or ``max_cells``, or the library's where that is None."""
+        bound = self.args.max_cells if self.batch_cost == "cells" else self.args.max_tokens
+        if bound is None:
             return super().get_train_dataloader()
         if self.train_dataset is None:
             raise ValueError("TranslationTrainer: training requires a train_dataset.")
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
         sampler = TokenBatchSampler(
             *example_lengths(self.train_dataset),
-            self.args.max_tokens,
+            bound,
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             num_replicas=self.args.world_size,
             shuffle=True,
             max_sentences=self.args.max_sentences,
+            cost=self.batch_cost,
         )
         workers = self.args.dataloader_num_workers
         loader = DataLoader(
