@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import warnings
 from collections.abc import Sequence
 from math import ceil
@@ -10,24 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import font_manager, rcParams
+from matplotlib import font_manager
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from .alignment import Alignment
 
-_CELL = 0.3  # inches; a label of 10 points takes a little less
-_LONGEST_SIDE = 50.0  # inches; at 120 dots per inch Agg still draws 6,000 x 6,000 quickly
+_DOTS_PER_INCH = 120
+_LONGEST_SIDE = 50.0  # inches
+_CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
+_SHORT_SIDE = 3.6  # inches, up to which cells grow
+_FONT_SIZE = (5.0, 10.0)  # points: smallest, largest
+_POINTS_PER_CELL = 42.0  # for each inch: labels at 45 degrees stand cell / sqrt(2) apart, a line takes 1.2 points
 
 
 def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None = None) -> None:
     """Draws an alignment, target tokens from top to bottom and source tokens from left to right.
 
-    Colours are white at 0. Where there are negative values, they are red and the positive ones blue, over the same
-    range. The picture grows with the sentence, up to some 170 tokens; beyond that the cells get smaller.
+    Without negative values, white is 0 and dark blue the highest. With them, blue is positive and red negative, over
+    the same range, and white is still 0. The picture grows with the sentence, up to some 170 tokens; beyond that the
+    cells get smaller and some go without a label. Characters that matplotlib's own font lacks are drawn with an
+    installed font that has them.
 
-    The file is replaced at once, so that a viewer never sees half a picture. Characters that the default font lacks
-    are drawn with an installed font that has them.
+    The file is replaced at once, so that a viewer never sees half a picture.
 
     Args:
         alignment: the alignment.
@@ -40,24 +47,104 @@ def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None =
     Warns:
         UserWarning: once, if no installed font has some of the characters; they are drawn as boxes.
     """
-    target_length, source_length = alignment.matrix.shape
+    rows, columns = alignment.matrix.shape
     if not alignment.matrix.size:
-        raise ValueError(f"There is nothing to draw: {target_length} target and {source_length} source tokens.")
-    cell = min(_CELL, _LONGEST_SIDE / max(target_length, source_length))
-    figure = Figure(layout="constrained")
-    FigureCanvasAgg(figure)  # no display and no global state
-    axes = figure.subplots()
-    image = axes.imshow(alignment.matrix, aspect="equal", interpolation="nearest", **_colours(alignment.matrix))
-    fonts = _fonts("".join([*alignment.source.tokens, *alignment.target.tokens, title or ""]))
-    _label_axes(axes, alignment, cell, fonts)
+        raise ValueError(f"There is nothing to draw: {rows} target and {columns} source tokens.")
+    longest = max(rows, columns)
+    cell = min(max(_SHORT_SIDE / longest, _CELL[0]), _CELL[1], _LONGEST_SIDE / longest)
+    # The axes fill the figure and have the size of their cells; saving makes room for all that stands around them.
+    figure = Figure(figsize=(columns * cell, rows * cell))
+    FigureCanvasAgg(figure)  # no display, no global state
+    axes = figure.add_axes((0, 0, 1, 1))
+    image = axes.imshow(alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix))
+    families, missing = _families_for("".join([*alignment.source.tokens, *alignment.target.tokens, title or ""]))
+    _label_cells(axes, alignment, cell, families)
     if title is not None:
-        figure.suptitle(title, family=fonts, parse_math=False)
-    ...
-    path = Path(path)
+        axes.set_title(title, family=families, parse_math=False, pad=12)
+    _add_colour_bar(figure, image, alignment.measure)
+    if missing:
+        warnings.warn(
+            f"No installed font has the characters {missing[:20]!r}: they are drawn as boxes. Install a font that has "
+            "them, such as Noto Sans CJK for Chinese, Japanese and Korean.",
+            stacklevel=2,
+        )
+    _save(figure, Path(path))
+
+
+def _colours(matrix: np.ndarray) -> dict[str, Any]:
+    highest = float(np.abs(matrix).max()) or 1.0
+    if matrix.min() < 0:
+        return {"cmap": "RdBu", "vmin": -highest, "vmax": highest}
+    return {"cmap": "Blues", "vmin": 0.0, "vmax": highest}
+
+
+def _label_cells(axes: Axes, alignment: Alignment, cell: float, families: Sequence[str]) -> None:
+    size = min(max(_POINTS_PER_CELL * cell, _FONT_SIZE[0]), _FONT_SIZE[1])
+    step = ceil(size / (_POINTS_PER_CELL * cell) - 1e-6)  # labels that stand apart, where cells are too small for all
+    # Signs of mathematics in a text ("$") are signs and not commands
+    style: dict[str, Any] = {"fontsize": size, "family": families, "parse_math": False}
+    rows, columns = alignment.matrix.shape
+    axes.set_xticks(
+        range(0, columns, step),
+        alignment.source.tokens[::step],
+        rotation=45,
+        rotation_mode="anchor",
+        ha="left",
+        va="center",
+        **style,
+    )
+    axes.set_yticks(range(0, rows, step), alignment.target.tokens[::step], **style)
+    axes.xaxis.set_ticks_position("top")
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("source")
+    axes.set_ylabel("target")
+    # Thin lines between the cells lead the eye to the labels
+    axes.set_xticks(np.arange(columns - 1) + 0.5, minor=True)
+    axes.set_yticks(np.arange(rows - 1) + 0.5, minor=True)
+    axes.grid(which="minor", color="0.9", linewidth=0.5)
+    axes.tick_params(which="minor", length=0)
+
+
+def _add_colour_bar(figure: Figure, image: Any, label: str) -> None:
+    width, height = figure.get_size_inches()
+    length = min(max(height, 2.5), 4.0)  # inches; as high as the picture, but no higher than is of use
+    place = figure.add_axes((1 + 0.3 / width, 1 - length / height, 0.15 / width, length / height))
+    figure.colorbar(image, cax=place, label=textwrap.fill(label, int(length * 14)))  # 14 letters of 10 points an inch
+
+
+def _families_for(text: str) -> tuple[list[str], str]:
+    """Chooses font families that matplotlib is to try in turn, and returns the characters that none of them has.
+
+    The default font comes first; others are looked up only for what it lacks.
+    """
+    families = list(font_manager.FontProperties().get_family())
+    missing = _lacking(font_manager.findfont(font_manager.FontProperties()), set(text))
+    if missing:
+        for entry in sorted(font_manager.fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)):
+            # The font of last resort draws boxes for everything
+            if entry.style != "normal" or str(entry.weight) not in ("400", "normal") or "Last Resort" in entry.name:
+                continue
+            left = _lacking(entry.fname, missing)
+            if len(left) < len(missing):
+                families.append(entry.name)
+                missing = left
+            if not missing:
+                break
+    return families, "".join(sorted(missing))
+
+
+def _lacking(font_file: str, characters: set[str]) -> set[str]:
+    font = font_manager.get_font(font_file)
+    return {character for character in characters if not font.get_char_index(ord(character))}
+
+
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        figure.savefig(temporary, format="png", dpi=120)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said already, once for all of them
+            figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ class TokenizedText:
     Attributes:
         text: the text as it was given.
         ids: the T token ids, special tokens such as "</s>" included.
-        tokens: the T tokens for a reader: a space is "▁", a byte of an unfinished character is "\\xe7".
+        tokens: the T tokens for a reader: a space is "␣", a byte of an unfinished character is "\\xe7".
         words: the text's words, which are what white space separates: ``text.split()``.
         word_of_token: for each token the number of its word, or None for special tokens and for white space at the
             end of the text. White space elsewhere belongs to the word that follows it.
@@ -119,6 +119,6 @@ def _readable(tokens: Iterable[str], byte_level: bool) -> list[str]:
     for token in tokens:
         if byte_level and all(character in _BYTES for character in token):
             token = bytes(_BYTES[character] for character in token).decode("utf-8", errors="backslashreplace")
-        token = token.replace(" ", "▁")
+        token = token.replace(" ", "␣")
         readable.append("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token))
     return readable

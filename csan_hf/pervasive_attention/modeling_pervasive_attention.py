@@ -137,15 +137,9 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            self._init_embedding(module)
+            init.normal_(module.weight, mean=0.0, std=self.config.init_std or self.config.target_embed_dim**-0.5)
         elif isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
-
-    def _init_embedding(self, module: nn.Embedding) -> None:
-        std = self.config.init_std or self.config.target_embed_dim**-0.5
-        init.normal_(module.weight, mean=0.0, std=std)
-        if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
-            init.zeros_(module.weight[module.padding_idx])
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Which weights are one, as the config says now: shared embeddings do not hang on `tie_word_embeddings`."""
@@ -219,7 +213,7 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim, config.pad_token_id)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim)
         self.embed_positions = _position_embedding(config, config.source_embed_dim)
         self.post_init()
 
@@ -259,7 +253,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.target_embed_dim, config.pad_token_id)
+        self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.target_embed_dim)
         self.embed_positions = _position_embedding(config, config.target_embed_dim)
         self.input_projection = JointProjection(config.target_embed_dim, config.source_embed_dim)
         self.dense_block = DenseBlock(config)
@@ -392,7 +386,7 @@ class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel):
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.source_embed_dim, config.pad_token_id)
+            self.shared = nn.Embedding(config.vocab_size, config.source_embed_dim)
         self.encoder = PervasiveAttentionEncoder(config)
         self.decoder = PervasiveAttentionDecoder(config)
         self.post_init()
@@ -627,8 +621,8 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
             input_ids: Source tokens, [B, J].
             attention_mask: [B, J], 1 = a real source token.
             decoder_input_ids: Target tokens, [B, I]; default: `labels` shifted right.
-            decoder_attention_mask: [B, I], 1 = a real target token; default: all, or, with labels, those up to the
-                last one that is not -100.
+            decoder_attention_mask: [B, I], 1 = a real target token; default: with labels, those up to the last one
+                that is not -100; in training without labels, those before the end of the sentence; else all.
             encoder_outputs: What the encoder returned for this source.
             past_key_values: Cache of earlier target rows.
             inputs_embeds: [B, J, d_s] instead of `input_ids`.
@@ -648,6 +642,9 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             if decoder_attention_mask is None:
                 decoder_attention_mask = _rows_with_labels(labels)
+        elif self.training and decoder_attention_mask is None and decoder_input_ids is not None:
+            # A Trainer that computes the loss itself keeps the labels, but padding must not enter the statistics
+            decoder_attention_mask = _rows_before_end(decoder_input_ids, self.config)
         encoder_outputs, decoder_outputs = self.model.run(
             input_ids,
             attention_mask=attention_mask,
@@ -738,6 +735,17 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
 def _rows_with_labels(labels: torch.Tensor) -> torch.Tensor:
     """[B, I], True up to the last label of each row that is not -100."""
     return labels.ne(-100).flip(1).cumsum(1).flip(1).gt(0)
+
+
+def _rows_before_end(decoder_input_ids: torch.Tensor, config: PervasiveAttentionConfig) -> torch.Tensor:
+    """[B, I], True before the first end-of-sentence token and before trailing padding; the start token counts."""
+    ends = torch.tensor(config.eos_token_id, device=decoder_input_ids.device).reshape(-1)
+    following = decoder_input_ids[:, 1:]
+    ended = torch.isin(following, ends).cumsum(1).gt(0)
+    trailing = following.ne(config.pad_token_id).flip(1).cumsum(1).flip(1).eq(0)
+    real = torch.ones_like(decoder_input_ids, dtype=torch.bool)
+    real[:, 1:] = ~(ended | trailing)
+    return real
 
 
 def _words_to_explain(

@@ -1,0 +1,166 @@
+"""scripts/align.py on files, with a tiny untrained model."""
+
+import gzip
+import io
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.analysis import align
+from csan_hf.evaluation import translate
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ["one two", "", "the number is twenty-one.", "three two one"]
+TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "drei zwei eins"]
+
+
+@pytest.fixture(scope="module")
+def model(tokenizers):
+    torch.manual_seed(1)
+    config = CsanConfig(
+        vocab_size=len(tokenizers.source),
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+    )
+    model = CsanForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    model.generation_config.max_length = 12
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(model, tokenizers, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    model.save_pretrained(path)
+    tokenizers.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    source, target = tmp_path / "in.en", tmp_path / "in.de.gz"
+    source.write_text("".join(f"{line}\n" for line in SOURCES))
+    with gzip.open(target, "wb") as file:
+        file.write("".join(f"{line}\n" for line in TARGETS).encode())
+    return str(source), str(target)
+
+
+@pytest.fixture(scope="module")
+def main():
+    return runpy.run_path(str(ROOT / "scripts" / "align.py"))["main"]
+
+
+def lines_of(alignments, **options):
+    return "".join(f"{alignment.pharaoh(**options)}\n" for alignment in alignments)
+
+
+def test_files(main, folder, files, model, tokenizers, tmp_path, capfd):
+    alignments = align(model, tokenizers, SOURCES, TARGETS)
+    arguments = [folder, "--source", files[0], "--target", files[1], "--device", "cpu", "--quiet"]
+    output, picture = tmp_path / "out", tmp_path / "picture.png"
+    assert main([*arguments, "--output", str(output), "--heat_map", str(picture), "--sentence", "3"]) == 0
+    assert output.read_text() == lines_of(alignments)
+    assert output.read_text().split("\n")[1] == ""
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert capfd.readouterr().out == ""
+    assert main([*arguments, "--output", str(output), "--threshold", "0.2", "--symmetric", "--layer", "0"]) == 0
+    expected = align(model, tokenizers, SOURCES, TARGETS, layer=0)
+    assert output.read_text() == lines_of(expected, threshold=0.2, symmetric=True)
+    assert len({lines_of(alignments), lines_of(expected), output.read_text()}) == 3, "the options make a difference"
+
+
+def test_standard_input_and_the_models_translations(folder, model, tokenizers, tmp_path):
+    arguments = [folder, "--source", "-", "--num_beams", "2", "--translations", str(tmp_path / "translations")]
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "align.py"), *arguments],
+        input="".join(f"{line}\n" for line in SOURCES).encode(),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    translations = translate(model, tokenizers, SOURCES, num_beams=2)
+    assert result.stdout.decode() == lines_of(align(model, tokenizers, SOURCES, translations))
+    assert (tmp_path / "translations").read_text().split("\n") == [*translations, ""]
+    assert "aligning" in result.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--target": "{short}"}, "has 4 lines and"),
+        ({"--target": "{short}"}, "short.de has 2: they must"),
+        ({"--source": "{none}"}, "none"),
+        ({"model": "{none}"}, "none"),
+        ({"--source": "{latin}"}, "line 1: not UTF-8"),
+        ({"--heat_map": "{none}", "--sentence": "5"}, "--sentence must be from 1 to 4, the number of pairs, got 5"),
+        ({"--heat_map": "{none}", "--sentence": "0"}, "--sentence must be from 1 to 4, the number of pairs, got 0"),
+        ({"--layer": "2"}, "layer must be from -2 to 1, got 2"),
+        ({"--batch_size": "0"}, "batch_size must be at least 1, got 0"),
+        ({"--device": "abacus"}, "device 'abacus' is unknown"),
+    ],
+)
+def test_errors_are_one_line(main, folder, files, tmp_path, capsys, changes, message):
+    (tmp_path / "short.de").write_text("eins\nzwei\n")
+    (tmp_path / "latin").write_bytes(b"\xe4\n")
+    places = {"short": tmp_path / "short.de", "none": tmp_path / "none", "latin": tmp_path / "latin"}
+    options = {"--source": files[0], "--target": files[1], "--device": "cpu"}
+    options.update({key: value.format(**places) for key, value in changes.items()})
+    name = options.pop("model", folder)
+    assert main([name, "--quiet", *(word for option in options.items() for word in option)]) == 2
+    error = capsys.readouterr().err
+    assert "error: " in error
+    assert message in error
+
+
+def test_standard_input_that_is_not_utf_8(main, folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
+    assert main([folder, "--source", "-", "--quiet"]) == 2
+    assert "utf-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--source"),
+        (["--source", "x", "--sentence", "2"], "give --heat_map too"),
+        (["--source", "x", "--threshold", "1"], "--threshold must be at least 0 and less than 1, got 1"),
+        (["--source", "x", "--target", "y", "--num_beams", "2"], "leave out --target"),
+        (["--source", "x", "--target", "y", "--translations", "z"], "leave out --target"),
+    ],
+)
+def test_options_that_do_not_fit(main, capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(["model", *arguments])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help(main, capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    for word in (
+        "MODEL",
+        "--source",
+        "--target",
+        "--output",
+        "--heat_map",
+        "--sentence",
+        "--threshold",
+        "--batch_size",
+    ):
+        assert word in text

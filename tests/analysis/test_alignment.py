@@ -1,0 +1,324 @@
+"""Word links from known matrices, and matrices from models."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
+
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+)
+from csan_hf.analysis import Alignment, TokenizedText, align
+from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import translate
+
+
+def text_of(*pieces):
+    """A text whose words consist of the pieces given: "ab", "c+d" are two words and three tokens, and "</s>"."""
+    tokens, word_of_token = [], []
+    for word, joined in enumerate(pieces):
+        for piece in joined.split("+"):
+            tokens.append(piece)
+            word_of_token.append(word)
+    words = tuple(joined.replace("+", "") for joined in pieces)
+    return TokenizedText(
+        " ".join(words), tuple(range(len(tokens) + 1)), (*tokens, "</s>"), words, (*word_of_token, None)
+    )
+
+
+def alignment_of(source, target, rows):
+    return Alignment(text_of(*source), text_of(*target), np.array(rows, dtype=np.float32))
+
+
+@pytest.fixture
+def pieces():
+    return alignment_of(
+        ["a", "b+c"],
+        ["x+y", "z"],
+        [
+            # a  b    c    </s>
+            [0.4, 0.1, 0.1, 0.4],  # x
+            [0.2, 0.3, 0.5, 0.0],  # y
+            [0.4, 0.3, 0.2, 0.1],  # z
+            [0.9, 0.0, 0.0, 0.1],  # </s>
+        ],
+    )
+
+
+def test_words_are_sums_over_source_and_means_over_target_pieces(pieces):
+    np.testing.assert_allclose(pieces.word_matrix(), [[0.3, 0.5], [0.4, 0.5]], rtol=1e-6)
+
+
+def test_each_target_word_is_linked_to_its_best_source_word(pieces):
+    # Neither a nor b alone is as much as the two pieces together, and "</s>" counts for nothing
+    assert pieces.links() == [(1, 0), (1, 1)]
+    assert pieces.pharaoh() == "1-0 1-1"
+
+
+def test_pharaoh_is_source_then_target_in_order():
+    crossed = alignment_of("abc", "xyz", [[0.1, 0.2, 0.7, 9], [0.8, 0.1, 0.1, 9], [0.6, 0.1, 0.2, 9], [9, 9, 9, 9]])
+    assert crossed.pharaoh() == "0-1 0-2 2-0"
+    assert crossed.pharaoh(symmetric=True) == "0-1 2-0"
+    assert crossed.pharaoh(threshold=0.2) == "0-1 0-2 2-0 2-2"
+
+
+def test_threshold_is_a_share_of_the_positive_values():
+    contributions = alignment_of("abcd", "xyz", [[4, 3, -5, 1, 9], [-1, -2, -3, -4, 9], [0, 0, 0, 0, 9], [0] * 5])
+    assert contributions.links(threshold=0.0) == [(0, 0), (1, 0), (3, 0)]
+    assert contributions.links(threshold=0.3) == [(0, 0), (1, 0)]
+    assert contributions.links(threshold=0.375) == [(0, 0)]  # 3 of 8 does not exceed it
+    assert contributions.links(threshold=0.5) == []
+    assert contributions.links(threshold=0.3, symmetric=True) == [(0, 0), (1, 0)]
+    # Without a threshold every target word has its link: the least negative one, the first of equals
+    assert contributions.links() == [(0, 0), (0, 1), (0, 2)]
+    assert contributions.links(symmetric=True) == [(0, 0)]
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.0, float("nan")])
+def test_threshold_out_of_range(pieces, threshold):
+    with pytest.raises(ValueError, match=r"threshold must be at least 0 and less than 1, got"):
+        pieces.links(threshold=threshold)
+
+
+def test_sentences_without_words_have_no_links():
+    assert alignment_of([], "x", [[1], [1]]).pharaoh() == ""
+    assert alignment_of("a", [], [[1, 1]]).pharaoh(threshold=0.1, symmetric=True) == ""
+    assert alignment_of([], [], [[1]]).word_matrix().shape == (0, 0)
+
+
+def test_words_without_tokens_are_never_linked():
+    source = TokenizedText("- a", (5, 1), ("a", "</s>"), ("-", "a"), (1, None))
+    alignment = Alignment(source, text_of("x"), np.array([[-2, 0], [0, 0]], dtype=np.float32))
+    assert alignment.word_matrix().tolist() == [[0, -2]]
+    assert alignment.links() == [(1, 0)]
+
+
+class KnownModel(nn.Module):
+    """Returns for target token t and source token s in head h of layer l: 1000 t + s + h + 10 l."""
+
+    def __init__(self, layers: int = 1, heads: int = 1) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(_attn_implementation="eager")
+        self.device = torch.device("cpu")
+        self.frozen = nn.Dropout().eval()
+        self.layers, self.heads = layers, heads
+        self.batches = []
+
+    def forward(self, input_ids, attention_mask, labels, output_attentions):
+        assert output_attentions
+        assert not any(module.training for module in self.modules())
+        self.batches.append(tuple(input_ids.shape))
+        # What stands in the padding must not be seen
+        labels = torch.where(labels == -100, 10**6, labels)
+        input_ids = torch.where(attention_mask == 0, 10**6, input_ids)
+        values = (
+            1000 * labels[:, None, :, None] + input_ids[:, None, None, :] + torch.arange(self.heads)[:, None, None]
+        )
+        return SimpleNamespace(cross_attentions=tuple(values.double() + 10 * layer for layer in range(self.layers)))
+
+
+SOURCES = ["one two", "", "the number is twenty-one.", "three", "two", "two three one"]
+TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "", "zwei drei", "zwei drei eins"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 100])
+def test_order_and_padding(tokenizers, batch_size):
+    model = KnownModel()
+    alignments = align(model, tokenizers, SOURCES, TARGETS, batch_size=batch_size)
+    assert [alignment.source.text for alignment in alignments] == SOURCES
+    assert [alignment.target.text for alignment in alignments] == TARGETS
+    for alignment in alignments:
+        expected = 1000 * np.array(alignment.target.ids)[:, None] + np.array(alignment.source.ids)
+        assert alignment.matrix.dtype == np.float32
+        np.testing.assert_array_equal(alignment.matrix, expected)
+    assert [size for size, _ in model.batches] == {1: [1] * 6, 2: [2] * 3, 100: [6]}[batch_size]
+    lengths = [length for _, length in model.batches]
+    assert lengths == sorted(lengths, reverse=True), "pairs of similar lengths go together"
+
+
+def test_layer_and_heads(tokenizers):
+    model = KnownModel(layers=3, heads=4)
+
+    def first(**arguments):
+        (alignment,) = align(model, tokenizers, ["one"], ["eins"], **arguments)
+        return alignment.matrix[-1, -1], alignment.measure
+
+    assert first() == (1000 + 1 + 1.5 + 20, "attention weight, decoder layer 2, mean of 4 heads")
+    assert first(layer=0) == (1000 + 1 + 1.5, "attention weight, decoder layer 0, mean of 4 heads")
+    assert first(layer=-2)[0] == first(layer=1)[0]
+    for layer in (3, -4):
+        with pytest.raises(ValueError, match=f"layer must be from -3 to 2, got {layer}"):
+            first(layer=layer)
+
+
+def test_errors(tokenizers):
+    model = KnownModel()
+    with pytest.raises(ValueError, match="2 source and 1 target sentences"):
+        align(model, tokenizers, ["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        align(model, tokenizers, [], batch_size=0)
+    with pytest.raises(ValueError, match="num_beams: nothing is generated"):
+        align(model, tokenizers, ["a"], ["b"], num_beams=2)
+    model.layers = 0
+    with pytest.raises(ValueError, match="KnownModel gives no cross_attentions"):
+        align(model, tokenizers, ["a"], ["b"])
+    assert align(model, tokenizers, [], []) == []
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_mode_is_restored_even_after_an_error(tokenizers, training):
+    model = KnownModel().train(training)
+    model.frozen.eval()
+    align(model, tokenizers, ["a"], ["b"])
+    assert (model.training, model.frozen.training) == (training, False)
+    model.layers = 0
+    with pytest.raises(ValueError, match="cross_attentions"):
+        align(model, tokenizers, ["a"], ["b"])
+    assert (model.training, model.frozen.training) == (training, False)
+
+
+def test_tokenizers_of_their_own_and_progress(tokenizers, capsys):
+    from csan_hf.data import train_tokenizer
+
+    target = train_tokenizer(["eins zwei"] * 3, 270)
+    (alignment,) = align(KnownModel(), TokenizerPair(tokenizers.source, target), ["one"], ["eins"], progress=True)
+    assert alignment.source.ids == tuple(tokenizers.source("one")["input_ids"])
+    assert alignment.target.ids == tuple(target("eins")["input_ids"])
+    assert "aligning" in capsys.readouterr().err
+
+
+def marian(vocab_size):
+    return MarianMTModel(MarianConfig(**transformer(vocab_size), activation_function="relu"))
+
+
+def transformer(vocab_size):
+    return {
+        "vocab_size": vocab_size,
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "dropout": 0.3,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+        "bos_token_id": None,
+    }
+
+
+def csan(vocab_size):
+    return CsanForConditionalGeneration(CsanConfig(**transformer(vocab_size), local_window=5, head_area=3))
+
+
+def pervasive_attention(vocab_size, aggregation="max"):
+    config = PervasiveAttentionConfig(
+        vocab_size=vocab_size,
+        source_embed_dim=8,
+        target_embed_dim=8,
+        num_layers=2,
+        growth_rate=4,
+        kernel_size=3,
+        bottleneck_factor=2,
+        aggregation=aggregation,
+    )
+    return PervasiveAttentionForConditionalGeneration(config)
+
+
+def strengthen(model, gain=4.0):
+    """Makes a random model's outputs differ from one sentence to the next."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.mul_(gain)
+    model.generation_config.max_length = 10
+    return model
+
+
+def reference(model, tokenizers, source, target, **arguments):
+    """The cross-attention of one sentence pair without padding."""
+    inputs = tokenizers.source(source, return_tensors="pt")
+    labels = tokenizers.target(text_target=target, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        outputs = model(**inputs, labels=labels, output_attentions=True, **arguments)
+    return outputs
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "blocked"])
+def test_csan(tokenizers, implementation):
+    model = strengthen(csan(len(tokenizers.source)))
+    model.set_attn_implementation(implementation)
+    alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
+    assert model.config._attn_implementation == implementation
+    assert model.training
+    model.eval().set_attn_implementation("eager")
+    for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
+        expected = reference(model, tokenizers, source, target).cross_attentions[-1][0].mean(0)
+        np.testing.assert_allclose(alignment.matrix, expected, atol=1e-5)
+        np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=1e-5)
+    assert alignments[0].measure == "attention weight, decoder layer 1, mean of 2 heads"
+    first, last = (align(model, tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0].matrix for layer in (0, -1))
+    assert not np.allclose(first, last, atol=1e-3)
+
+
+def test_attention_implementation_is_restored_after_an_error(tokenizers):
+    model = csan(len(tokenizers.source))
+    with pytest.raises(ValueError, match="layer must be"):
+        align(model, tokenizers, ["one"], ["eins"], layer=7)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max_attention"])
+def test_pervasive_attention(tokenizers, aggregation):
+    model = strengthen(pervasive_attention(len(tokenizers.source), aggregation), gain=1.5)
+    implementation = model.config._attn_implementation
+    alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
+    assert model.config._attn_implementation == implementation
+    assert model.training
+    model.eval()
+    for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
+        outputs = reference(model, tokenizers, source, target)
+        np.testing.assert_allclose(alignment.matrix, outputs.cross_attentions[0][0, 0], rtol=1e-4, atol=1e-4)
+        total = alignment.matrix.sum(1)
+        if aggregation == "attention":
+            np.testing.assert_allclose(total, 1, atol=1e-5)
+            continue
+        # Equation 6: the contributions and the bias are the logit of the target token
+        ids = torch.tensor(alignment.target.ids)
+        with torch.no_grad():
+            bias = model.lm_head.bias + model.lm_head.weight @ model.model.decoder.output_projection.bias
+        logits = outputs.logits[0].gather(1, ids[:, None])[:, 0]
+        np.testing.assert_allclose(total + bias[ids].numpy(), logits, rtol=1e-3, atol=1e-3)
+    label = "attention weight ρ" if aggregation == "attention" else "contribution to the target token's logit"
+    assert {alignment.measure for alignment in alignments} == {label}
+    with pytest.raises(ValueError, match="layer must be from -1 to 0, got 1"):
+        align(model, tokenizers, ["one"], ["eins"], layer=1)
+
+
+@pytest.mark.parametrize("family", [csan, marian, pervasive_attention])
+def test_the_models_own_translations(tokenizers, family):
+    model = strengthen(family(len(tokenizers.source)))
+    expected = translate(model, tokenizers, SOURCES, num_beams=2)
+    assert len(set(expected)) > 1, "the test wants different translations"
+    alignments = align(model, tokenizers, SOURCES, num_beams=2)
+    assert [alignment.target.text for alignment in alignments] == expected
+    assert alignments[1].target.text == ""
+    again = align(model, tokenizers, SOURCES, expected)
+    for alignment, other in zip(alignments, again, strict=True):
+        np.testing.assert_array_equal(alignment.matrix, other.matrix)
+
+
+def test_bfloat16(tokenizers):
+    model = csan(len(tokenizers.source)).to(torch.bfloat16)
+    (alignment,) = align(model, tokenizers, ["one two"], ["eins zwei"])
+    assert alignment.matrix.dtype == np.float32
+    np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=2e-2)

@@ -1,0 +1,155 @@
+"""The picture of an alignment."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from csan_hf.analysis import Alignment, TokenizedText, draw_heat_map, heat_map
+
+
+def text_of(tokens):
+    return TokenizedText(" ".join(tokens), tuple(range(len(tokens))), tuple(tokens), tuple(tokens), tuple(tokens))
+
+
+def alignment_of(source, target, matrix=None, measure="weight"):
+    if matrix is None:
+        matrix = np.random.default_rng(0).random((len(target), len(source)))
+    return Alignment(text_of(source), text_of(target), np.asarray(matrix, dtype=np.float32), measure)
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draws and returns the figure instead of a file."""
+
+    def draw(alignment, **arguments) -> Figure:
+        figures = []
+        with monkeypatch.context() as patch:
+            patch.setattr(heat_map, "_save", lambda figure, path: figures.append(figure))
+            draw_heat_map(alignment, tmp_path / "unused.png", **arguments)
+        FigureCanvasAgg(figures[0]).draw()
+        return figures[0]
+
+    return draw
+
+
+def test_rows_are_target_tokens_from_top_to_bottom(drawn):
+    matrix = [[0.1, 0.9, 0.2], [0.3, 0.4, 0.5]]
+    figure = drawn(alignment_of("abc", "xy", matrix, "some measure"), title="Pair 7")
+    axes, colour_bar = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
+    heights = [label.get_window_extent().y0 for label in axes.get_yticklabels()]
+    assert heights[0] > heights[1]
+    assert axes.transData.transform((0, 0))[1] > axes.transData.transform((0, 1))[1]
+    np.testing.assert_allclose(axes.images[0].get_array(), matrix, rtol=1e-6)
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("source", "target", "Pair 7")
+    assert colour_bar.get_ylabel() == "some measure"
+
+
+def test_colours_are_white_at_zero(drawn):
+    def colours(matrix):
+        image = drawn(alignment_of("ab", "x", matrix)).axes[0].images[0]
+        return image.get_clim(), [image.cmap(image.norm(value)) for value in (0, *matrix[0])]
+
+    limits, (zero, low, high) = colours([[0.25, 0.5]])
+    assert limits == (0, 0.5)
+    assert min(zero[:3]) > 0.95
+    assert sum(low[:3]) > sum(high[:3])
+    limits, (zero, negative, positive) = colours([[-3, 1]])
+    assert limits == (-3, 3)
+    assert min(zero[:3]) > 0.95
+    assert negative[0] > negative[2]  # red
+    assert positive[0] < positive[2]  # blue
+    assert colours([[0, 0]])[0] == (0, 1)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (60, 60), (12, 60), (60, 3), (170, 20)])
+def test_labels_stand_apart(drawn, rows, columns):
+    figure = drawn(alignment_of([f"s{n}" for n in range(columns)], [f"t{n}" for n in range(rows)]))
+    axes = figure.axes[0]
+    for labels, length, count in (
+        (axes.get_yticklabels(), figure.get_size_inches()[1], rows),
+        (axes.get_xticklabels(), figure.get_size_inches()[0], columns),
+    ):
+        assert len(labels) == count
+        assert {label.get_fontsize() for label in labels} == {10}
+        assert length / count >= 10 * 1.2 / 72 * 2**0.5, "lines at 45 degrees overlap"
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert all(lower.y1 <= upper.y0 for upper, lower in itertools.pairwise(boxes))
+
+
+def test_endless_sentences_still_make_a_picture(tmp_path):
+    draw_heat_map(alignment_of(["s"] * 1000, ["t"] * 4), tmp_path / "long.png")
+    height, width, _ = imread(tmp_path / "long.png").shape
+    assert 6000 <= width < 7000
+    assert height < 1000
+
+
+def test_labels_are_left_out_where_there_is_no_room(drawn):
+    axes = drawn(alignment_of([f"s{n}" for n in range(1000)], "t")).axes[0]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert 100 < len(labels) < 1000
+    step = int(labels[1][1:])
+    assert labels == [f"s{n}" for n in range(0, 1000, step)]
+    assert axes.get_xticks().tolist() == list(range(0, 1000, step))
+
+
+def test_dollars_are_no_mathematics(drawn):
+    texts = ["$", "$\\frac{$", "$a$", "\\x", "a_b^c"]
+    figure = drawn(alignment_of(texts, texts), title="$\\sum{$")
+    assert figure.axes[0].get_title() == "$\\sum{$"
+    assert not figure.axes[0].get_xticklabels()[1].get_parse_math()
+
+
+@pytest.fixture
+def own_fonts(monkeypatch):
+    """Only the fonts that matplotlib brings along."""
+    fonts = [entry for entry in font_manager.fontManager.ttflist if "mpl-data" in entry.fname]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+
+
+@pytest.mark.usefixtures("own_fonts")
+def test_one_warning_for_all_missing_characters(tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        draw_heat_map(alignment_of(["犬", "が", "走る", "。"], ["the", "dog", "runs"]), tmp_path / "a.png")
+    (warning,) = caught
+    assert "'。がる犬走'" in str(warning.message)
+    assert warning.filename == __file__
+    assert (tmp_path / "a.png").exists()
+
+
+@pytest.mark.usefixtures("own_fonts")
+def test_characters_that_another_font_has(drawn):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = drawn(alignment_of(["Ⓐ", "ü"], ["␣the", "ß", "</s>", "ж"]))
+    assert "STIXGeneral" in figure.axes[0].get_xticklabels()[0].get_fontfamily()
+
+
+def test_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "a.png"
+    draw_heat_map(alignment_of("abc", "xy"), path)
+    assert imread(path).ndim == 3
+    before = path.read_bytes()
+
+    def fail(self, file, **arguments):
+        file.write_bytes(b"half a picture")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="disk full"):
+        draw_heat_map(alignment_of("a", "x"), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["a.png"]
+
+
+def test_nothing_to_draw(tmp_path):
+    with pytest.raises(ValueError, match="0 target and 2 source tokens"):
+        draw_heat_map(alignment_of("ab", ""), tmp_path / "a.png")

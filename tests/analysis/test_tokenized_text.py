@@ -1,0 +1,95 @@
+"""Tokens for a reader, and the word that each token belongs to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from csan_hf.analysis.tokenized_text import tokenize_texts, words_of_spans
+from csan_hf.data import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(["the number is twenty-one.", "犬が走る。"] * 3, 330)
+
+
+def words_and_tokens(tokenizer, text):
+    """Returns {word: its tokens} and the tokens of no word."""
+    (result,) = tokenize_texts(tokenizer, [text])
+    groups = {number: [] for number in range(len(result.words))}
+    rest = []
+    for token, word in zip(result.tokens, result.word_of_token, strict=True):
+        (rest if word is None else groups[word]).append(token)
+    return [(result.words[number], tokens) for number, tokens in groups.items()], rest
+
+
+def test_pieces_and_punctuation_belong_to_their_word(tokenizer):
+    words, rest = words_and_tokens(tokenizer, "the number, twenty-one.")
+    assert words == [
+        ("the", ["␣the"]),
+        ("number,", ["␣number", ","]),
+        ("twenty-one.", ["␣twenty", "-", "one", "."]),
+    ]
+    assert rest == ["</s>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("   ", []),
+        ("  the  is ", [("the", ["␣", "␣", "␣the"]), ("is", ["␣", "␣is"])]),
+        ("ﬁ is", [("ﬁ", ["␣", "f", "i"]), ("is", ["␣is"])]),  # one character that becomes two
+        ("e\u0301 is", [("e\u0301", ["␣", "\\xc3", "\\xa9"]), ("is", ["␣is"])]),  # two that become one
+        ("５ is", [("５", ["␣", "5"]), ("is", ["␣is"])]),
+        ("the\u3000is", [("the", ["␣the"]), ("is", ["␣is"])]),  # white space of other kinds
+        ("the\u00a0\tis", [("the", ["␣the"]), ("is", ["␣", "\\t", "is"])]),
+        ("</s> is", [("</s>", ["␣", "<", "/", "s", ">"]), ("is", ["␣is"])]),  # typed, hence no special token
+        ("犬が走る。 is", [("犬が走る。", ["␣犬が走る", "。"]), ("is", ["␣is"])]),
+    ],
+)
+def test_white_space_and_normalisation(tokenizer, text, expected):
+    assert words_and_tokens(tokenizer, text)[0] == expected
+
+
+@given(st.text(alphabet=st.sampled_from("ab1 \t\u3000é\u0301ﬁ½走🙂¨.$"), max_size=12))
+def test_every_word_has_tokens_in_order(tokenizer, text):
+    (result,) = tokenize_texts(tokenizer, [text])
+    assert result.words == tuple(text.split())
+    numbers = [word for word in result.word_of_token if word is not None]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(len(result.words)))
+    assert result.word_of_token[-1] is None
+    assert result.tokens[-1] == "</s>"
+    assert len(result.tokens) == len(result.ids) == len(result.word_of_token)
+    assert result.ids == tuple(tokenizer(text)["input_ids"])
+
+
+def test_empty_spans_belong_to_the_word_at_their_place():
+    text = "ab  cd "
+    words = [(0, 2), (4, 6)]
+    spans = [(0, 0), (0, 1), (1, 1), (2, 2), (2, 4), (4, 4), (3, 5), (6, 6), (0, 0)]
+    found = words_of_spans(text, words, spans, [0] * 8 + [1])
+    assert found == [0, 0, 0, 1, 1, 1, 1, None, None]
+
+
+def test_other_tokenizers_show_their_own_tokens():
+    plain = Tokenizer(models.WordLevel({"<unk>": 0, "▁a": 1, "éĠ": 2}, unk_token="<unk>"))
+    plain.normalizer = normalizers.Replace("x", "")
+    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<unk>")
+    (result,) = tokenize_texts(tokenizer, ["▁a x éĠ b"])
+    assert result.tokens == ("▁a", "éĠ", "<unk>")
+    assert result.words == ("▁a", "x", "éĠ", "b")
+    assert result.word_of_token == (0, 2, 3)  # the second word has no token
+    assert tokenize_texts(tokenizer, []) == []
+
+
+def test_a_slow_tokenizer_is_refused(tokenizer):
+    class SlowTokenizer:
+        is_fast = False
+
+    with pytest.raises(ValueError, match=r"SlowTokenizer.*need a fast tokenizer"):
+        tokenize_texts(SlowTokenizer(), ["a"])

@@ -1,0 +1,455 @@
+import pickle
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForSeq2SeqLM
+
+from csan_hf import PervasiveAttentionForConditionalGeneration
+from csan_hf.hub import convert_attn2d
+
+BLOCK, TRANSITION = "net.features.denseblock1.denselayer", "net.features.transition1"
+FIRST, LIN = "net.features.initial_transiton", "aggregator.lin"
+SIZES = {"source": 31, "target": 27, "d_s": 6, "d_t": 12, "layers": 3, "growth": 4, "factor": 4, "kernel": 5}
+SHARED = {"source": 27, "d_s": 12, "shared": True}
+VARIANTS = {
+    "max": {},
+    "gated": {"gated": True},
+    "k 1": {"kernel": 1},
+    "k 3": {"kernel": 3},
+    "k 7": {"kernel": 7},
+    "one layer": {"layers": 1},
+    "one gated layer": {"layers": 1, "gated": True},
+    "bottleneck 2": {"factor": 2},
+    "untied": {"tied": False},
+    "shared": SHARED,
+    "shared untied": {**SHARED, "tied": False},
+    "positions": {"positions": (20, 20)},
+    "uneven positions": {"positions": (16, 12)},
+    "shared positions": {**SHARED, "positions": (20, 20)},
+    "DataParallel": {"prefix": "module."},
+    "masks": {"masks": True},
+    "no counters": {"counters": False},
+    "average": {"average": True},
+    "gated average": {"gated": True, "average": True},
+}
+
+
+def build_state_dict(
+    *,
+    gated=False,
+    tied=True,
+    shared=False,
+    positions=None,
+    prefix="",
+    masks=False,
+    counters=True,
+    dtype=torch.float64,
+    **sizes,
+):
+    """A random state dict with the names of the 2018 code; every normalisation has its own statistics."""
+    size = {**SIZES, **sizes}
+    width, k, growth = size["d_s"] + size["d_t"], size["kernel"], size["growth"]
+    inner, channels = size["factor"] * growth, width // 2
+    weights = {}
+
+    def random(name, *shape, scale=1.0):
+        weights[name] = scale * torch.randn(shape, dtype=dtype)
+
+    def norm(name, channels):
+        random(f"{name}.weight", channels)
+        random(f"{name}.bias", channels, scale=0.5)
+        random(f"{name}.running_mean", channels)
+        weights[f"{name}.running_var"] = 0.2 + torch.rand(channels, dtype=dtype)
+        if counters:
+            weights[f"{name}.num_batches_tracked"] = torch.tensor(17)
+
+    def convolution(name, out, *shape):
+        random(name, out, *shape, scale=(2 / torch.Size(shape).numel()) ** 0.5)
+
+    random("src_embedding.label_embedding.weight", size["source"], size["d_s"], scale=0.3)
+    random("trg_embedding.label_embedding.weight", size["target"], size["d_t"], scale=0.3)
+    if shared:
+        weights["src_embedding.label_embedding.weight"] = weights["trg_embedding.label_embedding.weight"].clone()
+    for side, rows, d in zip(("src", "trg"), positions or (), (size["d_s"], size["d_t"]), strict=False):
+        random(f"{side}_embedding.pos_embedding.weight", rows, d)
+    convolution(f"{FIRST}.weight", channels, width, 1, 1)
+    random(f"{FIRST}.bias", channels)
+    for number in range(1, size["layers"] + 1):
+        layer = f"{BLOCK}{number}"
+        norm(f"{layer}.norm1", channels)
+        convolution(f"{layer}.conv1.weight", inner, channels, 1, 1)
+        norm(f"{layer}.norm2", inner)
+        convolution(f"{layer}.conv2.weight", growth * (1 + gated), inner, k, k)
+        if masks:
+            weights[f"{layer}.conv2.mask"] = torch.ones_like(weights[f"{layer}.conv2.weight"])
+            weights[f"{layer}.conv2.mask"][:, :, k // 2 + 1 :] = 0
+        channels += growth
+    norm(f"{TRANSITION}.norm", channels)
+    convolution(f"{TRANSITION}.conv.weight", channels // 2, channels, 1, 1)
+    norm("net.features.norm_last", channels // 2)
+    if tied:
+        convolution(f"{LIN}.weight", size["d_t"], channels // 2)
+        random(f"{LIN}.bias", size["d_t"])
+        weights["prediction.weight"] = weights["trg_embedding.label_embedding.weight"].clone()
+    else:
+        convolution("prediction.weight", size["target"], channels // 2)
+    random("prediction.bias", size["target"])
+    return {prefix + name: weight for name, weight in weights.items()}
+
+
+def reference_logits(weights, source, target, *, gated=False, average=False):
+    """What such a state dict means, for sentences without padding: source [B, J], target [B, I] -> [B, I, V]."""
+    weights = {name.removeprefix("module."): weight for name, weight in weights.items()}
+
+    def embed(side, tokens, first):
+        embeddings = weights[f"{side}_embedding.label_embedding.weight"][tokens]
+        table = weights.get(f"{side}_embedding.pos_embedding.weight")
+        if table is None:
+            return embeddings
+        return 0.5**0.5 * (embeddings + table[first : first + tokens.shape[1]])
+
+    def norm_relu(x, name):
+        names = ("running_mean", "running_var", "weight", "bias")
+        return F.batch_norm(x, *(weights[f"{name}.{part}"] for part in names), training=False, eps=1e-5).relu()
+
+    x, y = embed("src", source, 1), embed("trg", target, 0)
+    shape = target.shape[1], source.shape[1]
+    columns = x.transpose(1, 2).unsqueeze(2).expand(-1, -1, *shape)
+    rows = y.transpose(1, 2).unsqueeze(3).expand(-1, -1, *shape)
+    grid = F.conv2d(torch.cat([columns, rows], dim=1), weights[f"{FIRST}.weight"], weights[f"{FIRST}.bias"])
+    number = 1
+    while f"{BLOCK}{number}.conv1.weight" in weights:
+        layer = f"{BLOCK}{number}"
+        new = F.conv2d(norm_relu(grid, f"{layer}.norm1"), weights[f"{layer}.conv1.weight"])
+        kernel = weights[f"{layer}.conv2.weight"]
+        past = torch.arange(kernel.shape[2]).view(-1, 1) <= kernel.shape[2] // 2
+        new = F.conv2d(norm_relu(new, f"{layer}.norm2"), kernel * past, padding=kernel.shape[2] // 2)
+        if gated:
+            gate, value = new.chunk(2, dim=1)
+            new = gate.sigmoid() * value
+        grid = torch.cat([grid, new], dim=1)
+        number += 1
+    grid = F.conv2d(norm_relu(grid, f"{TRANSITION}.norm"), weights[f"{TRANSITION}.conv.weight"])
+    grid = norm_relu(grid, "net.features.norm_last").permute(0, 2, 3, 1)
+    features = grid.sum(dim=2) / source.shape[1] ** 0.5 if average else grid.amax(dim=2)
+    if f"{LIN}.weight" in weights:
+        features = F.linear(features, weights[f"{LIN}.weight"], weights[f"{LIN}.bias"])
+    return F.linear(features, weights["prediction.weight"], weights["prediction.bias"])
+
+
+def sentences(source_length=9, target_length=6):
+    source = torch.randint(1, 27, (3, source_length))
+    target = torch.randint(1, 27, (3, target_length))
+    target[:, 0] = 3
+    return source, target
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["float64", "float32"]
+)
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_computes_what_the_state_dict_means(variant, dtype, tolerance, tmp_path):
+    kind = {name: variant.get(name, False) for name in ("gated", "average")}
+    weights = build_state_dict(dtype=dtype, **{name: value for name, value in variant.items() if name != "average"})
+    model = convert_attn2d(weights, aggregation="truncated-mean" if kind["average"] else "max")
+    assert model.dtype == dtype
+    assert not model.training
+    source, target = sentences()
+    expected = reference_logits(weights, source, target, **kind)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(
+        model(source, decoder_input_ids=target).logits.detach(), expected, atol=tolerance, rtol=tolerance
+    )
+    with torch.no_grad():  # which takes another path
+        actual = model(source, decoder_input_ids=target).logits
+        torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+        model.save_pretrained(tmp_path)
+        again = PervasiveAttentionForConditionalGeneration.from_pretrained(tmp_path)
+        torch.testing.assert_close(again(source, decoder_input_ids=target).logits, actual, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("mode", ["truncated-max", "truncated-mean"])
+def test_padded_sentences_as_if_alone(mode):
+    weights = build_state_dict()
+    model = convert_attn2d(weights, aggregation=mode)
+    source, target = sentences()
+    lengths = torch.tensor([9, 4, 1])
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    with torch.no_grad():
+        logits = model(source * mask, attention_mask=mask, decoder_input_ids=target).logits
+    for i, length in enumerate(lengths.tolist()):
+        alone = reference_logits(
+            weights, source[i : i + 1, :length], target[i : i + 1], average=mode == "truncated-mean"
+        )
+        torch.testing.assert_close(logits[i : i + 1], alone, atol=1e-10, rtol=1e-10)
+
+
+def test_greedy_generation_follows_the_reference():
+    weights = build_state_dict(positions=(20, 20))
+    source, target = sentences()
+    # No word is likelier than others everywhere, and padding never likely
+    weights["prediction.bias"] -= reference_logits(weights, source, target).mean(dim=(0, 1))
+    weights["prediction.bias"][0] = -100.0
+    generated = convert_attn2d(weights).generate(source, max_new_tokens=12)
+    assert len(generated.unique()) > 6
+    for tokens, expected_for in zip(generated, source, strict=True):
+        expected = [3]
+        while len(expected) < 13 and (len(expected) == 1 or expected[-1] != 2):
+            logits = reference_logits(weights, expected_for[None], torch.tensor([expected]))
+            expected.append(logits[0, -1].argmax().item())
+        padding = [0] * (len(tokens) - len(expected))
+        assert tokens.tolist() == expected + padding
+
+
+def test_config_follows_from_the_shapes():
+    config = convert_attn2d(build_state_dict(gated=True, positions=(16, 12))).config
+    expected = {
+        "vocab_size": 31,
+        "decoder_vocab_size": 27,
+        "share_encoder_decoder_embeddings": False,
+        "tie_word_embeddings": True,
+        "source_embed_dim": 6,
+        "target_embed_dim": 12,
+        "num_layers": 3,
+        "growth_rate": 4,
+        "kernel_size": 5,
+        "bottleneck_factor": 4,
+        "gated": True,
+        "aggregation": "max",
+        "dropout": 0.2,
+        "embedding_dropout": 0.2,
+        "position_embeddings": "learned",
+        "max_position_embeddings": 12,
+        "pad_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 3,
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert convert_attn2d(build_state_dict(positions=(12, 12))).config.max_position_embeddings == 11
+    assert convert_attn2d(build_state_dict(**SHARED)).config.share_encoder_decoder_embeddings
+    assert not convert_attn2d(build_state_dict(tied=False)).config.tie_word_embeddings
+
+
+def test_tokens_and_overrides_are_taken_over():
+    model = convert_attn2d(
+        build_state_dict(), pad_token_id=5, eos_token_id=6, decoder_start_token_id=7, dropout=0.1, use_cache=False
+    )
+    assert (model.config.dropout, model.config.use_cache) == (0.1, False)
+    for config in (model.config, model.generation_config):
+        assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (5, 6, 7)
+
+
+def test_a_row_without_position_is_refused_as_in_2018():
+    model = convert_attn2d(build_state_dict(positions=(9, 20)))
+    with pytest.raises(ValueError, match="max_position_embeddings=8"):
+        model(*sentences())
+
+
+def test_equal_statistics_leave_the_affine_maps_alone():
+    weights = build_state_dict()
+    readers = [*(f"{BLOCK}{number}.norm1" for number in (1, 2, 3)), f"{TRANSITION}.norm"]
+    for name in ("running_mean", "running_var"):
+        for reader in readers:
+            channels = len(weights[f"{reader}.{name}"])
+            weights[f"{reader}.{name}"] = weights[f"{readers[-1]}.{name}"][:channels].clone()
+    block = convert_attn2d(weights).model.decoder.dense_block
+    torch.testing.assert_close(block.running_var, weights[f"{readers[-1]}.running_var"], atol=0, rtol=0)
+    assert block.num_batches_tracked == 17
+    for reader, norm in zip(readers, [*(layer.norm1 for layer in block.layers), block.transition.norm], strict=True):
+        torch.testing.assert_close(norm.weight.detach(), weights[f"{reader}.weight"], atol=1e-14, rtol=1e-14)
+        torch.testing.assert_close(norm.bias.detach(), weights[f"{reader}.bias"], atol=1e-14, rtol=1e-14)
+
+
+def test_converted_model_trains_and_leaves_the_state_dict_alone():
+    weights = build_state_dict(dtype=torch.float32)
+    before = {name: weight.clone() for name, weight in weights.items()}
+    model = convert_attn2d(weights, dropout=0.0, embedding_dropout=0.0).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    source, labels = sentences()
+    losses = []
+    for _ in range(5):
+        loss = model(source, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(torch.equal(weight, before[name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "as in 2018"])
+def test_files(zipped, tmp_path):
+    weights = build_state_dict(masks=True)
+    path = tmp_path / "model-best.pth"
+    torch.save(weights, path, _use_new_zipfile_serialization=zipped)
+    source, target = sentences()
+    for given in (path, str(path)):
+        actual = convert_attn2d(given)(source, decoder_input_ids=target).logits.detach()
+        torch.testing.assert_close(actual, reference_logits(weights, source, target), atol=1e-10, rtol=1e-10)
+
+
+class Surprise:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('code was run')",)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "model.pth"
+    with pytest.raises(FileNotFoundError):
+        convert_attn2d(path)
+    torch.save({"weight": Surprise()}, path)
+    with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
+        convert_attn2d(path)
+    for content in (b"", b"no pickle", pickle.dumps({"epoch": 3, "loss": Surprise()}, protocol=2)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
+            convert_attn2d(path)
+    torch.save({"state": {0: torch.ones(2)}, "param_groups": [{"lr": 0.1}]}, path)
+    with pytest.raises(ValueError, match=r"model\.pth is not a state dict of tensors \(state, param_groups\)"):
+        convert_attn2d(path)
+    with pytest.raises(ValueError, match="got int"):
+        convert_attn2d(3)
+    with pytest.raises(ValueError, match="empty"):
+        convert_attn2d({})
+    with pytest.raises(ValueError, match=r"no state dict of the 2018 convs2s2D.*fc1\.weight"):
+        convert_attn2d({"fc1.weight": torch.ones(2, 2)})
+
+
+def ones(*shape):
+    return torch.ones(shape, dtype=torch.float64)
+
+
+ADDED = {
+    "max attention": ("aggregator.project.attend.weight", "max-attention.*length.*no weights make up for it"),
+    "deep max attention": ("aggregator.project.pre_attend.weight", "max-attention2"),
+    "weight norm": (f"{BLOCK}1.conv2.weight_g", r"weight normalisation.*weight_norm 0"),
+    "two blocks": ("net.features.denseblock2.denselayer1.conv1.weight", "several dense blocks"),
+    "second transition": ("net.features.transition2.conv.weight", "several dense blocks"),
+    "conv1 bias": (f"{BLOCK}2.conv1.bias", r"biases.*bias 0"),
+    "conv2 bias": (f"{BLOCK}2.conv2.bias", r"biases.*bias 0"),
+    "transition bias": (f"{TRANSITION}.conv.bias", r"biases.*bias 0"),
+    "lengths": ("trg_embedding.length_embedding.weight", r"embedded lengths.*encode_length 0"),
+    "convolutional embedding": ("src_embedding.conv.conv0.weight", r"convolutional embeddings.*type lookup"),
+    "one-sided positions": ("trg_embedding.pos_embedding.weight", "one side only"),
+    "unknown": ("net.features.denseblock1.denselayer1.extra.weight", "unknown"),
+}
+REMOVED = {
+    "not halved": (FIRST, r"half_inputs 1.*initial_transiton\.weight"),
+    "transition without norm": (f"{TRANSITION}.norm", r"transition without normalisation.*use_st 0"),
+    "layers without norm": (f"{BLOCK}1.norm1", r"without batch norm.*norm batch"),
+    "one statistic": (f"{BLOCK}2.norm1.running_var", "missing"),
+    "a layer": (f"{BLOCK}2", rf"missing: .*{BLOCK}2"),
+    "first kernel": (f"{BLOCK}1.conv2", "missing"),
+    "embedding": ("trg_embedding", "missing"),
+    "bias of the prediction": ("prediction.bias", "missing"),
+    "weight of the prediction": ("prediction.weight", "missing"),
+    "linear map": (LIN, r"of another shape: prediction\.weight \(27, 12\), not \(27, 10\)"),
+}
+
+
+@pytest.mark.parametrize(("name", "message"), ADDED.values(), ids=ADDED.keys())
+def test_what_2018_could_add_is_refused_by_name(name, message):
+    with pytest.raises(ValueError, match=message) as error:
+        convert_attn2d({**build_state_dict(prefix="module."), f"module.{name}": ones(5, 10)})
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(("prefix", "message"), REMOVED.values(), ids=REMOVED.keys())
+def test_what_2018_could_leave_out_is_refused_by_name(prefix, message):
+    weights = {name: w for name, w in build_state_dict().items() if not name.startswith(prefix)}
+    with pytest.raises(ValueError, match=message) as error:
+        convert_attn2d(weights)
+    assert prefix in str(error.value) or prefix == LIN
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        (f"{BLOCK}2.conv1.weight", (16, 13), r"\(16, 13\), not \(16, 13, 1, 1\)"),
+        (f"{BLOCK}2.conv2.weight", (4, 16, 3, 3), r"\(4, 16, 3, 3\), not \(4, 16, 5, 5\)"),
+        (f"{BLOCK}1.conv2.weight", (4, 16, 3, 5), r"\(4, 16, 3, 5\), not \(4, 16, 5, 5\)"),
+        (f"{BLOCK}1.conv2.weight", (5, 16, 5, 5), "one growth rate"),
+        (f"{BLOCK}1.conv2.weight", (4, 16), "must have 4 dimensions"),
+        (f"{BLOCK}1.norm1.weight", (8,), r"\(8,\), not \(9,\)"),
+        (f"{TRANSITION}.norm.weight", (22,), "one growth rate"),
+        (f"{TRANSITION}.norm.weight", (8,), "one growth rate"),
+        ("src_embedding.label_embedding.weight", (31,), "must have 2 dimensions"),
+        ("prediction.bias", (26,), r"\(26,\), not \(27,\)"),
+    ],
+)
+def test_other_shapes_are_refused_by_name(name, shape, message):
+    with pytest.raises(ValueError, match=message) as error:
+        convert_attn2d({**build_state_dict(), name: ones(*shape)})
+    assert name in str(error.value)
+
+
+def test_other_values_are_refused():
+    weights = build_state_dict(masks=True)
+    weights[f"{BLOCK}2.conv2.mask"][:, :, 2, 3:] = 0
+    with pytest.raises(ValueError, match=rf"{BLOCK}2\.conv2\.mask"):
+        convert_attn2d(weights)
+    weights = build_state_dict()
+    weights["prediction.weight"] += 1
+    with pytest.raises(ValueError, match=r"aggregator\.lin .*prediction\.weight must equal trg_embedding"):
+        convert_attn2d(weights)
+    with pytest.raises(ValueError, match=r"pad_token_id=1.*pos_embedding"):
+        convert_attn2d(build_state_dict(positions=(20, 20)), pad_token_id=1)
+    with pytest.raises(ValueError, match="kernel_size"):
+        convert_attn2d(build_state_dict(kernel=4))
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "message"),
+    [
+        ("mean", r"depends on the sentence's length.*'truncated-mean'"),
+        ("max-attention", r"\|s\|.*depends on the sentence's length"),
+        ("max-attention2", r"\|s\|.*depends on the sentence's length"),
+        ("attention", r"\|s\|.*depends on the sentence's length"),
+        ("max_attention", r"\|s\|.*depends on the sentence's length"),
+        ("median", "no such mode.*Supported: 'max'"),
+    ],
+)
+def test_other_aggregations_are_refused(aggregation, message):
+    with pytest.raises(ValueError, match=message):
+        convert_attn2d(build_state_dict(), aggregation=aggregation)
+
+
+def test_wrong_overrides_are_refused():
+    with pytest.raises(ValueError, match=r"'droput'.*'dropout'"):
+        convert_attn2d(build_state_dict(), droput=0.1)
+    with pytest.raises(ValueError, match="'num_layers' follows from the checkpoint"):
+        convert_attn2d(build_state_dict(), num_layers=2)
+    with pytest.raises(ValueError, match="dropout"):
+        convert_attn2d(build_state_dict(), dropout=1.5)
+
+
+def run_script(monkeypatch, *arguments):
+    script = Path(__file__).parents[2] / "scripts" / "convert_attn2d.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def test_script(tmp_path, monkeypatch, capsys):
+    weights = build_state_dict()
+    torch.save(weights, tmp_path / "model.pth")
+    run_script(monkeypatch, tmp_path / "model.pth", tmp_path / "out", "--aggregation", "truncated-mean")
+    assert "parameters" in capsys.readouterr().out
+    assert {"modeling_pervasive_attention.py", "translation.py"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    source, target = sentences()
+    expected = reference_logits(weights, source, target, average=True)
+    torch.testing.assert_close(
+        model(source, decoder_input_ids=target).logits.detach(), expected, atol=1e-10, rtol=1e-10
+    )
+
+
+def test_script_says_what_is_wrong(tmp_path, monkeypatch):
+    torch.save(build_state_dict(), tmp_path / "model.pth")
+    with pytest.raises(SystemExit, match="max-attention"):
+        run_script(monkeypatch, tmp_path / "model.pth", tmp_path / "out", "--aggregation", "max-attention")
+    with pytest.raises(SystemExit, match=r"none\.pth"):
+        run_script(monkeypatch, tmp_path / "none.pth", tmp_path / "out")

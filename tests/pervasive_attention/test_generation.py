@@ -1,0 +1,264 @@
+"""Generation with the cache of grid rows equals generation without it, and a step equals the full forward."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+from reference.tiny_pervasive_attention import AGGREGATIONS, padded_sources, padded_targets, tiny_model
+from torch import Tensor
+
+LENGTHS = (6, 3, 5)
+STEPS = 14  # kernels reach up to four rows back in two layers: the cache rolls many times
+LONG = 64  # tokens of a generated sentence
+TOLERANCE = 1e-5
+# Left alone, a tiny model repeats a few words for ever; 31 words have enough pairs for a long sentence without.
+VARIED = {"no_repeat_ngram_size": 2, "max_new_tokens": LONG, "min_new_tokens": LONG - 2}
+WORDS = 31
+
+
+def _models() -> dict[str, dict]:
+    models = {
+        f"{aggregation}, k={kernel_size}": {"aggregation": aggregation, "kernel_size": kernel_size}
+        for aggregation in AGGREGATIONS
+        for kernel_size in (1, 3, 5)
+    }
+    models["gated"] = {"gated": True, "kernel_size": 3}
+    models["gated, untied, k=7"] = {"gated": True, "kernel_size": 7, "num_layers": 3, "tie_word_embeddings": False}
+    models["learned positions"] = {"position_embeddings": "learned", "kernel_size": 3}
+    models["sinusoidal positions"] = {"position_embeddings": "sinusoidal", "kernel_size": 3}
+    return models
+
+
+MODELS = _models()
+every_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+
+
+def cached_steps(model, sources: dict, targets: dict, chunks: list[int], cache=None, start: int = 0):
+    """Logits [B, T, V] and cross_attentions [B, 1, T, J], a chunk of target rows at a time, and the last cache.
+
+    The decoder's mask, if targets have one, is that of all rows so far.
+    """
+    encoder_outputs = model.get_encoder()(**sources)
+    mask = targets.get("decoder_attention_mask")
+    pieces, alignments = [], []
+    for chunk in chunks:
+        outputs = model(
+            encoder_outputs=encoder_outputs,
+            attention_mask=sources["attention_mask"],
+            decoder_input_ids=targets["decoder_input_ids"][:, start : start + chunk],
+            decoder_attention_mask=None if mask is None else mask[:, : start + chunk],
+            past_key_values=cache,
+            use_cache=True,
+            output_attentions=True,
+        )
+        cache = outputs.past_key_values
+        pieces.append(outputs.logits)
+        alignments.append(outputs.cross_attentions[0])
+        start += chunk
+    return torch.cat(pieces, dim=1), torch.cat(alignments, dim=2), cache
+
+
+def unmasked(targets: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"decoder_input_ids": targets["decoder_input_ids"]}
+
+
+def assert_same_generation(model, sources: dict[str, Tensor], **options) -> None:
+    found = []
+    for use_cache in (True, False):
+        torch.manual_seed(3)
+        found.append(
+            model.generate(**sources, use_cache=use_cache, return_dict_in_generate=True, output_scores=True, **options)
+        )
+    cached, recomputed = found
+    assert cached.past_key_values is not None
+    assert cached.sequences.shape[1] > options["min_new_tokens"]
+    assert cached.sequences.tolist() == recomputed.sequences.tolist()
+    rows = cached.sequences.tolist()
+    assert len({tuple(row) for row in rows}) == len(rows), "sentences that differ"
+    assert all(len(set(pairwise(row))) > LONG - 4 for row in rows), "words that differ"
+    if options.get("num_beams", 1) > 1:
+        torch.testing.assert_close(cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE)
+    for step, other in zip(cached.scores, recomputed.scores, strict=True):
+        torch.testing.assert_close(step, other, rtol=0, atol=1e-4)
+
+
+@every_model
+@torch.no_grad()
+def test_greedy_search(options):
+    model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
+    assert_same_generation(model, padded_sources(LENGTHS), do_sample=False, **VARIED)
+
+
+@every_model
+@torch.no_grad()
+def test_beam_search(options):
+    # k = 1 sees one word: two hypotheses of the same bigrams in another order would have one score, in either order
+    if options["kernel_size"] == 1:
+        options = {**options, "position_embeddings": "learned"}
+    model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
+    search = {"num_beams": 5, "num_return_sequences": 2, "do_sample": False, **VARIED}
+    assert_same_generation(model, padded_sources(LENGTHS), **search)
+
+
+@every_model
+@torch.no_grad()
+def test_sampling(options):
+    model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
+    assert_same_generation(model, padded_sources(LENGTHS), do_sample=True, top_k=0, **VARIED)
+
+
+@pytest.mark.parametrize("num_beams", [1, 5])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@torch.no_grad()
+def test_a_translation_does_not_notice_its_batch(aggregation, num_beams):
+    model = tiny_model(seed=4, aggregation=aggregation, kernel_size=3)
+    sources = padded_sources(LENGTHS)
+    search = {"num_beams": num_beams, "max_new_tokens": 12, "min_new_tokens": 12, "no_repeat_ngram_size": 2}
+    together = model.generate(**sources, **search)
+    for row, length in enumerate(LENGTHS):
+        alone = model.generate(input_ids=sources["input_ids"][row : row + 1, :length], **search)
+        assert together[row].tolist() == alone[0].tolist()
+
+
+@every_model
+@pytest.mark.parametrize(
+    "chunks",
+    [[1] * STEPS, [5, 1, 3, 1, 1, 3], [1, 2, 11], [13, 1]],
+    ids=["one row a step", "several rows a step", "a step longer than the cache", "a long prompt"],
+)
+@torch.no_grad()
+def test_steps_equal_the_full_forward(options, chunks):
+    model = tiny_model(seed=2, **options)
+    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
+    full = model(**sources, **targets, use_cache=False, output_attentions=True)
+    assert full.logits.std() > 0.1
+    assert full.past_key_values is None
+    logits, alignments, cache = cached_steps(model, sources, targets, chunks)
+    torch.testing.assert_close(logits, full.logits, rtol=0, atol=TOLERANCE)
+    assert cache.get_seq_length() == STEPS
+    if options.get("aggregation") == "attention":  # the others' words depend on what is in the step
+        torch.testing.assert_close(alignments, full.cross_attentions[0], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@torch.no_grad()
+def test_steps_equal_the_full_forward_in_float64(kernel_size):
+    model = tiny_model(seed=2, aggregation="max_attention", kernel_size=kernel_size).double()
+    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
+    logits, _, _ = cached_steps(model, sources, targets, [1] * 5 + [3] * 3)
+    torch.testing.assert_close(logits, model(**sources, **targets).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["with gradients", "in training"])
+def test_a_cache_is_refused_where_it_would_be_wrong(training):
+    """Kept rows carry no gradient, and a batch's statistics need all rows at once: refused, and not by default."""
+    model = tiny_model().train(training)
+    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
+    assert model(**sources, **targets).past_key_values is None
+    with torch.set_grad_enabled(not training), pytest.raises(ValueError, match="use_cache=False"):
+        model(**sources, **targets, use_cache=True)
+
+
+@torch.no_grad()
+def test_a_new_generation_uses_new_weights():
+    """Whatever a generation prepares of the weights, the next one does not inherit it."""
+    model, sources = tiny_model(seed=1, kernel_size=3), padded_sources(LENGTHS)
+    search = {"do_sample": False, "max_new_tokens": 16, "min_new_tokens": 16}
+    first = model.generate(**sources, **search)
+    model.load_state_dict(tiny_model(seed=2, kernel_size=3).state_dict())
+    second = model.generate(**sources, **search)
+    assert second.tolist() == tiny_model(seed=2, kernel_size=3).generate(**sources, **search).tolist()
+    assert second.tolist() != first.tolist()
+
+
+@pytest.mark.parametrize("lengths", [(0, 3, 6), (2, 1, 4)])
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@torch.no_grad()
+def test_steps_after_a_padded_prompt(kernel_size, lengths):
+    """Prompts of unequal length are padded on the left: rows of padding stay zero in the cache."""
+    model = tiny_model(seed=2, kernel_size=kernel_size)
+    sources, targets = padded_sources(LENGTHS), padded_targets((STEPS,) * 3)
+    mask = (torch.arange(STEPS) >= torch.tensor(lengths)[:, None]).long()
+    targets["decoder_attention_mask"] = mask
+    full = model(**sources, **targets, use_cache=False).logits
+    for chunks in ([7] + [1] * (STEPS - 7), [1] * STEPS, [2, 2, 10]):
+        logits, _, _ = cached_steps(model, sources, targets, chunks)
+        torch.testing.assert_close(logits[mask.bool()], full[mask.bool()], rtol=0, atol=TOLERANCE)
+
+
+@every_model
+@torch.no_grad()
+def test_beams_are_reordered_with_their_cache(options):
+    """After a reordering the next steps give what they would have given, in the new order."""
+    model = tiny_model(seed=3, **options).double()
+    targets = unmasked(padded_targets((STEPS,) * 3))
+    sources = {name: tensor[:1].expand(3, -1) for name, tensor in padded_sources(LENGTHS).items()}
+    order = torch.tensor([2, 0, 0])
+    _, _, cache = cached_steps(model, sources, targets, [5, 1, 1])
+    reordered = copy.deepcopy(cache)
+    reordered.reorder_cache(order)
+    chosen = {name: tensor[order] for name, tensor in targets.items()}
+    for chunks in ([1, 1, 1], [3, 2]):
+        expected, _, _ = cached_steps(model, sources, targets, chunks, cache=copy.deepcopy(cache), start=7)
+        actual, _, _ = cached_steps(model, sources, chosen, chunks, cache=copy.deepcopy(reordered), start=7)
+        torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
+    assert (expected[2] - expected[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@torch.no_grad()
+def test_reordering_is_exact(kernel_size):
+    """A reordered cache holds the very numbers of the rows that it names."""
+    model = tiny_model(seed=3, kernel_size=kernel_size)
+    _, _, cache = cached_steps(model, padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3)), [1] * STEPS)
+    order = torch.tensor([2, 0, 0])
+    before = [copy.deepcopy(layer.keys) for layer in cache.self_attention_cache.layers]
+    cache.reorder_cache(order)
+    after = [layer.keys for layer in cache.self_attention_cache.layers]
+    assert len(before) > 0
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(new, old[order])
+
+
+@pytest.mark.parametrize("length", [1, 6, 10, 13])
+@pytest.mark.parametrize("options", [{"kernel_size": 3}, {"kernel_size": 5}, {"kernel_size": 5, "gated": True}])
+@torch.no_grad()
+def test_the_distant_past_is_forgotten(options, length):
+    """Rows before the receptive field, k // 2 a layer, change nothing of the next step."""
+    model = tiny_model(seed=2, **options).double()
+    field = 1 + 2 * (options["kernel_size"] // 2)
+    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
+    changed = targets["decoder_input_ids"].clone()
+    changed[:, : max(0, length - field + 1)] = 7
+    other = {"decoder_input_ids": changed}
+    chunks = [1] * (length + 1)
+    same, _, _ = cached_steps(model, sources, targets, chunks)
+    different, _, _ = cached_steps(model, sources, other, chunks)
+    torch.testing.assert_close(same[:, -1], different[:, -1], rtol=0, atol=1e-12)
+
+
+def _assistant(model, options: dict, kind: str):
+    """A small stranger, whose words are hardly ever accepted, or a disturbed copy, whose words mostly are."""
+    if kind == "small":
+        return tiny_model(seed=9, num_layers=1, kernel_size=3)
+    assistant = tiny_model(seed=1, **options)
+    with torch.no_grad():
+        for parameter in assistant.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    return assistant
+
+
+@pytest.mark.parametrize("kind", ["small", "disturbed copy", "itself"])
+@pytest.mark.parametrize("name", ["max, k=1", "max, k=3", "max_attention, k=5", "gated", "learned positions"])
+@torch.no_grad()
+def test_assisted_generation_equals_greedy(name, kind):
+    options = MODELS[name]
+    model = tiny_model(seed=1, **options)
+    assistant = model if kind == "itself" else _assistant(model, options, kind)
+    search = {"do_sample": False, "max_new_tokens": 24, "min_new_tokens": 24}
+    for row, length in enumerate(LENGTHS):
+        sources = {key: tensor[row : row + 1, :length] for key, tensor in padded_sources(LENGTHS).items()}
+        greedy = model.generate(**sources, **search)
+        assisted = model.generate(**sources, **search, assistant_model=assistant)
+        assert assisted.tolist() == greedy.tolist()
