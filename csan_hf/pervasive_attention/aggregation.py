@@ -20,7 +20,9 @@ class Aggregation(nn.Module):
         if "attention" in self.kind:
             self.attention = nn.Linear(config.grid_channels, 1)
 
-    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(
+        self, grid: torch.Tensor, source_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Aggregate H [B, I, J, f].
 
         Args:

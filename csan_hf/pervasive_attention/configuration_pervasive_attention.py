@@ -51,7 +51,8 @@ class PervasiveAttentionConfig(PreTrainedConfig):
 
     Example:
         >>> from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
-        >>> model = PervasiveAttentionForConditionalGeneration(PervasiveAttentionConfig(vocab_size=8000, num_layers=12))
+        >>> config = PervasiveAttentionConfig(vocab_size=8000, num_layers=12)
+        >>> model = PervasiveAttentionForConditionalGeneration(config)
     """
 
     model_type = "pervasive_attention"

@@ -114,7 +114,7 @@ def _split_weights(weights: tuple[torch.Tensor, ...]) -> tuple[list[LayerWeights
 
 
 class _Scratch:
-    """One buffer, lent as matrices [R, channels] of varying width: a new one for every layer would cost page faults."""
+    """One buffer, lent as matrices [R, channels] of any width: a new one for every layer would cost page faults."""
 
     def __init__(self, cells: torch.Tensor, channels: int, dtype: torch.dtype) -> None:
         self.rows = cells.shape[0]
@@ -272,7 +272,7 @@ class DenseBlockFunction(torch.autograd.Function):
     """The dense block and its transition on packed cells: [R, c_1] -> [R, f_L]."""
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: D102
         ctx: Any,
         inputs: torch.Tensor,
         running_mean: torch.Tensor,
@@ -301,7 +301,7 @@ class DenseBlockFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
         with torch.autocast(grad.device.type, enabled=False):
             return _Backward(ctx).run(grad)
 
@@ -337,9 +337,7 @@ class _Backward:
         self.sums = self.feature_rstds[0].new_zeros(2, channels)
         self.count = total_cells(features, self.settings.norm)
         read = self._read(self.transition.norm_weight, self.transition.norm_bias)
-        transition_grads = self._read_backward(
-            grad.to(dtype), read, self.transition.norm_weight, self.transition.conv
-        )
+        transition_grads = self._read_backward(grad.to(dtype), read, self.transition.norm_weight, self.transition.conv)
         layer_grads: list[torch.Tensor | None] = []
         growth = (channels - self.input_channels) // len(self.layers)
         for number in reversed(range(len(self.layers))):

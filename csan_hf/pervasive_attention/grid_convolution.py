@@ -5,7 +5,7 @@ Shapes: B batch, I target rows, J source columns, R <= B · I · J real cells, L
 C channels that leave the dense block, f_L those of the final grid. Grids are [B, I, J, channels].
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -135,15 +135,21 @@ class DenseBlock(nn.Module):
         self.process_group: Any = None
         self.gradient_checkpointing = False
 
+    def dense_layers(self) -> list[DenseLayer]:
+        """The layers, from the input on."""
+        return cast(list[DenseLayer], list(self.layers))
+
     def forward(self, grid: torch.Tensor, cells: GridCells) -> torch.Tensor:
         """The real cells of a grid [B, I, J, c_1] through the block, differentiably.
 
         Returns:
             [R, f_L], packed.
         """
+        layers = self.dense_layers()
         if self.training:
-            for module in (self, *(layer.norm2 for layer in self.layers)):
-                module.num_batches_tracked.add_(1)
+            self.num_batches_tracked.add_(1)
+            for layer in layers:
+                layer.norm2.num_batches_tracked.add_(1)
         settings = BlockSettings(
             kernel_size=self.config.kernel_size,
             gated=self.config.gated,
@@ -154,7 +160,7 @@ class DenseBlock(nn.Module):
             recompute=self.gradient_checkpointing and self.training,
             dtype=_compute_dtype(grid),
         )
-        weights = [weight for layer in self.layers for weight in layer.weights()]
+        weights = [weight for layer in layers for weight in layer.weights()]
         output: torch.Tensor = DenseBlockFunction.apply(
             cells.pack(grid),
             self.running_mean,
@@ -191,7 +197,7 @@ class DenseBlock(nn.Module):
         """The block's weights with the running statistics multiplied in."""
         scale = torch.rsqrt(self.running_var + self.config.batch_norm_eps)
         layers = []
-        for layer in self.layers:
+        for layer in self.dense_layers():
             inner_scale = layer.norm2.weight * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
             inner_shift = layer.norm2.bias - layer.norm2.running_mean * inner_scale
             layers.append(

@@ -195,12 +195,12 @@ def _embed(
 
 
 def _padding_mask(
-    mask: torch.Tensor | None, shape: tuple[int, int], name: str, past: int = 0
+    mask: torch.Tensor | None, embeddings: torch.Tensor, name: str, past: int = 0
 ) -> torch.Tensor | None:
-    """[B, T] boolean, True = real; None where nothing is padded."""
+    """[B, T] boolean, True = real, for embeddings [B, T, d] of the positions after `past`; None = all are real."""
     if mask is None:
         return None
-    batch, length = shape
+    batch, length = embeddings.shape[:2]
     if mask.shape != (batch, past + length):
         raise ValueError(
             f"`{name}` must have the shape [batch, length] = [{batch}, {past + length}], got {list(mask.shape)}."
@@ -308,8 +308,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         )
         embeddings = F.dropout(embeddings, p=self.config.embedding_dropout, training=self.training)
         source = encoder_hidden_states
-        target_mask = _padding_mask(attention_mask, embeddings.shape[:2], "decoder_attention_mask", offset)
-        source_mask = _padding_mask(encoder_attention_mask, source.shape[:2], "attention_mask")
+        target_mask = _padding_mask(attention_mask, embeddings, "decoder_attention_mask", offset)
+        source_mask = _padding_mask(encoder_attention_mask, source, "attention_mask")
         grid = self._run_grid(embeddings, source, _cell_mask(target_mask, source_mask, embeddings, source), cache)
         aggregated, attention = self.aggregation(grid, source_mask)
         hidden_state = self.output_projection(aggregated)
@@ -469,11 +469,12 @@ class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel):
         if self.config.output_attentions if output_attentions is None else output_attentions:
             share = decoder_outputs.attention
             if share is None:
+                assert decoder_outputs.grid is not None  # for the type checker
                 share = self.decoder.aggregation.pooled_share(decoder_outputs.grid)
             cross_attentions = (share.unsqueeze(1),)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
+            past_key_values=decoder_outputs.past_key_values,  # type: ignore[arg-type]
             decoder_hidden_states=decoder_outputs.hidden_states,
             cross_attentions=cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
@@ -505,6 +506,7 @@ class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:2])
+        assert isinstance(encoder_outputs, BaseModelOutput)  # for the type checker
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._decoder_inputs_from_source(input_ids)
         if use_cache is None:
@@ -645,7 +647,7 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
         elif self.training and decoder_attention_mask is None and decoder_input_ids is not None:
             # A Trainer that computes the loss itself keeps the labels, but padding must not enter the statistics
             decoder_attention_mask = _rows_before_end(decoder_input_ids, self.config)
-        encoder_outputs, decoder_outputs = self.model.run(
+        encoded, decoder_outputs = self.model.run(
             input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
@@ -673,8 +675,8 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
             past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             cross_attentions=cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
         )
 
     def alignment(
