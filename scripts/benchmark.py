@@ -14,13 +14,12 @@ what the process held before it (CPU), or the peak of the allocator (CUDA).
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from measuring import last_number_printed_by, peak_memory_of, seconds_of
 from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
@@ -59,7 +58,8 @@ def main() -> None:
     args = parser.parse_args()
     transformers_logging.set_verbosity_error()
     if args.memory_of:
-        print(measure_memory(*args.memory_of, args))
+        name, workload = args.memory_of
+        print(peak_memory_of(make_step(build(name, args), workload, args), args.device))
         return
     check_models(args)
     rows = []
@@ -168,17 +168,6 @@ def make_step(model: torch.nn.Module, workload: str, args: argparse.Namespace) -
     return {"train": train, "encoder": encode, "encoder-train": train_encoder, "generate": generate}[kind]
 
 
-def timed(step: Callable[[], None], device: str) -> float:
-    """Seconds of one step."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
     """Rows of the table for one workload, Marian's first."""
     names = ["MarianMTModel", *LOCALITIES]
@@ -188,11 +177,11 @@ def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name, step in steps.items():
-            times[name].append(timed(step, args.device))
+            times[name].append(seconds_of(step, args.device))
     rows = []
     for name in names:
         ratios = [marian / own for marian, own in zip(times["MarianMTModel"], times[name], strict=True)]
-        memory = None if args.no_memory else spawn_memory(name, workload, args)
+        memory = None if args.no_memory else memory_of(name, workload, args)
         rows.append(
             {
                 "workload": workload,
@@ -205,30 +194,10 @@ def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
     return rows
 
 
-def spawn_memory(name: str, workload: str, args: argparse.Namespace) -> float:
+def memory_of(name: str, workload: str, args: argparse.Namespace) -> float:
     """Peak memory of one step in a fresh process, in MiB."""
-    command = [sys.executable, __file__, "--size", args.size, "--dtype", args.dtype, "--device", args.device]
-    result = subprocess.run([*command, "--memory-of", name, workload], capture_output=True, text=True, check=True)
-    return float(result.stdout.strip().splitlines()[-1])
-
-
-def measure_memory(name: str, workload: str, args: argparse.Namespace) -> float:
-    step = make_step(build(name, args), workload, args)
-    if args.device == "cuda":
-        step()
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        step()
-        return (torch.cuda.max_memory_allocated() - held) / 2**20
-    before = peak_resident_mib()
-    step()
-    return peak_resident_mib() - before
-
-
-def peak_resident_mib() -> float:
-    """Largest resident memory of this process so far (Linux; getrusage would count the parent's peak)."""
-    status = Path("/proc/self/status").read_text()
-    return float(status.split("VmHWM:")[1].split()[0]) / 1024
+    command = ["--size", args.size, "--dtype", args.dtype, "--device", args.device, "--memory-of", name, workload]
+    return last_number_printed_by(__file__, command)
 
 
 @torch.no_grad()

@@ -23,7 +23,8 @@ _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
 _SHORT_SIDE = 3.6  # inches, up to which cells grow
 _FONT_SIZE = (5.0, 10.0)  # points: smallest, largest
-_POINTS_PER_CELL = 42.0  # for each inch: labels at 45 degrees stand cell / sqrt(2) apart, a line takes 1.2 points
+# Largest font size for each inch of a cell: lines at 45 degrees stand cell / sqrt(2) apart and are 1.2 sizes high.
+_POINTS_PER_CELL = 42.0
 
 
 def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None = None) -> None:

@@ -71,29 +71,27 @@ def _tokenized_text(
         ids=tuple(ids),
         tokens=tuple(_readable(tokenizer.convert_ids_to_tokens(ids), _is_byte_level(tokenizer))),
         words=tuple(text[start:end] for start, end in words),
-        word_of_token=tuple(words_of_spans(text, words, offsets, special)),
+        word_of_token=tuple(words_of_spans(words, offsets, special)),
     )
 
 
 def words_of_spans(
-    text: str, words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]], special: Iterable[int]
+    words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]], special: Iterable[int]
 ) -> list[int | None]:
-    """Finds the word of each token by where the token begins in the text, the white space before it aside.
+    """Finds the word of each token by where the token begins in the text.
 
     Spans are in characters of the text as it was given, so that it does not matter what the tokenizer normalises.
     A span may be empty, or the same for several tokens (the bytes of one character).
 
     Args:
-        text: the text.
         words: first character and end of each word, in order.
         spans: first character and end of each token.
         special: for each token 1 if it stands for nothing in the text.
     """
     ends = [end for _, end in words]
     found: list[int | None] = []
-    for (start, end), is_special in zip(spans, special, strict=True):
-        piece = text[start:end]
-        word = bisect_right(ends, start + len(piece) - len(piece.lstrip()))
+    for (start, _), is_special in zip(spans, special, strict=True):
+        word = bisect_right(ends, start)  # the word around this place, or else the next one
         found.append(None if is_special or word == len(words) else word)
     return found
 

@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..data import DataArguments
+from .grid_text import describe_grid
 from .locality_text import describe_locality, short_name
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
@@ -26,6 +27,7 @@ _BUILT_IN_EXAMPLES = {
     "de": "Die Zahl ist vierhunderteinundsechzig.",
     "en": "The number is four hundred and sixty-one.",
 }
+_FAMILY_TAGS = {"csan": "local-attention", "pervasive_attention": "convolutional"}
 # Keys of a recipe that say where, not what
 _NOT_SHOWN = ("output_dir", "resume", "overwrite")
 
@@ -76,8 +78,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         name=name,
         description=recipe.get("description"),
         languages=languages,
-        kind=short_name(config) if config.get("model_type", "csan") == "csan" else results.get("model"),
-        locality=describe_locality(config) if config.get("model_type", "csan") == "csan" else [],
+        **_architecture(config, results),
         config=config,
         model_id=_model_id(recipe, output_dir),
         example=examples.get(source or "en", _EXAMPLES["en"]),
@@ -94,18 +95,29 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     )
 
 
+def _architecture(config: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the template says of the network: its kind, then its grid or its locality."""
+    family = config.get("model_type", "csan")
+    if family == "pervasive_attention":
+        return {"kind": "Pervasive Attention", "grid": describe_grid(config), "locality": []}
+    if family == "csan":
+        return {"kind": short_name(config), "grid": None, "locality": describe_locality(config)}
+    return {"kind": results.get("model"), "grid": None, "locality": []}
+
+
 def _card_data(
     recipe: dict[str, Any], name: str, languages: list[str], dataset: str | None, scores: dict[str, Any]
 ) -> ModelCardData:
     """Returns what the Hub reads: the block at the head of the card."""
     slug = _slug(dataset) if dataset else None
+    family = recipe.get("model") or "csan"
     hub_dataset = _hub_name((recipe.get("data") or {}).get("dataset"))
     return ModelCardData(
         language=languages or None,
         license=recipe.get("license") or "unknown",
         library_name="transformers",
         pipeline_tag="translation",
-        tags=["translation", recipe.get("model") or "csan", "local-attention"],
+        tags=["translation", family, _FAMILY_TAGS.get(family, family)],
         base_model=_hub_name(recipe.get("init_from")),
         datasets=[hub_dataset] if hub_dataset else None,
         metrics=list(_METRICS),
