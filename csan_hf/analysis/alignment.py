@@ -188,9 +188,9 @@ def _align_pairs(
     batch_size: int,
     progress: bool,
 ) -> list[Alignment]:
-    # Without "</s>" an empty sentence has no token at all, which is nothing to give to a model
     measure = "attention"
     matrices = [np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs]
+    # An empty sentence has no token at all where the tokenizer adds no "</s>": nothing to give to a model
     numbers = [number for number, matrix in enumerate(matrices) if matrix.size]
     numbers.sort(key=lambda number: (-len(pairs[number][0].ids), -len(pairs[number][1].ids), number))
     with tqdm(total=len(pairs), desc="aligning", unit="sentence", disable=not progress) as bar:

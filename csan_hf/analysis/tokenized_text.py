@@ -59,17 +59,26 @@ def tokenize_texts(
         verbose=False,
     )
     columns = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
-    return [_tokenized_text(tokenizer, text, *row) for text, *row in zip(texts, *columns, strict=True)]
+    byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
+    return [
+        _tokenized_text(text, tokenizer.convert_ids_to_tokens(ids), ids, offsets, special, byte_level)
+        for text, ids, offsets, special in zip(texts, *columns, strict=True)
+    ]
 
 
 def _tokenized_text(
-    tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int], offsets: list[tuple[int, int]], special: list[int]
+    text: str,
+    tokens: list[str],
+    ids: list[int],
+    offsets: list[tuple[int, int]],
+    special: list[int],
+    byte_level: bool,
 ) -> TokenizedText:
     words = [match.span() for match in re.finditer(r"\S+", text)]
     return TokenizedText(
         text=text,
         ids=tuple(ids),
-        tokens=tuple(_readable(tokenizer.convert_ids_to_tokens(ids), _is_byte_level(tokenizer))),
+        tokens=tuple(_readable(tokens, byte_level)),
         words=tuple(text[start:end] for start, end in words),
         word_of_token=tuple(words_of_spans(words, offsets, special)),
     )
@@ -94,10 +103,6 @@ def words_of_spans(
         word = bisect_right(ends, start)  # the word around this place, or else the next one
         found.append(None if is_special or word == len(words) else word)
     return found
-
-
-def _is_byte_level(tokenizer: Any) -> bool:
-    return "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
 
 
 def _bytes_of_characters() -> dict[str, int]:

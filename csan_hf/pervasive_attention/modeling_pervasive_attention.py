@@ -333,8 +333,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             grid.requires_grad or any(parameter.requires_grad for parameter in self.dense_block.parameters())
         )
         if cache is None and (self.training or needs_grad):
-            cells = GridCells.from_mask(grid.shape[:3], real)
-            return cells.unpack(self.final_norm(self.dense_block(grid, cells)).relu())
+            return self._run_differentiably(grid, real)
         if self.training or needs_grad:
             raise ValueError(
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
@@ -343,6 +342,12 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         features = self.dense_block.infer(grid, real, cache)
         features = self.final_norm(features.flatten(0, 2)).view_as(features).relu()
         return features if real is None else features * real.unsqueeze(-1).to(features.dtype)
+
+
+    @torch.compiler.disable  # already fused by hand; traced, it would be compiled anew for every number of real cells
+    def _run_differentiably(self, grid: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+        cells = GridCells.from_mask(grid.shape[:3], real)
+        return cells.unpack(self.final_norm(self.dense_block(grid, cells)).relu())
 
 
 def _cell_mask(
