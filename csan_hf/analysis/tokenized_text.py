@@ -61,7 +61,7 @@ def tokenize_texts(
     columns = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
     byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
     return [
-        _tokenized_text(text, tokenizer.convert_ids_to_tokens(ids), ids, offsets, special, byte_level)
+        _tokenized_text(text, list(tokenizer.convert_ids_to_tokens(ids)), ids, offsets, special, byte_level)
         for text, ids, offsets, special in zip(texts, *columns, strict=True)
     ]
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tokenizers import processors
 from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
@@ -15,7 +16,7 @@ from csan_hf import (
     PervasiveAttentionForConditionalGeneration,
 )
 from csan_hf.analysis import Alignment, TokenizedText, align
-from csan_hf.data import TokenizerPair
+from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
 
@@ -184,13 +185,22 @@ def test_mode_is_restored_even_after_an_error(tokenizers, training):
 
 
 def test_tokenizers_of_their_own_and_progress(tokenizers, capsys):
-    from csan_hf.data import train_tokenizer
-
     target = train_tokenizer(["eins zwei"] * 3, 270)
     (alignment,) = align(KnownModel(), TokenizerPair(tokenizers.source, target), ["one"], ["eins"], progress=True)
     assert alignment.source.ids == tuple(tokenizers.source("one")["input_ids"])
     assert alignment.target.ids == tuple(target("eins")["input_ids"])
     assert "aligning" in capsys.readouterr().err
+
+
+def test_tokenizers_without_an_end_of_sentence(tokenizers):
+    tokenizer = train_tokenizer(["one two"] * 3, 270)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    model = KnownModel()
+    alignments = align(model, TokenizerPair(tokenizer, tokenizer), ["", "one", "two"], ["one", "two", ""])
+    assert [alignment.matrix.size > 0 for alignment in alignments] == [False, True, False]
+    assert alignments[0].matrix.shape == (len(alignments[0].target.ids), 0)
+    assert [alignment.pharaoh() for alignment in alignments] == ["", "0-0", ""]
+    assert [size for size, _ in model.batches] == [1], "there is nothing to run the model on in the others"
 
 
 def marian(vocab_size):

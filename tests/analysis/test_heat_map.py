@@ -61,7 +61,7 @@ def test_colours_are_white_at_zero(drawn):
     assert limits == (0, 0.5)
     assert min(zero[:3]) > 0.95
     assert sum(low[:3]) > sum(high[:3])
-    limits, (zero, negative, positive) = colours([[-3, 1]])
+    limits, (zero, negative, positive) = colours([[-1, 3]])
     assert limits == (-3, 3)
     assert min(zero[:3]) > 0.95
     assert negative[0] > negative[2]  # red
