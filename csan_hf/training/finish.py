@@ -96,20 +96,19 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         "training": _training_facts(trainer),
         "environment": describe_environment(),
     }
+    _save_model(trainer, output)
     if trainer.is_world_process_zero():
-        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
         write_json(output / "results.json", results)
         write_text(output / "recipe.yaml", recipe.to_yaml())
         draw_training(trainer.state.log_history, output / "training.png")
         write_model_card(output, recipe.to_dict(), results)
+        _push(trainer, output)
         print(summary_table(results, output), flush=True)
     return results
 
 
 def _save_model(trainer: TranslationTrainer, output: Path) -> None:
     """Saves weights, tokenizers and code, so that the folder loads where csan_hf is not installed."""
-    from csan_hf.hub import save_self_contained
-
     if _is_sharded(trainer):
         trainer.save_model(str(output), _internal_call=True)  # gathers the shards, and takes no code along
     elif trainer.is_world_process_zero():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch.distributed
 import yaml
 from transformers import TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
@@ -83,6 +84,8 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     _say(args, str(loaded.merge(filtered)))
     set_seed(args.seed)
     model = build_model(recipe, tokenizers)
+    if args.world_size > 1 and hasattr(model, "synchronize_batch_norm"):
+        model.synchronize_batch_norm(torch.distributed.group.WORLD)
     _say(args, _describe(model, tokenizers, tokenized, args))
     trainer = TranslationTrainer(
         model,

@@ -28,6 +28,7 @@ from csan_hf.evaluation import score_translations
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
 from .loss import LabelSmoothedCrossEntropy
+from .options import RecipeError
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -126,15 +127,18 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.train_dataset is None:
             raise ValueError("TranslationTrainer: training requires a train_dataset.")
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
-        sampler = TokenBatchSampler(
-            *example_lengths(self.train_dataset),
-            bound,
-            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
-            num_replicas=self.args.world_size,
-            shuffle=True,
-            max_sentences=self.args.max_sentences,
-            cost=self.batch_cost,
-        )
+        try:
+            sampler = TokenBatchSampler(
+                *example_lengths(self.train_dataset),
+                bound,
+                seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+                num_replicas=self.args.world_size,
+                shuffle=True,
+                max_sentences=self.args.max_sentences,
+                cost=self.batch_cost,
+            )
+        except ValueError as error:
+            raise RecipeError(f"The section training is refused: {error}") from error
         workers = self.args.dataloader_num_workers
         loader = DataLoader(
             dataset,

@@ -3,7 +3,12 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+)
 from csan_hf.data import TokenizerPair
 
 SPECIAL = ("<pad>", "</s>", "<unk>")
@@ -54,3 +59,23 @@ def separate():
     """A CSAN and its pair of tokenizers."""
     pair = TokenizerPair(build_tokenizer(SOURCE), build_tokenizer(TARGET))
     return build_csan(len(pair.source), len(pair.target), localness_window="query"), pair
+
+
+@pytest.fixture
+def grid():
+    """A Pervasive Attention model and its pair of tokenizers."""
+    pair = TokenizerPair(build_tokenizer(SOURCE), build_tokenizer(TARGET))
+    torch.manual_seed(1)
+    config = PervasiveAttentionConfig(
+        vocab_size=len(pair.source),
+        decoder_vocab_size=len(pair.target),
+        source_embed_dim=8,
+        target_embed_dim=8,
+        num_layers=2,
+        growth_rate=4,
+        aggregation="max_attention",
+        init_std=1.5,
+    )
+    model = PervasiveAttentionForConditionalGeneration(config).eval()
+    model.generation_config.update(num_beams=2, max_length=12)
+    return model, pair

@@ -12,7 +12,16 @@ from csan_hf.hub import save_self_contained
 from csan_hf.pipelines import TASK, TranslationPipeline, register
 
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
-CODE = {"configuration_csan.py", "locality.py", "local_attention.py", "modeling_csan.py", "translation.py"}
+CODE = {
+    "csan": {"configuration_csan.py", "locality.py", "local_attention.py", "modeling_csan.py", "translation.py"},
+    "pervasive_attention": {
+        "configuration_pervasive_attention.py",
+        "grid_convolution.py",
+        "grid_cache.py",
+        "modeling_pervasive_attention.py",
+        "translation.py",
+    },
+}
 
 # Runs where csan_hf cannot be imported: loads a checkpoint in every way, saves it again, loads that.
 ELSEWHERE = """
@@ -24,7 +33,7 @@ try:
     raise SystemExit("csan_hf is importable")
 except ImportError:
     pass
-directory, again, sentences = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+directory, again, sentences, names = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4:]
 trust = {"trust_remote_code": True}
 
 def translate(directory):
@@ -34,8 +43,8 @@ def translate(directory):
     model = AutoModelForSeq2SeqLM.from_pretrained(directory, **trust)
     tokenizer = AutoTokenizer.from_pretrained(directory, **trust)
     results.append(type(pipe)(model=model, tokenizer=tokenizer, device="cpu")(sentences))
-    assert type(AutoConfig.from_pretrained(directory, **trust)).__name__ == "CsanConfig"
-    assert type(AutoModel.from_pretrained(directory, **trust)).__name__ == "CsanModel"
+    assert type(AutoConfig.from_pretrained(directory, **trust)).__name__ == names[0]
+    assert type(AutoModel.from_pretrained(directory, **trust)).__name__ == names[1]
     return pipe, results
 
 pipe, results = translate(directory)
@@ -53,17 +62,18 @@ def run_elsewhere(tmp_path, *arguments):
     )
 
 
-@pytest.mark.parametrize("vocabularies", ["joint", "separate"])
-def test_loads_where_the_package_is_not_installed(vocabularies, request, tmp_path):
-    model, tokenizers = request.getfixturevalue(vocabularies)
+@pytest.mark.parametrize("kind", ["joint", "separate", "grid"])
+def test_loads_where_the_package_is_not_installed(kind, request, tmp_path):
+    model, tokenizers = request.getfixturevalue(kind)
     directory = save_self_contained(model, tokenizers, tmp_path / "model")
-    assert set(os.listdir(directory)) >= CODE
+    assert set(os.listdir(directory)) >= CODE[model.config.model_type]
     target = getattr(tokenizers, "target", tokenizers)
     source = getattr(tokenizers, "source", tokenizers)
     here = TranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device="cpu")(SENTENCES)
     assert len({result["translation_text"] for result in here}) > 2
     (tmp_path / "check.py").write_text(ELSEWHERE)
-    done = run_elsewhere(tmp_path, "check.py", directory, tmp_path / "again", json.dumps(SENTENCES))
+    names = type(model.config).__name__, type(model.model).__name__
+    done = run_elsewhere(tmp_path, "check.py", directory, tmp_path / "again", json.dumps(SENTENCES), *names)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[["), done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [here] * 6

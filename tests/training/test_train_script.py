@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 RECIPE = {
@@ -223,6 +224,33 @@ def test_no_recipe_and_help(main, capsys):
     text = capsys.readouterr().out
     for key in ("--training.max_tokens", "--config.local_window", "--generation.num_beams", "--data.source_lang"):
         assert key in text
+
+
+def test_another_family_with_the_same_recipe(main, recipe, tmp_path, capsys):
+    output = tmp_path / "grid"
+    assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), "--max_cells", "9"]) == 2
+    assert "section training is refused" in (error := capsys.readouterr().err)
+    assert "raise max_cells" in error
+    sizes = ["--num_layers", "2", "--growth_rate", "4", "--source_embed_dim", "8", "--target_embed_dim", "8"]
+    steps = ["--max_steps", "4", "--eval_steps", "2", "--max_cells", "5000"]
+    assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), *sizes, *steps]) == 0
+    printed = capsys.readouterr()
+    assert "config.d_model, config.decoder_attention_heads" in printed.err
+    assert "no fields of pervasive_attention" in printed.err
+    assert json.loads((output / "config.json").read_text())["model_type"] == "pervasive_attention"
+    assert json.loads((output / "results.json").read_text())["model"] == "PervasiveAttentionForConditionalGeneration"
+    card = (output / "README.md").read_text()
+    assert "2 dense layers of growth rate 4 with 5×5 kernels" in card
+    assert "elbayad" in card and "yang-etal" not in card
+    statistics = load_file(output / "model.safetensors")["model.decoder.dense_block.num_batches_tracked"]
+    assert statistics.item() > 0
+
+
+def test_a_misspelt_field_is_no_field_of_another_family(main, recipe, tmp_path, capsys):
+    path = tmp_path / "misspelt.yaml"
+    path.write_text(recipe.read_text().replace("d_model", "d_modle"))
+    assert main([str(path), "--model", "pervasive_attention", "--output_dir", str(tmp_path / "out")]) == 2
+    assert "unknown key config.d_modle" in capsys.readouterr().err
 
 
 def test_fine_tuning_from_a_checkpoint(main, run, tmp_path):

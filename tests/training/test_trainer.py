@@ -157,6 +157,15 @@ def test_batches_are_bounded_in_tokens(make_trainer, tokenized):
     assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
 
 
+def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized):
+    trainer = make_trainer(max_cells=5000, max_tokens=10)
+    trainer.batch_cost = "cells"
+    loader = trainer.get_train_dataloader()
+    sizes = [batch["input_ids"].numel() * batch["labels"].shape[1] for batch in loader]
+    assert 2500 < max(sizes) <= 5000
+    assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
+
+
 def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized):
     trainer = make_trainer(max_steps=30, eval_steps=5, keep_best=2, learning_rate=2e-2, metric_for_best_model="loss")
     trainer.train()
