@@ -56,6 +56,10 @@ class Aggregation(nn.Module):
         energies: torch.Tensor = self.attention(grid).squeeze(-1)
         return energies
 
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return self.kind
+
     def contributions(
         self,
         grid: torch.Tensor,

@@ -38,6 +38,10 @@ class JointProjection(nn.Module):
         columns = F.linear(source, self.weight[:, self.target_dim :], self.bias)
         return rows.unsqueeze(2) + columns.unsqueeze(1)
 
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return f"{self.target_dim} + {self.weight.shape[1] - self.target_dim}, {self.weight.shape[0]}"
+
 
 class PointwiseConvolution(nn.Module):
     """The matrix [out, in] of a 1×1 convolution without bias."""

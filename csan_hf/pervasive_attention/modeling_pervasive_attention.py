@@ -290,7 +290,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             output_hidden_states: Whether to return `hidden_states`, too.
 
         Raises:
-            ValueError: There is no source, a mask has another shape, or the cache is of another kind.
+            ValueError: There is no source, source and target do not fit together or are empty, a mask has another
+                shape, or the cache is of another kind.
         """
         if encoder_hidden_states is None:
             raise ValueError("`encoder_hidden_states` must be given: every cell of the grid needs a source token.")
@@ -308,6 +309,15 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         )
         embeddings = F.dropout(embeddings, p=self.config.embedding_dropout, training=self.training)
         source = encoder_hidden_states
+        if 0 in (*embeddings.shape[:2], *source.shape[:2]):
+            raise ValueError(
+                f"The grid needs at least one sentence, one target and one source token, got targets "
+                f"{list(embeddings.shape[:2])} and sources {list(source.shape[:2])} ([batch, length])."
+            )
+        if source.shape[0] != embeddings.shape[0]:
+            raise ValueError(
+                f"Sources and targets must be as many sentences, got {source.shape[0]} and {embeddings.shape[0]}."
+            )
         target_mask = _padding_mask(attention_mask, embeddings, "decoder_attention_mask", offset)
         source_mask = _padding_mask(encoder_attention_mask, source, "attention_mask")
         grid = self._run_grid(embeddings, source, _cell_mask(target_mask, source_mask, embeddings, source), cache)
@@ -342,7 +352,6 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         features = self.dense_block.infer(grid, real, cache)
         features = self.final_norm(features.flatten(0, 2)).view_as(features).relu()
         return features if real is None else features * real.unsqueeze(-1).to(features.dtype)
-
 
     @torch.compiler.disable  # already fused by hand; traced, it would be compiled anew for every number of real cells
     def _run_differentiably(self, grid: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,90 @@
+"""bf16 stays near float32, torch.compile computes the same, and odd inputs are refused."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference.tiny_pervasive_attention import tiny_model
+from torch._dynamo.testing import CompileCounterWithBackend
+
+
+def pairs(batch: int, source: int, target: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+    mask = torch.ones(batch, source, dtype=torch.long)
+    mask[0, source - 2 :] = 0
+    labels = torch.randint(2, 11, (batch, target), generator=generator)
+    labels[-1, target - 1 :] = -100
+    return {
+        "input_ids": torch.randint(2, 11, (batch, source), generator=generator),
+        "attention_mask": mask,
+        "labels": labels,
+    }
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_bf16_is_near_float32(training):
+    model = tiny_model(num_layers=3).train(training)
+    batch = pairs(6, 7, 6)
+    exact = model(**batch)
+    exact.loss.backward()
+    expected = gradients(model)
+    model.zero_grad()
+    model.load_state_dict(tiny_model(num_layers=3).state_dict())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(**batch)
+    outputs.loss.backward()
+    assert outputs.logits.dtype == torch.bfloat16
+    spread = exact.logits.std()
+    assert (outputs.logits.float() - exact.logits).square().mean().sqrt() < 0.03 * spread
+    for name, gradient in gradients(model).items():
+        assert gradient.dtype == torch.float32
+        # Rounding moves ReLUs and maxima, for torch's own modules under autocast just as much
+        assert F.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.9 or (
+            expected[name].norm() < 1e-3
+        ), name
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_compiled_model_computes_the_same_and_is_compiled_for_all_lengths_at_once(training):
+    model = tiny_model().train(training)
+    twin = copy.deepcopy(model)
+    counter = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(twin, backend=counter)
+    counts = []
+    for sizes in ((3, 6, 5), (4, 7, 9), (2, 9, 4), (5, 11, 12)):
+        for each in (model, twin):
+            each.zero_grad()
+        batch = pairs(*sizes)
+        expected, found = model(**batch), compiled(**batch)
+        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-5)
+        expected.loss.backward()
+        found.loss.backward()
+        for name, gradient in gradients(twin).items():
+            torch.testing.assert_close(gradient, gradients(model)[name], rtol=1e-4, atol=1e-5, msg=name)
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[3], f"compiled anew for new lengths: {counts}"
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_an_empty_grid_is_refused(sizes):
+    batch, source, target = sizes
+    ids, labels = torch.ones(batch, source, dtype=torch.long), torch.ones(batch, target, dtype=torch.long)
+    with pytest.raises(ValueError, match="at least one sentence, one target and one source token"):
+        tiny_model()(input_ids=ids, decoder_input_ids=labels)
+
+
+def test_sources_and_targets_must_be_as_many():
+    with pytest.raises(ValueError, match="as many sentences, got 2 and 3"):
+        tiny_model()(input_ids=torch.ones(2, 3).long(), decoder_input_ids=torch.ones(3, 3).long())
+
+
+def test_a_mask_of_another_shape_is_refused():
+    ids = torch.ones(2, 3).long()
+    with pytest.raises(ValueError, match=r"`attention_mask` must have the shape .* = \[2, 3\], got \[2, 4\]"):
+        tiny_model()(input_ids=ids, decoder_input_ids=ids, attention_mask=torch.ones(2, 4))
