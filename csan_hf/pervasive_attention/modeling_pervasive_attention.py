@@ -355,7 +355,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
 
     @torch.compiler.disable  # already fused by hand; traced, it would be compiled anew for every number of real cells
     def _run_differentiably(self, grid: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-        cells = GridCells.from_mask(grid.shape[:3], real)
+        batch, rows, columns, _ = grid.shape
+        cells = GridCells.from_mask((batch, rows, columns), real)
         return cells.unpack(self.final_norm(self.dense_block(grid, cells)).relu())
 
 

@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
 from csan_hf.evaluation import write_text
+from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
@@ -84,7 +85,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     _say(args, str(loaded.merge(filtered)))
     set_seed(args.seed)
     model = build_model(recipe, tokenizers)
-    if args.world_size > 1 and hasattr(model, "synchronize_batch_norm"):
+    if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
         model.synchronize_batch_norm(torch.distributed.group.WORLD)
     _say(args, _describe(model, tokenizers, tokenized, args))
     trainer = TranslationTrainer(

@@ -55,7 +55,8 @@ def test_sharing_reaches_every_normalisation():
     model = tiny_model()
     model.synchronize_batch_norm("group")
     norms = [module for module in model.modules() if isinstance(module, GridBatchNorm)]
-    assert norms and all(norm.process_group == "group" for norm in norms)
+    assert norms
+    assert all(norm.process_group == "group" for norm in norms)
     assert model.model.decoder.dense_block.process_group == "group"
     model.synchronize_batch_norm(None)
     assert model.model.decoder.dense_block.process_group is None
