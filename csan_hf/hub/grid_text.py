@@ -26,7 +26,7 @@ def describe_grid(config: dict[str, Any]) -> str:
     return (
         f"one masked 2D DenseNet over the grid of target and source tokens, without an encoder beside the embeddings; "
         f"{layers} dense layers of growth rate {config['growth_rate']} with {gated}{kernel}×{kernel} kernels, "
-        f"of which the {kernel // 2 + 1} rows that do not look ahead are live (a cell sees {above} target tokens back and "
-        f"{above} source tokens to either side); embeddings of {config['source_embed_dim']} (source) and "
+        f"of which the {kernel // 2 + 1} rows that do not look ahead are live (a cell sees {above} target tokens back "
+        f"and {above} source tokens to either side); embeddings of {config['source_embed_dim']} (source) and "
         f"{config['target_embed_dim']} (target); a target position is {_AGGREGATIONS[config['aggregation']]}"
     )
