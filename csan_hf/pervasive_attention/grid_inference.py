@@ -47,29 +47,41 @@ def run_folded_block(
     Returns:
         [B, I, J, f_L].
     """
-    width = grid.shape[-1]
-    features = grid.new_empty(*grid.shape[:3], block.feature_scale.shape[0])
-    _store(block, features, grid, 0)
+    width, inputs = grid.shape[-1], grid.flatten(0, 2)
+    features = inputs.new_empty(inputs.shape[0], block.feature_scale.shape[0])
+    # What the layers read in turn: a new matrix for each would cost page faults
+    scratch = None if torch.compiler.is_compiling() else torch.empty_like(features).flatten()
+    _store(block, features, inputs, 0)
     mask = None if real is None else real.unsqueeze(-1).to(grid.dtype)
     for number, layer in enumerate(block.layers):
-        read = torch.addcmul(layer.shift, features[..., :width], layer.scale).relu_()
-        inner = torch.addmm(layer.bias, read.flatten(0, 2), layer.conv1).relu_().view(*grid.shape[:3], -1)
+        read = _affine_relu(features[:, :width], layer.scale, layer.shift, scratch)
+        inner = torch.addmm(layer.bias, read, layer.conv1).relu_().view(*grid.shape[:3], -1)
         if mask is not None:
             inner = inner * mask
         new = _convolve(inner, layer.conv2, number, cache)
         if block.gated:
             gate, value = new.chunk(2, dim=-1)
             new = torch.sigmoid(gate) * value
-        _store(block, features, new, width)
+        _store(block, features, new.flatten(0, 2), width)
         width += new.shape[-1]
-    read = torch.addcmul(block.transition_shift, features, block.transition_scale).relu_()
-    return (read.flatten(0, 2) @ block.transition).view(*grid.shape[:3], -1)
+    read = _affine_relu(features, block.transition_scale, block.transition_shift, scratch)
+    return (read @ block.transition).view(*grid.shape[:3], -1)
 
 
 def _store(block: FoldedBlock, features: torch.Tensor, new: torch.Tensor, start: int) -> None:
-    """Normalise new features and put them behind the earlier ones."""
+    """Normalise new features [N, channels] and put them behind the earlier ones."""
     part = slice(start, start + new.shape[-1])
-    features[..., part] = torch.addcmul(block.feature_shift[part], new, block.feature_scale[part])
+    features[:, part] = torch.addcmul(block.feature_shift[part], new, block.feature_scale[part])
+
+
+def _affine_relu(
+    features: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, scratch: torch.Tensor | None
+) -> torch.Tensor:
+    """ReLU(scale · features + shift) [N, c], in `scratch` where there is one."""
+    if scratch is None:
+        return torch.addcmul(shift, features, scale).relu()
+    out = scratch[: features.numel()].view_as(features)
+    return torch.addcmul(shift, features, scale, out=out).relu_()
 
 
 def _convolve(inner: torch.Tensor, kernel: torch.Tensor, number: int, cache: GridCache | None) -> torch.Tensor:
