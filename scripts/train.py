@@ -3,6 +3,7 @@
 
 import sys
 
+from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
 from csan_hf.training.recipe import format_help, load_recipe, split_command_line
 from csan_hf.training.run import train_from_recipe
@@ -16,7 +17,11 @@ def main(arguments: list[str]) -> int:
             return 0
         if path is None:
             raise RecipeError("no recipe given. Try: python scripts/train.py scripts/recipes/numbers.yaml")
-        train_from_recipe(load_recipe(path, overrides))
+        recipe = load_recipe(path, overrides)
+        if recipe.dry_run:
+            print(dry_run(recipe))
+        else:
+            train_from_recipe(recipe)
     except RecipeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

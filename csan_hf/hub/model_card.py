@@ -29,7 +29,7 @@ _BUILT_IN_EXAMPLES = {
 }
 _FAMILY_TAGS = {"csan": "local-attention", "pervasive_attention": "convolutional"}
 # Keys of a recipe that say where, not what
-_NOT_SHOWN = ("output_dir", "resume", "overwrite")
+_NOT_SHOWN = ("output_dir", "resume", "overwrite", "dry_run")
 
 
 def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:

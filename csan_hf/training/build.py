@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from datasets import DatasetDict
@@ -46,29 +47,58 @@ def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
     if recipe.init_from:
         model = _load_initial(recipe, recipe.init_from, family)
     else:
-        model = family.model_class(_build_config(recipe, tokenizers, family))
+        model = family.model_class(build_config(recipe, Vocabularies.of(tokenizers)))
     configure_generation(model, recipe, tokenizers)
     return model
 
 
-def _build_config(recipe: Recipe, tokenizers: TokenizerPair, family: Any) -> Any:
-    target = tokenizers.target
-    if not tokenizers.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
+@dataclass(frozen=True)
+class Vocabularies:
+    """What a model's configuration takes from the tokenizers.
+
+    Args:
+        source_size: entries of the source vocabulary.
+        target_size: entries of the target vocabulary.
+        is_joint: whether both are one.
+        pad_token_id: padding of the target.
+        eos_token_id: end of a target sentence.
+    """
+
+    source_size: int
+    target_size: int
+    is_joint: bool
+    pad_token_id: int
+    eos_token_id: int
+
+    @classmethod
+    def of(cls, tokenizers: TokenizerPair) -> Vocabularies:
+        """Those of trained tokenizers."""
+        target = tokenizers.target
+        return cls(len(tokenizers.source), len(target), tokenizers.is_joint, target.pad_token_id, target.eos_token_id)
+
+
+def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
+    """Builds the model's configuration.
+
+    Raises:
+        RecipeError: if the config is refused, or does not go with the vocabularies.
+    """
+    if not vocabularies.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
         raise RecipeError(
             "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
             "set tokenizer.joint to true, or drop it."
         )
     values = {
-        "vocab_size": len(tokenizers.source),
-        "decoder_vocab_size": len(target),
-        "share_encoder_decoder_embeddings": tokenizers.is_joint,
-        "pad_token_id": target.pad_token_id,
-        "eos_token_id": target.eos_token_id,
-        "decoder_start_token_id": target.pad_token_id,
+        "vocab_size": vocabularies.source_size,
+        "decoder_vocab_size": vocabularies.target_size,
+        "share_encoder_decoder_embeddings": vocabularies.is_joint,
+        "pad_token_id": vocabularies.pad_token_id,
+        "eos_token_id": vocabularies.eos_token_id,
+        "decoder_start_token_id": vocabularies.pad_token_id,
         **recipe.config,
     }
     try:
-        return family.config_class(**values)
+        return get_family(recipe.model).config_class(**values)
     except Exception as error:  # the library's strict configs raise classes of their own
         raise RecipeError(f"The section config is refused: {error}") from error
 

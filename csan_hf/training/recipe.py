@@ -31,6 +31,8 @@ from .options import (
     signature_options,
 )
 
+# Keys that say what to do with a recipe
+_COMMANDS = ("resume", "overwrite", "dry_run")
 SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 
 # Keys that exist in the underlying classes but follow from something else, and from what.
@@ -94,6 +96,7 @@ class Recipe:
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
         resume: whether to go on from the last checkpoint in output_dir.
         overwrite: whether to delete what an earlier run left in output_dir first.
+        dry_run: whether only to check the recipe and its data, and to print sizes, memory and time.
         config: fields of the model's configuration.
         data: fields of `csan_hf.data.DataArguments`.
         tokenizer: arguments of `csan_hf.data.train_tokenizers`: vocab_size, joint...
@@ -112,6 +115,7 @@ class Recipe:
     bleu_tokenize: str | None = None
     resume: bool = True
     overwrite: bool = False
+    dry_run: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     tokenizer: dict[str, Any] = field(default_factory=dict)
@@ -119,9 +123,9 @@ class Recipe:
     generation: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what was set, without what the command line alone may say (resume, overwrite)."""
+        """Returns what was set, without what the command line alone may say (resume, overwrite, dry_run)."""
         values = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, {})}
-        return {name: value for name, value in values.items() if name not in ("resume", "overwrite")}
+        return {name: value for name, value in values.items() if name not in _COMMANDS}
 
     def to_yaml(self) -> str:
         """Returns a recipe file that gives this recipe again."""

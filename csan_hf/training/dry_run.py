@@ -1,0 +1,251 @@
+"""What a recipe would do, found out without doing it: no weights are made, nothing is downloaded or written."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from datasets import DownloadConfig, load_dataset_builder
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+from csan_hf.data import DataArguments
+from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
+
+from .arguments import TranslationTrainingArguments
+from .build import DEFAULT_TOKENIZER, Vocabularies, build_config
+from .families import get_family
+from .options import RecipeError
+from .recipe import Recipe
+
+SENTENCE_LENGTH = 30
+"""Tokens of a sentence, on either side, that memory and time are estimated with."""
+UTILISATION = 0.4
+"""Share of the matrix-product rate that training is assumed to reach; well-filled GPUs reach 0.3 to 0.5."""
+_PAD, _EOS = 0, 1
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Costs of one update on one device.
+
+    Args:
+        pairs: sentence pairs in a batch.
+        states: bytes of weights, gradients and Adam's two moments.
+        activations: bytes kept for the backward pass.
+        flops: floating-point operations of matrix products and convolutions, forward and backward. Those inside an
+            attention kernel, few at this length, count only where torch knows them.
+    """
+
+    pairs: int
+    states: int
+    activations: int
+    flops: int
+
+
+def dry_run(recipe: Recipe) -> str:
+    """Checks a recipe: sections, data as far as it is there, and model.
+
+    Returns:
+        A report for people: data, parameters, memory and time.
+
+    Raises:
+        RecipeError: as training would.
+    """
+    recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
+    args = recipe.training_arguments()
+    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(recipe.data_arguments())]
+    lines += ["", "Model", *_describe_model(recipe, args)]
+    return "\n".join(lines)
+
+
+# ---- data
+
+
+def describe_data(args: DataArguments) -> list[str]:
+    """Says which splits are there, with their sizes, and which are missing.
+
+    Raises:
+        RecipeError: if what is there is wrong: unequal line counts, missing columns, an empty split...
+    """
+    languages = f"{args.source_lang} to {args.target_lang}"
+    if args.dataset and args.dataset != BUILT_IN and not Path(args.dataset).exists():
+        return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
+    if args.dataset == BUILT_IN:
+        sizes = {name: args.size_of(name) or "default" for name in ("train", "validation", "test")}
+        return [f"  numbers (built in), {languages}: " + ", ".join(f"{name} {size}" for name, size in sizes.items())]
+    return [f"  files in {args.data_dir or '.'}, {languages}", *_describe_files(args)]
+
+
+def _describe_files(args: DataArguments) -> list[str]:
+    lines = []
+    for split in args.split_patterns:
+        try:
+            loaded, _ = load_translation_dataset(args, [split])
+        except ValueError as error:
+            if "no file for" not in str(error):
+                raise RecipeError(f"The data cannot be used: {error}") from error
+            lines.append(f"  {split}: not there ({args.split_patterns[split]})")
+        else:
+            lines.append(f"  {split}: {len(loaded[split]):,} pairs")
+    return lines
+
+
+def _describe_hub(args: DataArguments) -> list[str]:
+    """What the cache knows of a Hub dataset."""
+    offline = DownloadConfig(local_files_only=True)
+    try:
+        info = load_dataset_builder(str(args.dataset), args.dataset_config, download_config=offline).info
+    except Exception:  # whatever the reason: it is not here
+        wanted = args.split_patterns or {"train": "train", "validation": "validation", "test": "test"}
+        splits = ", ".join(f"{split} = {stored}" for split, stored in wanted.items())
+        columns = " and ".join(args.columns)
+        return [f"  not in this machine's cache; will be downloaded ({splits}; columns {columns})"]
+    _check_columns(args, info)
+    return [f"  {name}: {split.num_examples:,} pairs" for name, split in (info.splits or {}).items()]
+
+
+def _check_columns(args: DataArguments, info: Any) -> None:
+    features = info.features or {}
+    found = set(features) | set(getattr(features.get("translation"), "languages", ()))
+    missing = [column for column in args.columns if found and column not in found]
+    if missing:
+        raise RecipeError(
+            f"The data cannot be used: {args.dataset} has no column {missing[0]!r}, only {', '.join(sorted(found))}."
+        )
+
+
+# ---- model
+
+
+def _describe_model(recipe: Recipe, args: TranslationTrainingArguments) -> list[str]:
+    config = build_config(recipe, _vocabularies(recipe))
+    with FakeTensorMode():
+        model = get_family(recipe.model).model_class(config)
+        found = estimate(model, recipe, args)
+    embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
+    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
+    return [
+        f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
+        f"{sum(embeddings.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of {config.vocab_size:,} entries)",
+        f"  memory of a device: {_gib(found.states)} for weights, gradients and Adam (float32), about "
+        f"{_gib(found.activations)} for the activations of {found.pairs} pairs of {SENTENCE_LENGTH} tokens "
+        f"({precision})",
+        *_describe_time(found, args),
+    ]
+
+
+def _describe_time(found: Estimate, args: TranslationTrainingArguments) -> list[str]:
+    rate = _matrix_product_rate(args)
+    seconds = found.flops / (UTILISATION * rate)
+    batches, updates = args.gradient_accumulation_steps, args.max_steps
+    of_batches = f" ({batches} batches)" if batches > 1 else ""
+    whole = f", {_duration(seconds * updates)} for {updates:,} updates, evaluation not counted" if updates > 0 else ""
+    return [
+        f"  an update{of_batches}: {found.flops / 1e12:.2f} TFLOP on each device",
+        f"  time on {_device_name(args)}, from a matrix-product rate of {rate / 1e12:.2f} TFLOP/s measured now, of "
+        f"which {UTILISATION:.0%} are used: {_duration(seconds)} an update{whole}",
+    ]
+
+
+def _vocabularies(recipe: Recipe) -> Vocabularies:
+    """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
+    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
+    size = int(settings["vocab_size"])
+    return Vocabularies(size, size, bool(settings.get("joint", True)), _PAD, _EOS)
+
+
+def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingArguments) -> Estimate:
+    """Costs of one update, from a forward pass whose tensors have shapes but no content.
+
+    Args:
+        model: made under a `FakeTensorMode`.
+        recipe: bounds and family.
+        args: batch and precision.
+    """
+    pairs = _pairs_in_a_batch(recipe, args)
+    ids = torch.full((pairs, SENTENCE_LENGTH), 2)
+    if args.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    model.train()
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    counter = FlopCounterMode(display=False)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), counter, _precision(args):
+        # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
+        states = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
+        logits = model.get_output_embeddings()(states)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+    batches = args.gradient_accumulation_steps
+    backward = 3 if args.gradient_checkpointing else 2  # in forward passes, the one that is made again included
+    del loss
+    return Estimate(
+        pairs=pairs,
+        states=16 * sum(parameter.numel() for parameter in model.parameters()),
+        activations=sum(kept.values()),
+        flops=(1 + backward) * counter.get_total_flops() * batches,
+    )
+
+
+def _pairs_in_a_batch(recipe: Recipe, args: TranslationTrainingArguments) -> int:
+    if get_family(recipe.model).batch_cost == "cells":
+        bound, cost = args.max_cells, SENTENCE_LENGTH**2
+    else:
+        bound, cost = args.max_tokens, 2 * SENTENCE_LENGTH
+    pairs = args.per_device_train_batch_size if bound is None else max(1, bound // cost)
+    return min(pairs, args.max_sentences or pairs)
+
+
+@contextlib.contextmanager
+def _precision(args: TranslationTrainingArguments) -> Iterator[None]:
+    dtype = torch.bfloat16 if args.bf16 else torch.float16
+    with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
+        yield
+
+
+def _device_name(args: TranslationTrainingArguments) -> str:
+    device = args.device
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({torch.get_num_threads()} threads)" if device.type == "cpu" else device.type
+
+
+def _matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) -> float:
+    """Operations per second of matrix products in the precision of training, on the device of training."""
+    dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
+    matrix = torch.ones(size, size, dtype=dtype, device=args.device)
+    matrix @ matrix  # warm-up
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.3:
+        product = matrix @ matrix
+        count += 1
+        if args.device.type != "cpu":
+            product[0, 0].item()  # wait for it
+    return 2 * size**3 * count / (time.perf_counter() - start)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.2f} seconds"

@@ -1,0 +1,92 @@
+"""--dry_run checks a recipe and prints its sizes, and does nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.training import dry_run as module
+from csan_hf.training.dry_run import dry_run
+from csan_hf.training.options import RecipeError
+from csan_hf.training.recipe import load_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "scripts" / "recipes").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """No download, and no seconds spent on measuring the machine."""
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(module, "_matrix_product_rate", lambda args: 1e12)
+
+
+def report(name: str, **overrides: str) -> str:
+    path = next(recipe for recipe in RECIPES if recipe.stem == name)
+    return dry_run(load_recipe(path, list(overrides.items())))
+
+
+def millions(text: str) -> float:
+    return float(re.search(r"([\d.]+)M parameters", text)[1])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_can_be_run_dry(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = dry_run(load_recipe(path))
+    for words in ("Data", "parameters", "memory of a device", "TFLOP", "an update"):
+        assert words in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parameters_are_the_papers():
+    assert millions(report("wmt14_en_de_base")) == 88.0
+    assert millions(report("wmt14_en_de_base", local_window="null", head_area="1")) == 88.0
+    gaussian = report("wmt14_en_de_base", local_window="null", head_area="1", localness_window="query")
+    assert millions(gaussian) == pytest.approx(88.8, abs=0.05)  # the papers' + 0.8M for LOCAL_SOFT
+
+
+def test_estimate_is_that_of_the_real_model():
+    recipe = load_recipe(None, [("max_tokens", "240"), ("bf16", "false"), ("output_dir", "x")])
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    model = CsanForConditionalGeneration(CsanConfig(vocab_size=100, dropout=0.0, **sizes))
+    found = module.estimate(model, recipe, recipe.training_arguments())
+    assert found.pairs == 4
+    assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
+    tokens = 4 * module.SENTENCE_LENGTH
+    # 2 operations for a weight and a token, once forward and twice backward; attention may come on top
+    matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.ndim == 2)
+    assert 6 * tokens * matrices <= found.flops < 8 * tokens * matrices
+    assert 4 * tokens * 32 * 10 < found.activations < 4 * tokens * 32 * 500
+
+
+def test_checkpointing_keeps_less_and_computes_more():
+    def costs(**options):
+        pairs = [("model", "pervasive_attention"), ("output_dir", "x"), ("bf16", "false"), *options.items()]
+        recipe = load_recipe(None, pairs)
+        with module.FakeTensorMode():
+            family = module.get_family(recipe.model)
+            model = family.model_class(family.config_class(vocab_size=100, num_layers=6))
+            return module.estimate(model, recipe, recipe.training_arguments())
+
+    plain, checkpointing = costs(), costs(gradient_checkpointing="true")
+    assert checkpointing.activations < 0.7 * plain.activations
+    assert checkpointing.flops > plain.flops
+
+
+def test_data_that_is_there_is_counted_and_checked(tmp_path):
+    for split, lines in (("train", 3), ("val", 2)):
+        for language in ("de", "en"):
+            (tmp_path / f"{split}.{language}").write_text("ein Satz\n" * lines)
+    text = report("multi30k_transformer", data_dir=str(tmp_path))
+    assert "train: 3 pairs" in text
+    assert "validation: 2 pairs" in text
+    assert "test_2016: not there (test_2016_flickr.{lang}.gz)" in text
+    (tmp_path / "val.en").write_text("one sentence\n")
+    with pytest.raises(RecipeError, match=r"val\.de has 2 lines and .*val\.en has 1"):
+        report("multi30k_transformer", data_dir=str(tmp_path))
+
+
+def test_wrong_recipes_are_refused_as_in_training():
+    with pytest.raises(RecipeError, match="local_window"):
+        report("multi30k_csan_1d", local_window="4")
