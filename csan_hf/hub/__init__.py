@@ -4,5 +4,16 @@ from .attn2d import convert_attn2d
 from .checkpoint import save_self_contained
 from .marian import convert_marian
 from .model_card import build_model_card, write_model_card
+from .push import IncompleteCheckpointError, check_checkpoint, push_checkpoint, push_to_hub
 
-__all__ = ["build_model_card", "convert_attn2d", "convert_marian", "save_self_contained", "write_model_card"]
+__all__ = [
+    "IncompleteCheckpointError",
+    "build_model_card",
+    "check_checkpoint",
+    "convert_attn2d",
+    "convert_marian",
+    "push_checkpoint",
+    "push_to_hub",
+    "save_self_contained",
+    "write_model_card",
+]

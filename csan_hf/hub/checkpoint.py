@@ -8,16 +8,30 @@ import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
 from transformers.dynamic_module_utils import custom_object_save
 
 from ..pipelines import translation
 from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER, TranslationPipeline
 
 # The auto classes whose registered model classes a checkpoint offers under `trust_remote_code=True`
-_AUTO_CLASSES = (AutoModel, AutoModelForSeq2SeqLM)
+_TRANSLATING = (AutoModel, AutoModelForSeq2SeqLM)
+_AUTO_CLASSES = (*_TRANSLATING, AutoModelForSequenceClassification, AutoModelForTokenClassification)
 # What an earlier save may have left in a directory and the new one need not overwrite
-_STALE = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*", TARGET_TOKENIZER_SUBFOLDER)
+_STALE = (
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model*.bin*",
+    "generation_config.json",
+    Path(translation.__file__).name,
+    TARGET_TOKENIZER_SUBFOLDER,
+)
 CUSTOM_PIPELINES = {
     "translation": {
         "impl": f"{TranslationPipeline.__module__.split('.')[-1]}.{TranslationPipeline.__name__}",
@@ -37,21 +51,23 @@ class SavesPretrained(Protocol):
 def save_self_contained(
     model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: str | os.PathLike
 ) -> Path:
-    """Saves a model so that it loads and translates where csan_hf is not installed.
+    """Saves a model so that it loads and works where csan_hf is not installed.
 
-    Writes weights, config, generation config and tokenizers; the model's code and a complete `auto_map`; and the
-    translation pipeline. Everything is written beside `directory` first and then moved, so that a failure to
-    write leaves what was there before. Other files in `directory` (logs, a card) stay.
+    Writes weights, config, generation config and tokenizers; the family's code and a complete `auto_map`; and, unless
+    the model is a classifier, the translation pipeline. Everything is written beside `directory` first and then
+    moved, so that a failure to write leaves what was there before. Other files in `directory` (logs, a card) stay.
 
     ```python
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
     pipeline("translation", model=directory, trust_remote_code=True)
+    pipeline("text-classification", model=directory, trust_remote_code=True)  # of a classifier
     ```
 
     Args:
         model: A model of csan_hf, unwrapped.
         tokenizers: The tokenizer, or a `TokenizerPair`; None saves none. With separate vocabularies the target
-            tokenizer goes to the folder `target_tokenizer`.
+            tokenizer goes to the folder `target_tokenizer`. A classifier reads one language: of a pair, the source's
+            is saved.
         directory: Where to save; made if need be.
 
     Returns:
@@ -82,39 +98,66 @@ def auto_map(model: PreTrainedModel) -> dict[str, str]:
     Raises:
         ValueError: The family is transformers' own or was defined in a script: there is no code to take along.
     """
-    config_class = type(model.config)
-    classes = {"AutoConfig": config_class, **_registered_models(config_class)}
+    classes = _family(model)
     for name, class_ in classes.items():
         if class_.__module__ == "__main__" or class_.__module__.startswith("transformers."):
             raise ValueError(f"{name} is {class_.__module__}.{class_.__name__}, whose code cannot be saved along.")
     return {name: f"{class_.__module__.split('.')[-1]}.{class_.__name__}" for name, class_ in classes.items()}
 
 
-def _registered_models(config_class: type) -> dict[str, type]:
-    found: dict[str, Any] = {}
+def _family(model: PreTrainedModel) -> dict[str, type]:
+    """The config's class and the model classes registered for it, by the names of their auto classes."""
+    config_class = type(model.config)
+    found: dict[str, Any] = {"AutoConfig": config_class}
     for auto_class in _AUTO_CLASSES:
         if config_class in auto_class._model_mapping:
             found[auto_class.__name__] = auto_class._model_mapping[config_class]
     return found
 
 
+def _translates(model: PreTrainedModel) -> bool:
+    """Whether a model has a decoder; a base model counts, as the rest of it may be tied."""
+    family = _family(model)
+    return any(isinstance(model, family[name.__name__]) for name in _TRANSLATING if name.__name__ in family)
+
+
 def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: Path) -> None:
     """Writes the whole checkpoint into an empty `directory`."""
-    entries = auto_map(model)
+    auto_map(model)  # refuses foreign models before anything is written
     model.save_pretrained(directory)
-    # The live config stays as it is: later saves of the model by other means would not bring the code along
-    config = copy.deepcopy(model.config)
-    config.auto_map = entries
-    config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
-    config.save_pretrained(directory)
-    for code in (model, config):
-        custom_object_save(code, directory)
-    shutil.copy(translation.__file__, directory)
+    write_code(model, directory)
     if tokenizers is not None:
         _write_tokenizers(model, tokenizers, directory)
 
 
+def write_code(model: PreTrainedModel, directory: Path) -> None:
+    """Writes a family's code and the complete `config.json` into a directory that has a model's weights.
+
+    Args:
+        model: A model of csan_hf, unwrapped.
+        directory: The directory.
+
+    Raises:
+        ValueError: See `auto_map`.
+    """
+    entries = auto_map(model)
+    # The live config stays as it is: later saves of the model by other means would not bring the code along
+    config = copy.deepcopy(model.config)
+    config.auto_map = entries
+    if _translates(model):
+        config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+        shutil.copy(translation.__file__, directory)
+    elif hasattr(config, "custom_pipelines"):  # of the translation checkpoint that the classifier was made of
+        del config.custom_pipelines
+    config.save_pretrained(directory)
+    for code in (model, config):
+        custom_object_save(code, directory)
+
+
 def _write_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, directory: Path) -> None:
+    if not _translates(model):
+        getattr(tokenizers, "source", tokenizers).save_pretrained(directory)
+        return
     tokenizers.save_pretrained(directory)
     folder = directory / TARGET_TOKENIZER_SUBFOLDER
     if getattr(model.config, "share_encoder_decoder_embeddings", True) or folder.is_dir():

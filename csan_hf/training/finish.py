@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
-from csan_hf.hub import save_self_contained, write_model_card
+from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 
 from .checkpoints import (
     average_weights,
@@ -122,17 +122,16 @@ def _is_sharded(trainer: TranslationTrainer) -> bool:
 
 
 def _push(trainer: TranslationTrainer, output: Path) -> None:
-    """Uploads the finished folder; the pushes during training hold weights only."""
+    """Uploads the finished folder, where the recipe says so."""
     if not trainer.args.push_to_hub:
         return
-    from huggingface_hub import upload_folder
-
-    upload_folder(
-        repo_id=str(trainer.hub_model_id),
-        folder_path=output,
+    trainer._finish_current_push()
+    push_checkpoint(
+        output,
+        str(trainer.hub_model_id),
         token=trainer.args.hub_token,
         revision=trainer.args.hub_revision,
-        ignore_patterns=["checkpoint-*/**", "evaluation/**", ".*"],
+        private=trainer.args.hub_private_repo,
         commit_message="Trained model with scores and card",
     )
 

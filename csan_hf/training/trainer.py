@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,10 +21,11 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput, seed_worker
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy, seed_worker
 
 from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
+from csan_hf.hub.checkpoint import write_code
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
@@ -311,6 +313,19 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         super()._save(output_dir, state_dict)
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
+        self._write_code(output_dir or self.args.output_dir)
+
+    def _write_code(self, directory: str) -> None:
+        """Completes a folder with weights so that it loads where csan_hf is not installed."""
+        model = self.accelerator.unwrap_model(self.model)
+        if not type(model).__module__.startswith("transformers."):
+            write_code(model, Path(directory))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """The library's push in the middle of training takes weights and config along; the code must lie there."""
+        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
+            self._write_code(self.args.output_dir)
+        super()._push_from_checkpoint(checkpoint_folder)
 
 
 class _SeedWorker:

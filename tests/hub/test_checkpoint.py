@@ -5,15 +5,29 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    pipeline,
+)
 
-from csan_hf import CsanForConditionalGeneration
+from csan_hf import CsanForConditionalGeneration, CsanForSequenceClassification, CsanForTokenClassification
 from csan_hf.hub import save_self_contained
 from csan_hf.pipelines import TASK, TranslationPipeline, register
 
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
 CODE = {
-    "csan": {"configuration_csan.py", "locality.py", "local_attention.py", "modeling_csan.py", "translation.py"},
+    "csan": {
+        "configuration_csan.py",
+        "locality.py",
+        "local_attention.py",
+        "modeling_csan.py",
+        "modeling_csan_classification.py",
+        "translation.py",
+    },
     "pervasive_attention": {
         "configuration_pervasive_attention.py",
         "grid_convolution.py",
@@ -52,6 +66,27 @@ pipe.save_pretrained(again)
 results += translate(again)[1]
 print(json.dumps(results))
 """
+
+# Runs where csan_hf cannot be imported: classifies, saves again what it loaded, classifies with that; then makes
+# classifiers of a translation checkpoint.
+CLASSIFY_ELSEWHERE = """
+import json, sys
+sys.modules["csan_hf"] = None
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, pipeline
+directories, translator, again, sentences = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+results = {}
+for task, directory in directories.items():
+    classify = pipeline(task, model=directory, device="cpu", trust_remote_code=True, batch_size=2)
+    classify.save_pretrained(f"{again}/{task}")
+    reloaded = pipeline(task, model=f"{again}/{task}", device="cpu", trust_remote_code=True)
+    results[task] = [[pipe(sentences) for pipe in (classify, reloaded)], type(reloaded.model).__name__]
+reports = []
+for auto_class in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
+    model, report = auto_class.from_pretrained(translator, trust_remote_code=True, output_loading_info=True)
+    reports.append([type(model).__name__, sorted(report["missing_keys"]), sorted(report["unexpected_keys"])])
+print(json.dumps([results, reports], default=float))  # scores are numpy numbers
+"""
+HEADS = {"text-classification": CsanForSequenceClassification, "token-classification": CsanForTokenClassification}
 
 
 def run_elsewhere(tmp_path, *arguments):
@@ -92,11 +127,81 @@ def test_config_names_every_class_and_the_pipeline(joint, tmp_path):
         "AutoConfig": "configuration_csan.CsanConfig",
         "AutoModel": "modeling_csan.CsanModel",
         "AutoModelForSeq2SeqLM": "modeling_csan.CsanForConditionalGeneration",
+        "AutoModelForSequenceClassification": "modeling_csan_classification.CsanForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_csan_classification.CsanForTokenClassification",
     }
     assert config["custom_pipelines"]["translation"]["impl"] == "translation.TranslationPipeline"
     # the model in memory is not marked: other saves of it would not bring the code along
     assert not getattr(model.config, "auto_map", None)
     assert not getattr(model.config, "custom_pipelines", None)
+
+
+def classifier_of(directory, head):
+    """A classifier whose encoder is that of the translation model in a directory."""
+    names = {0: "O", 1: "animal", 2: "number"}
+    return head.from_pretrained(directory, num_labels=3, id2label=names, label2id={v: k for k, v in names.items()})
+
+
+def flat(answer):
+    """Everything that a pipeline answered, in one dict."""
+    if isinstance(answer, dict | list):
+        items = answer.items() if isinstance(answer, dict) else enumerate(answer)
+        return {f"{key} {rest}": leaf for key, value in items for rest, leaf in flat(value).items()}
+    return {"": answer}
+
+
+def test_classifiers_where_the_package_is_not_installed(separate, tmp_path):
+    model, pair = separate
+    sentences = [sentence for sentence in SENTENCES if sentence]
+    translator = save_self_contained(model, pair, tmp_path / "translator")
+    directories, expected = {}, {}
+    for task, head in HEADS.items():
+        classifier = classifier_of(translator, head).eval()
+        directory = save_self_contained(classifier, pair, tmp_path / task)
+        expected[task] = pipeline(task, model=classifier, tokenizer=pair.source, device="cpu")(sentences)
+        directories[task] = str(directory)
+    (tmp_path / "check.py").write_text(CLASSIFY_ELSEWHERE)
+    arguments = json.dumps(directories), translator, tmp_path / "again", json.dumps(sentences)
+    done = run_elsewhere(tmp_path, "check.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "not supported" not in done.stderr
+    results, reports = json.loads(done.stdout.splitlines()[-1])
+    for task, head in HEADS.items():
+        answers, name = results[task]
+        assert name == head.__name__
+        for answer in answers:
+            assert flat(answer) == pytest.approx(flat(expected[task]), abs=1e-5)
+        assert set(os.listdir(directories[task])) <= set(os.listdir(tmp_path / "again" / task))
+    assert reports == [[head.__name__, ["score.bias", "score.weight"], []] for head in HEADS.values()]
+
+
+@pytest.mark.parametrize("head", HEADS.values())
+def test_what_a_classifier_takes_along(head, separate, tmp_path):
+    model, pair = separate
+    directory = save_self_contained(model, pair, tmp_path / "model")
+    translator = json.loads((directory / "config.json").read_text())
+    (directory / "training.log").write_text("kept")
+    save_self_contained(classifier_of(directory, head), pair, directory)
+    config = json.loads((directory / "config.json").read_text())
+    assert config["architectures"] == [head.__name__]
+    assert config["auto_map"] == translator["auto_map"]
+    assert "custom_pipelines" not in config
+    files = set(os.listdir(directory))
+    assert files >= CODE["csan"] - {"translation.py"} | {"training.log", "tokenizer.json"}
+    # nothing of the translator that stood there
+    assert not files & {"translation.py", "target_tokenizer", "generation_config.json"}
+    assert len(AutoTokenizer.from_pretrained(directory)) == len(pair.source)
+    # and back: the translator is complete again
+    save_self_contained(model, pair, directory)
+    assert set(os.listdir(directory)) >= CODE["csan"] | {"target_tokenizer", "generation_config.json"}
+
+
+def test_translator_makes_a_classifier_here_without_trust(joint, tmp_path):
+    model, tokenizer = joint
+    directory = save_self_contained(model, tokenizer, tmp_path / "model")
+    classifier = AutoModelForSequenceClassification.from_pretrained(directory)
+    assert type(classifier) is CsanForSequenceClassification
+    assert torch.equal(classifier.model.shared.weight, model.model.shared.weight)
 
 
 def test_loads_here_without_trust(joint, tmp_path):

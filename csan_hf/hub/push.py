@@ -1,0 +1,211 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Uploading checkpoints, checked before they leave."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, HfApi, ModelCard
+from transformers import PreTrainedModel
+
+from .checkpoint import SavesPretrained, save_self_contained
+from .model_card import write_model_card
+
+# Of a run's folder, what is nobody else's business
+IGNORED = ["checkpoint-*/**", "runs/**", "evaluation/**", "training_args.bin", ".*", "**/.*"]
+
+# Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures count
+_LOADS_ALONE = """
+import sys
+sys.modules["csan_hf"] = None
+from transformers import AutoConfig, AutoTokenizer, pipeline
+import transformers
+directory = sys.argv[1]
+config = AutoConfig.from_pretrained(directory, trust_remote_code=True)
+for name in config.auto_map:
+    if name.startswith("AutoModel"):
+        getattr(transformers, name).from_pretrained(directory, trust_remote_code=True)
+AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
+if getattr(config, "custom_pipelines", None):
+    pipeline("translation", model=directory, trust_remote_code=True, device="cpu")("a", max_new_tokens=2)
+"""
+
+
+class IncompleteCheckpointError(ValueError):
+    """A folder that would not load, or not say what it is, where csan_hf is not installed."""
+
+
+def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None:
+    """Checks that a folder holds all that a shared checkpoint needs.
+
+    Args:
+        directory: The folder.
+        load: Whether to load every class, and to translate, in a fresh process without csan_hf.
+
+    Raises:
+        IncompleteCheckpointError: Something is missing or does not load; the message lists all that was found.
+    """
+    directory = Path(directory)
+    problems = list(_missing(directory))
+    if not problems and load:
+        problems = list(_failures(directory))
+    if problems:
+        raise IncompleteCheckpointError(
+            f"{directory} cannot be shared:\n- " + "\n- ".join(problems) + "\n`save_self_contained` of csan_hf.hub "
+            "writes weights, code and tokenizers, `write_model_card` the card."
+        )
+
+
+def push_checkpoint(
+    directory: str | os.PathLike,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str | None = None,
+    commit_message: str = "Upload a checkpoint of csan_hf",
+    check: bool = True,
+) -> CommitInfo:
+    """Uploads a self-contained checkpoint: what `scripts/train.py` or `save_self_contained` left in a folder.
+
+    Args:
+        directory: The folder, with a model card in `README.md`.
+        repo_id: `owner/name`; made if need be.
+        private: Whether a new repository is private; None = the account's default.
+        token: A write token; None = the one of `hf auth login`.
+        revision: Branch; None = main.
+        commit_message: What the commit says.
+        check: Whether to refuse an incomplete checkpoint (`check_checkpoint`).
+
+    Raises:
+        IncompleteCheckpointError: The checkpoint is incomplete; nothing was uploaded.
+        huggingface_hub.errors.HfHubHTTPError: The Hub refused.
+    """
+    if check:
+        check_checkpoint(directory)
+    api = HfApi(token=token)
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    return api.upload_folder(
+        repo_id=repo_id,
+        folder_path=Path(directory),
+        revision=revision,
+        commit_message=commit_message,
+        ignore_patterns=IGNORED,
+        delete_patterns=["training_args.bin"],  # a pickle, which the library's pushes during training leave there
+    )
+
+
+def push_to_hub(
+    model: PreTrainedModel,
+    tokenizers: SavesPretrained,
+    repo_id: str,
+    *,
+    recipe: dict[str, Any] | None = None,
+    results: dict[str, Any] | None = None,
+    **options: Any,
+) -> CommitInfo:
+    """Uploads a model at hand: weights, config, code, tokenizers, translation pipeline and card.
+
+    Args:
+        model: A model of csan_hf.
+        tokenizers: Its tokenizer or `TokenizerPair`.
+        repo_id: `owner/name`.
+        recipe: For the card; see `write_model_card`.
+        results: For the card; see `write_model_card`.
+        options: Further arguments of `push_checkpoint`.
+
+    Raises:
+        IncompleteCheckpointError: The checkpoint does not load by itself; nothing was uploaded.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = save_self_contained(model, tokenizers, Path(temporary) / repo_id.split("/")[-1])
+        facts = {"model": type(model).__name__, "parameters": model.num_parameters(), **(results or {})}
+        known = {"model": model.config.model_type, "training": {"hub_model_id": repo_id}, **(recipe or {})}
+        write_model_card(directory, {"name": repo_id.split("/")[-1], **known}, facts)
+        return push_checkpoint(directory, repo_id, **options)
+
+
+def _missing(directory: Path) -> Iterator[str]:
+    config = _read_json(directory / "config.json")
+    if config is None:
+        yield "config.json is missing or no JSON"
+        return
+    yield from _missing_code(directory, config)
+    yield from _missing_weights(directory)
+    names = ["tokenizer_config.json"]
+    if config.get("custom_pipelines"):
+        names.append("generation_config.json")
+        if config.get("share_encoder_decoder_embeddings") is False:
+            names.append("target_tokenizer/tokenizer_config.json")
+    yield from (f"{name} is missing" for name in names if not (directory / name).is_file())
+    yield from _problems_of_card(directory / "README.md")
+
+
+def _missing_code(directory: Path, config: dict[str, Any]) -> Iterator[str]:
+    entries = config.get("auto_map") or {}
+    for name in ("AutoConfig", "AutoModel"):
+        if name not in entries:
+            yield f"config.json has no auto_map entry {name}"
+    implementations = {f"auto_map[{name!r}]": value for name, value in entries.items()}
+    for task, pipeline in (config.get("custom_pipelines") or {}).items():
+        implementations[f"custom_pipelines[{task!r}]"] = pipeline["impl"]
+    for where, implementation in implementations.items():
+        file = implementation.split("--")[-1].split(".")[0] + ".py"
+        if not (directory / file).is_file():
+            yield f"{file} is missing, which {where} of config.json names"
+
+
+def _missing_weights(directory: Path) -> Iterator[str]:
+    if (directory / "model.safetensors").is_file():
+        return
+    index = _read_json(directory / "model.safetensors.index.json")
+    if index is None:
+        yield "model.safetensors is missing"
+        return
+    for shard in sorted(set(index["weight_map"].values())):
+        if not (directory / shard).is_file():
+            yield f"{shard} is missing, which model.safetensors.index.json names"
+
+
+def _problems_of_card(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        yield "README.md, the model card, is missing"
+        return
+    try:
+        data = ModelCard.load(path).data
+    except Exception as error:  # whatever the YAML parser or the card's own checks raise
+        yield f"README.md has no valid metadata: {error}"
+        return
+    for name in ("library_name", "pipeline_tag", "license"):
+        if not data.get(name):
+            yield f"README.md has no {name} in its metadata"
+
+
+def _failures(directory: Path) -> Iterator[str]:
+    """Loads the checkpoint where csan_hf cannot be imported."""
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve())],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=home,
+        )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        yield f"it does not load where only transformers is installed: {last}"
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content
