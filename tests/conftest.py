@@ -18,6 +18,9 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+# Here, because under pytest-xdist the process that reports does not see the conftest files of sub-folders
+pytest_plugins = ["conformance.report"]
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

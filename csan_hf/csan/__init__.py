@@ -3,10 +3,13 @@
 from .configuration_csan import CsanConfig
 from .local_attention import local_attention
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
+from .modeling_csan_classification import CsanForSequenceClassification, CsanForTokenClassification
 
 __all__ = [
     "CsanConfig",
     "CsanForConditionalGeneration",
+    "CsanForSequenceClassification",
+    "CsanForTokenClassification",
     "CsanModel",
     "CsanPreTrainedModel",
     "local_attention",

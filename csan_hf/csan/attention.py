@@ -17,7 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from .configuration_csan import CsanConfig
-from .local_attention import attention_with_weights, local_attention, make_call
+from .local_attention import attention_with_weights, exact_energies, local_attention, make_call
 from .locality import GaussianBias, Locality
 
 # `attn_implementation="blocked"`: local layers run in blocks whatever their length, the others as under "sdpa".
@@ -31,6 +31,15 @@ _LOCAL_BACKENDS: dict[str, str | None] = {
     "blocked": "blocked",
     "flex_attention": "flex_attention",
 }
+
+
+def check_local_implementation(implementation: str) -> None:
+    """Raise `ValueError` unless local layers can run under this attention implementation."""
+    if implementation not in _LOCAL_BACKENDS:
+        raise ValueError(
+            f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area or "
+            f"localness_window); use one of {list(_LOCAL_BACKENDS)}."
+        )
 
 
 class AttentionMasks(NamedTuple):
@@ -51,10 +60,10 @@ def eager_attention_forward(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J]."""
-    energies = torch.matmul(query, key.transpose(2, 3)) * scaling
+    energies = exact_energies(query * scaling, key)
     if attention_mask is not None:
         energies = energies + attention_mask
-    weights = F.softmax(energies, dim=-1)
+    weights = F.softmax(energies, dim=-1).to(value.dtype)
     output = torch.matmul(F.dropout(weights, p=dropout, training=module.training), value)
     return output.transpose(1, 2).contiguous(), weights
 
@@ -70,7 +79,9 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
         super().__init__()
         self.num_positions, self.embedding_dim = num_positions, embedding_dim
-        self.register_buffer("weight", torch.empty(num_positions, embedding_dim), persistent=False)
+        # Made where the model is being made, which may be the meta device, and filled there unless it is
+        weight = torch.empty(num_positions, embedding_dim).copy_(self.create_weight(num_positions))
+        self.register_buffer("weight", weight, persistent=False)
 
     def create_weight(self, num_positions: int) -> torch.Tensor:
         """The sinusoids of positions 0 to `num_positions` - 1, [num_positions, d] float32."""
@@ -79,12 +90,21 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
         cosines = np.cos(angles)[:, : self.embedding_dim // 2]
         return torch.from_numpy(np.concatenate([np.sin(angles), cosines], axis=1)).float()
 
-    def forward(self, length: int, offset: int = 0) -> torch.Tensor:
-        """Embeddings [length, d] of the positions from `offset` on."""
+    def forward(self, length: int, offset: int | torch.Tensor = 0) -> torch.Tensor:
+        """Embeddings [length, d] of the positions from `offset` on (a tensor where a static cache counts them)."""
+        if isinstance(offset, torch.Tensor):
+            return self._sinusoids(torch.arange(length, device=self.weight.device) + offset).to(self.weight)
         end = offset + length
         if end <= self.num_positions:
             return self.weight[offset:end]
         return self.create_weight(end)[offset:].to(self.weight)
+
+    def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
+        """As `create_weight`, for positions [T] that only the device knows."""
+        exact = torch.float32 if positions.device.type == "mps" else torch.float64  # which has no double precision
+        half = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
+        angles = positions.to(exact)[:, None] / torch.pow(10000.0, half / self.embedding_dim)[None, :]
+        return torch.cat([angles.sin(), angles.cos()[:, : self.embedding_dim // 2]], dim=1)
 
 
 class GaussianLocalness(nn.Module):
@@ -114,7 +134,7 @@ class GaussianLocalness(nn.Module):
         query: torch.Tensor,
         key: torch.Tensor,
         key_padding_mask: torch.Tensor | None = None,
-        query_offset: int = 0,
+        query_offset: int | torch.Tensor = 0,
     ) -> GaussianBias:
         """The Gaussian of every query.
 
@@ -127,15 +147,17 @@ class GaussianLocalness(nn.Module):
         hidden = torch.tanh(self.query_proj(_merge_heads(query)))  # [B, I, d]
         length = self._visible_length(query, key, key_padding_mask, query_offset)  # L, [B or 1, 1, I or 1]
         center = length * torch.sigmoid(self.center_proj(hidden).transpose(1, 2).float())
-        width = self._width(hidden, key, key_padding_mask, length, query_offset)
+        width = self._width(hidden, key, key_padding_mask, length)
         return GaussianBias(center, width, key_offset=self._key_offset(query, key, query_offset))
 
-    def _key_offset(self, query: torch.Tensor, key: torch.Tensor, query_offset: int) -> int:
+    def _key_offset(
+        self, query: torch.Tensor, key: torch.Tensor, query_offset: int | torch.Tensor
+    ) -> int | torch.Tensor:
         # A windowed cache hands over the last keys only: the first of them stands at this position.
         return query_offset + query.shape[2] - key.shape[2] if self.is_causal else 0
 
     def _visible_length(
-        self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, query_offset: int
+        self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, query_offset: int | torch.Tensor
     ) -> torch.Tensor:
         if self.is_causal:
             positions = torch.arange(query.shape[2], device=query.device, dtype=torch.float32)
@@ -150,27 +172,46 @@ class GaussianLocalness(nn.Module):
         key: torch.Tensor,
         mask: torch.Tensor | None,
         length: torch.Tensor,
-        query_offset: int,
     ) -> torch.Tensor:
         if self.strategy == "fixed":
             return torch.full((1, 1, 1), self.window_size, device=hidden.device)
         if self.strategy == "head":
             return 50.0 * torch.sigmoid(self.head_window.float())[None, :, None]
         if self.strategy == "layer":
-            hidden = torch.tanh(self.key_proj(self._mean_key(key, mask, query_offset)))
+            hidden = torch.tanh(self.key_proj(self._mean_key(key, mask, hidden.shape[1])))
         return length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float())
 
-    def _mean_key(self, key: torch.Tensor, mask: torch.Tensor | None, query_offset: int) -> torch.Tensor:
+    def _mean_key(self, key: torch.Tensor, mask: torch.Tensor | None, query_length: int) -> torch.Tensor:
         """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
         keys = _merge_heads(key)  # [B, J, d]
         real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
         keys = keys * real.to(keys.dtype).unsqueeze(-1)
         if self.is_causal:
-            sums = keys.float().cumsum(dim=1)[:, query_offset:]
-            counts = real.cumsum(dim=1)[:, query_offset:]
+            sums = keys.float().cumsum(dim=1)[:, -query_length:]  # the queries are the last positions
+            counts = real.cumsum(dim=1)[:, -query_length:]
         else:
             sums, counts = keys.float().sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
         return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(key.dtype)
+
+
+def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
+    """Weights [B, H, I, K] of the keys up to the last query as weights of all positions, zero where they are none.
+
+    Args:
+        weights: Of the K keys at hand.
+        held: Keys that the cache handed over: fewer than there are positions where it keeps a window, more where it
+            is static.
+        query_offset: Position of the first query.
+    """
+    count = weights.shape[-1]
+    if isinstance(query_offset, torch.Tensor):
+        places = torch.arange(weights.shape[-2] - count, weights.shape[-2], device=weights.device) + query_offset
+        everywhere = weights.new_zeros(*weights.shape[:-1], held)
+        return everywhere.index_add(-1, places.clamp(min=0), weights)  # what is clamped weighs nothing
+    end = query_offset + weights.shape[-2]
+    if count == max(held, end):
+        return weights
+    return F.pad(weights, (end - count, max(held - end, 0)))
 
 
 def _merge_heads(states: torch.Tensor) -> torch.Tensor:
@@ -224,7 +265,7 @@ class CsanAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         attention_mask: AttentionMasks | None = None,
-        query_offset: int = 0,
+        query_offset: int | torch.Tensor = 0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend.
@@ -253,7 +294,7 @@ class CsanAttention(nn.Module):
             )
         else:
             output, weights = self._attend_locally(query, key, value, self.locality, masks.padding, query_offset)
-        return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+        return self.out_proj(output.flatten(-2)), weights
 
     def _attend_locally(
         self,
@@ -262,11 +303,14 @@ class CsanAttention(nn.Module):
         value: torch.Tensor,
         locality: Locality,
         padding: torch.Tensor | None,
-        query_offset: int,
+        query_offset: int | torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if locality.causal:
-            seen = int(query_offset) + query.shape[2]
-            key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache is longer than what it holds
+        held = key.shape[2]
+        if locality.causal and isinstance(query_offset, torch.Tensor):
+            key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset)
+        elif locality.causal:
+            seen = query_offset + query.shape[2]
+            key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache that is filled for the first time
         if padding is not None and padding.shape[-1] > key.shape[2]:
             padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
         bias = None if self.localness is None else self.localness(query, key, padding, query_offset)
@@ -279,7 +323,8 @@ class CsanAttention(nn.Module):
         }
         if backend == "eager":
             output, weights = attention_with_weights(make_call(query, key, value, locality, **shared))
-            weights = weights.sum(dim=-2)
+            if locality.causal:
+                weights = _over_all_positions(weights, held, query_offset)
         else:
             if locality.window is None and backend == "blocked":
                 backend = None  # blocks follow a window; a layer without one has nothing to split
@@ -296,13 +341,32 @@ class CsanAttention(nn.Module):
             )
         return output.transpose(1, 2), weights
 
+    def _keys_of_static_cache(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        padding: torch.Tensor | None,
+        query_offset: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Keys and values [B, H, K, D] that end at the last query, and which of them are real, [B, K].
+
+        A static cache is longer than what it holds, and only the device knows how much it holds. So shapes cannot
+        depend on that: as many keys are taken as the queries can ever reach, and those before the first are masked.
+        """
+        count = key.shape[2]
+        if self.config.local_window is not None and self.config.localness_window != "layer":
+            count = min(count, query.shape[2] + self.config.local_window // 2)  # "layer" needs the mean of all keys
+        positions = torch.arange(query.shape[2] - count, query.shape[2], device=key.device) + query_offset
+        index = positions.clamp(min=0)
+        real = (positions >= 0).expand(key.shape[0], -1)
+        if padding is not None:
+            real = real & padding.index_select(1, index)
+        return key.index_select(2, index), value.index_select(2, index), real
+
     def _local_backend(self) -> str | None:
         implementation = self.config._attn_implementation or "eager"
-        if implementation not in _LOCAL_BACKENDS:
-            raise ValueError(
-                f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area or "
-                f"localness_window); use one of {list(_LOCAL_BACKENDS)}."
-            )
+        check_local_implementation(implementation)
         return _LOCAL_BACKENDS[implementation]
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:

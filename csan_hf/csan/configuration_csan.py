@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 from .locality import check_head_area, check_window
@@ -33,6 +34,7 @@ class CsanConfig(PreTrainedConfig):
         dropout: Dropout after embeddings and sub-layers.
         attention_dropout: Dropout of attention weights.
         activation_dropout: Dropout inside the feed-forward layers.
+        classifier_dropout: Dropout before the linear layer of the classification heads; `None` = `dropout`.
         encoder_layerdrop: Probability of skipping an encoder layer in training.
         decoder_layerdrop: Probability of skipping a decoder layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
@@ -93,6 +95,7 @@ class CsanConfig(PreTrainedConfig):
     dropout: float = 0.1
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
+    classifier_dropout: float | None = None
     encoder_layerdrop: float = 0.0
     decoder_layerdrop: float = 0.0
     normalize_before: bool = False
@@ -154,6 +157,7 @@ class CsanConfig(PreTrainedConfig):
     def validate_fields(self) -> None:
         """Raise `ValueError`, naming field and value, where the configuration is impossible."""
         self._validate_sizes()
+        self._validate_tokens()
         self._validate_locality()
 
     def _validate_sizes(self) -> None:
@@ -161,14 +165,13 @@ class CsanConfig(PreTrainedConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}.")
-        for name in ("pad_token_id", "decoder_start_token_id"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.decoder_vocab_size:
-                raise ValueError(
-                    f"`{name}` must be a token of the vocabulary, 0 to {self.decoder_vocab_size - 1}, got {value!r}."
-                )
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
         for name in _PROBABILITY_FIELDS:
             value = getattr(self, name)
+            if name == "classifier_dropout" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"`{name}` must be a number between 0 and 1, got {value!r}.")
         for name in ("init_gain", "init_std"):
@@ -185,8 +188,35 @@ class CsanConfig(PreTrainedConfig):
             )
         if self.initialization not in INITIALIZATIONS:
             raise ValueError(f"`initialization` must be one of {list(INITIALIZATIONS)}, got {self.initialization!r}.")
+        if not isinstance(self.activation_function, str) or self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"`activation_function` must be a name that transformers knows, such as 'relu', 'gelu' or 'silu', got "
+                f"{self.activation_function!r}."
+            )
+
+    def _validate_tokens(self) -> None:
+        # Padding stands on both sides
+        sizes = {
+            "pad_token_id": min(self.vocab_size, self.decoder_vocab_size),
+            "decoder_start_token_id": self.decoder_vocab_size,
+        }
+        for name, size in sizes.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+                raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
+        for name in ("eos_token_id", "bos_token_id", "forced_eos_token_id"):
+            value = getattr(self, name)
+            for token in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.decoder_vocab_size:
+                    raise ValueError(
+                        f"`{name}` must be None or a token (or a list of tokens) of the vocabulary, 0 to "
+                        f"{self.decoder_vocab_size - 1}, got {value!r}."
+                    )
 
     def _validate_locality(self) -> None:
+        for part, name in _LAYER_FIELDS.items():
+            depth = self.encoder_layers if part == "encoder" else self.decoder_layers
+            _check_layers(getattr(self, name), name, depth)
         check_window(self.local_window, "local_window")
         check_head_area(self.head_area, self.encoder_attention_heads, self.head_boundary)
         if self.local_layers("decoder"):
@@ -198,9 +228,6 @@ class CsanConfig(PreTrainedConfig):
         size = self.localness_window_size
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
             raise ValueError(f"`localness_window_size` must be a positive number of tokens, got {size!r}.")
-        for part, name in _LAYER_FIELDS.items():
-            depth = self.encoder_layers if part == "encoder" else self.decoder_layers
-            _check_layers(getattr(self, name), name, depth)
         if self.cross_localness_layers and self.localness_window is None:
             raise ValueError(
                 f"`cross_localness_layers` ({self.cross_localness_layers}) needs a `localness_window`: only the "
@@ -225,10 +252,18 @@ _POSITIVE_FIELDS = (
     "decoder_ffn_dim",
     "max_position_embeddings",
 )
+_FLAGS = (
+    "share_encoder_decoder_embeddings",
+    "tie_word_embeddings",
+    "normalize_before",
+    "scale_embedding",
+    "use_cache",
+)
 _PROBABILITY_FIELDS = (
     "dropout",
     "attention_dropout",
     "activation_dropout",
+    "classifier_dropout",
     "encoder_layerdrop",
     "decoder_layerdrop",
 )

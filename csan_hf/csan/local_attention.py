@@ -106,15 +106,20 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
     """The eager computation, with its weights.
 
     Returns:
-        The output [B, H, I, D] and the attention weights [B, H, I, N, J] over heads and positions jointly.
+        The output [B, H, I, D] and the weight of each key position [B, H, I, J], summed over the heads of the area.
+        The output is made from these weights, so a gradient reaches them.
     """
     visible, row_visible = _dense_visibility(call)
     keys, values = _area_of(call.key, call.locality), _area_of(call.value, call.locality)
-    bias = _dense_bias(call)
-    output, weights = _explicit_attention(call, call.query, keys, values, visible, bias)
-    output = _zero_blind_rows(output, row_visible)
-    weights = _zero_blind_rows(weights, row_visible)
-    return output, weights.unflatten(-1, (call.locality.head_area, -1))
+    weights = _softmax_weights(call, call.query, keys, visible, _dense_bias(call))
+    joint = _zero_blind_rows(weights, row_visible).unflatten(-1, (call.locality.head_area, -1))  # [B, H, I, N, J]
+    sums = joint.sum(dim=-2)
+    of_positions = weights = sums.to(values.dtype)
+    if call.locality.head_area > 1:
+        # A position's weight times each head's share of it: the joint weights again, by way of what is returned
+        shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-2)
+        weights = (of_positions.unsqueeze(-2) * shares).flatten(-2).to(values.dtype)
+    return torch.matmul(F.dropout(weights, call.dropout_p, training=True), values), of_positions
 
 
 def make_call(
@@ -236,7 +241,9 @@ _BLOCKED_FROM_LENGTH = 128
 
 def _fastest_backend(call: AttentionCall) -> str:
     window = call.locality.window
-    if window is not None and call.query.shape[2] >= max(_BLOCKED_FROM_LENGTH, 2 * window):
+    # An exported program has one way for all lengths
+    one_way = torch.compiler.is_exporting()
+    if window is not None and not one_way and call.query.shape[2] >= max(_BLOCKED_FROM_LENGTH, 2 * window):
         return "blocked"
     # A fused kernel takes no gradient for a bias: the plain computation is then the faster one.
     return "eager" if isinstance(call.bias, GaussianBias) or call.bias_requires_grad else "sdpa"
@@ -313,22 +320,29 @@ def _zero_blind_rows(output: torch.Tensor, row_visible: torch.Tensor | None) -> 
     return output if row_visible is None else output.masked_fill(~row_visible, 0.0)
 
 
-def _explicit_attention(
+def exact_energies(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The products of queries [..., I, D] and keys [..., J, D] in float32 or better; finite for float16, too."""
+    energies = torch.matmul(query, key.transpose(-1, -2))
+    if energies.dtype == torch.float16:
+        limits = torch.finfo(torch.float16)
+        energies = energies.clamp(limits.min, limits.max)
+    return energies.to(torch.promote_types(energies.dtype, torch.float32))
+
+
+def _softmax_weights(
     call: AttentionCall,
     query: torch.Tensor,
     key: torch.Tensor,
-    value: torch.Tensor,
     visible: torch.Tensor | None,
     bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention spelt out, softmax in float32: [..., I, D], [..., J, D] -> [..., I, D] and weights [..., I, J]."""
-    energies = torch.matmul(query * call.scale, key.transpose(-1, -2)).float()
+) -> torch.Tensor:
+    """Weights [..., I, J] of keys [..., J, D] for queries [..., I, D], float32."""
+    energies = exact_energies(query * call.scale, key).float()
     if bias is not None:
         energies = energies + bias
     if visible is not None:
         energies = energies.masked_fill_(~visible, float("-inf"))  # in place: nobody else holds the energies
-    weights = torch.softmax(energies, dim=-1).to(value.dtype)
-    return torch.matmul(F.dropout(weights, call.dropout_p, training=True), value), weights
+    return torch.softmax(energies, dim=-1)
 
 
 def _additive_mask(visible: torch.Tensor | None, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -386,7 +400,9 @@ def _blocked(call: AttentionCall) -> torch.Tensor:
     locality = call.locality
     query_length, key_length = call.query.shape[2], call.key.shape[2]
     m = min(locality.half_window or 0, key_length - 1)
-    size = min(_BLOCK_SIZE if 4 * m <= 3 * _BLOCK_SIZE else m, query_length)
+    size = _BLOCK_SIZE if 4 * m <= 3 * _BLOCK_SIZE else m
+    if not torch.compiler.is_compiling() or query_length == 1:
+        size = min(size, query_length)  # compiled, one size serves sentences of all lengths
     blocks = _Blocks(-(-query_length // size), size, m, size + (m if locality.causal else 2 * m))
 
     padded_length = blocks.count * size - query_length
@@ -399,7 +415,8 @@ def _blocked(call: AttentionCall) -> torch.Tensor:
     values = _key_blocks(call.value, locality, blocks, left, right)
     visible, row_visible = _blocked_visibility(call, blocks, left, right)
     bias = _blocked_bias(call, blocks, shift)
-    output = _explicit_attention(call, query, keys, values, visible, bias)[0]
+    weights = _softmax_weights(call, query, keys, visible, bias).to(values.dtype)
+    output = torch.matmul(F.dropout(weights, call.dropout_p, training=True), values)
     output = _zero_blind_rows(output, row_visible)
     return output.flatten(2, 3)[:, :, :query_length]
 
@@ -446,6 +463,10 @@ class _OverlappingBlocks(torch.autograd.Function):
     def forward(ctx: Any, padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
         """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
         ctx.area, ctx.blocks, ctx.shape = area, blocks, padded.shape
+        if blocks.count == 1:
+            heads = padded.shape[1] - area + 1
+            # `unfold` takes no symbolic size: torch.compile would compile anew for every length
+            return torch.cat([padded[:, slot : slot + heads] for slot in range(area)], dim=2).unsqueeze(2)
         windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
         return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
 

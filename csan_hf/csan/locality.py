@@ -137,12 +137,13 @@ class GaussianBias:
     Attributes:
         center: P, [B, H, I] or broadcastable to it, float32.
         width: D in tokens, [B, H, I] or broadcastable to it, float32; values under `MINIMUM_WINDOW` are raised.
-        key_offset: Position of the first key at hand (above 0 where a cache has dropped earlier keys).
+        key_offset: Position of the first key at hand (above 0 where a cache has dropped earlier keys; a tensor []
+            where a static cache counts).
     """
 
     center: torch.Tensor
     width: torch.Tensor
-    key_offset: int = 0
+    key_offset: int | torch.Tensor = 0
 
     def energies(self, key_positions: torch.Tensor, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
         """G for keys at `key_positions`, all arguments broadcast together; float32."""

@@ -7,7 +7,7 @@ I queries, J keys, T positions, d model width, D = d / H head width.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -24,14 +24,27 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import AttentionMasks, CsanAttention, CsanSinusoidalPositionalEmbedding, GaussianLocalness
+from .attention import (
+    AttentionMasks,
+    CsanAttention,
+    CsanSinusoidalPositionalEmbedding,
+    GaussianLocalness,
+    check_local_implementation,
+)
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
+from .input_checks import check_labels, embed, label_loss, load_checked, padding_mask
+
+if TYPE_CHECKING:
+    # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
+    # whose `auto_map` offers the classification heads.
+    from .modeling_csan_classification import CsanForSequenceClassification  # noqa: F401
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -64,12 +77,12 @@ class _ResidualLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Residual connection, dropout and layer normalisation around a sub-layer, post- or pre-norm."""
         output = function(norm(hidden_states) if self.normalize_before else hidden_states)
-        output = hidden_states + F.dropout(output, p=self.dropout, training=self.training)
+        output = _clamp_half(hidden_states + F.dropout(output, p=self.dropout, training=self.training))
         return output if self.normalize_before else norm(output)
 
 
 def _clamp_half(hidden_states: torch.Tensor) -> torch.Tensor:
-    """Keep float16 activations finite."""
+    """Keep float16 activations finite: a layer normalisation would make NaN of an infinite one."""
     if hidden_states.dtype != torch.float16:
         return hidden_states
     limit = torch.finfo(torch.float16).max - 1000
@@ -96,7 +109,7 @@ class CsanEncoderLayer(_ResidualLayer):
             hidden_states,
             lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
         )
-        return _clamp_half(self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward))
+        return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
 
 class CsanDecoderLayer(_ResidualLayer):
@@ -131,7 +144,7 @@ class CsanDecoderLayer(_ResidualLayer):
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: AttentionMasks | None = None,
         past_key_values: Cache | None = None,
-        query_offset: int = 0,
+        query_offset: int | torch.Tensor = 0,
         **kwargs: Any,
     ) -> torch.Tensor:
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
@@ -158,7 +171,7 @@ class CsanDecoderLayer(_ResidualLayer):
                     **kwargs,
                 )[0],
             )
-        return _clamp_half(self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward))
+        return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
 
 class CsanOutputProjection(nn.Linear):
@@ -209,6 +222,28 @@ class CsanPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=self.config.init_gain)
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint as transformers does; see there.
+
+        Raises:
+            OSError: A file of weights is damaged or incomplete.
+            ValueError: A weight is NaN.
+        """
+        return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+        """Refuse what local layers cannot run before anything is computed, or installed for it."""
+        config = self.config
+        parts = ["encoder", "decoder"] if config.is_local else []
+        if config.localness_window is not None:
+            parts.append("cross")
+        # The library refuses names that it does not know; one with a slash it would load as a kernel from the Hub.
+        known = attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys() or "/" in (attn_implementation or "")
+        if attn_implementation is not None and known and any(config.local_layers(part) for part in parts):
+            check_local_implementation(attn_implementation)
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Which weights are one, as the config says now: shared embeddings do not hang on `tie_word_embeddings`."""
         if all_submodels:
@@ -238,22 +273,31 @@ def _embed(
     inputs_embeds: torch.Tensor | None,
     names: tuple[str, str],
 ) -> torch.Tensor:
-    """Token embeddings [B, T, d] times `scale`; ready-made `inputs_embeds` come back as they are."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
-    return embed_tokens(input_ids) * scale if inputs_embeds is None else inputs_embeds
+    """Embeddings [B, T, d] times `scale`: of tokens, or those that the token embedding gave."""
+    embeddings = embed(embed_tokens, input_ids, inputs_embeds, names)
+    if 0 in embeddings.shape[:2]:
+        name = names[0] if inputs_embeds is None else names[1]
+        raise ValueError(
+            f"`{name}` must hold at least one sentence and one token, got {list(embeddings.shape[:2])} "
+            f"([batch, length])."
+        )
+    return embeddings * scale
 
 
-def _padding_mask(attention_mask: torch.Tensor | None, name: str) -> torch.Tensor | None:
-    """[B, J] boolean for local layers."""
-    if attention_mask is None:
+def _padding_mask(
+    attention_mask: torch.Tensor | None, batch: int, length: int | None, name: str, any_local: bool
+) -> torch.Tensor | None:
+    """[B, T] boolean for local layers; None where a ready-made mask [B, H, I, J] is all that there is."""
+    if not isinstance(attention_mask, torch.Tensor):
         return None
-    if attention_mask.dim() != 2:
+    if attention_mask.dim() != 4:
+        return padding_mask(attention_mask, batch, length, name)
+    if any_local:
         raise ValueError(
             f"Local layers take a padding mask `{name}` of shape [batch, length], got {list(attention_mask.shape)}; "
             f"a ready-made 4D mask works only with locality off (local_window=None, head_area=1)."
         )
-    return attention_mask.bool()
+    return None
 
 
 class CsanEncoder(CsanPreTrainedModel):
@@ -304,13 +348,13 @@ class CsanEncoder(CsanPreTrainedModel):
 
     def _masks(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None) -> AttentionMasks:
         local = _local_attentions(self.layers, "self_attn")
-        full, padding = None, None
+        batch, length = embeddings.shape[:2]
+        padding = _padding_mask(attention_mask, batch, length, "attention_mask", any(local))
+        full = None
         if not all(local):
             full = create_bidirectional_mask(
                 config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask
             )
-        if any(local):
-            padding = _padding_mask(attention_mask, "attention_mask")
         return AttentionMasks(full, padding)
 
 
@@ -370,15 +414,20 @@ class CsanDecoder(CsanPreTrainedModel):
             `last_hidden_state` [B, I, d] and the cache.
         """
         embeddings = _embed(
-            self.embed_tokens, 1.0, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds")
+            self.embed_tokens,
+            self.embed_scale,
+            input_ids,
+            inputs_embeds,
+            ("decoder_input_ids", "decoder_inputs_embeds"),
         )
-        embeddings = embeddings * self.embed_scale
         if use_cache and past_key_values is None:
             past_key_values = make_decoder_cache(self.config)
         offset = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if isinstance(offset, torch.Tensor):
+            offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
         hidden_states = embeddings + self.embed_positions(embeddings.shape[1], offset)
         hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
-        masks = self._self_attention_masks(embeddings, attention_mask, past_key_values)
+        masks = self._self_attention_masks(embeddings, attention_mask, past_key_values, offset)
         cross_masks = self._cross_attention_masks(embeddings, encoder_hidden_states, encoder_attention_mask)
         for layer in self.layers:
             if self.training and _drop_layer(self.config.decoder_layerdrop):
@@ -397,10 +446,17 @@ class CsanDecoder(CsanPreTrainedModel):
         )
 
     def _self_attention_masks(
-        self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, past_key_values: Cache | None
+        self,
+        embeddings: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        past_key_values: Cache | None,
+        offset: int | torch.Tensor,
     ) -> AttentionMasks:
         local = _local_attentions(self.layers, "self_attn")
-        full, padding = None, None
+        batch, length = embeddings.shape[:2]
+        seen = None if isinstance(offset, torch.Tensor) else offset + length
+        padding = _padding_mask(attention_mask, batch, seen, "decoder_attention_mask", any(local))
+        full = None
         if not all(local):
             cache = past_key_values
             if isinstance(cache, EncoderDecoderCache):
@@ -411,8 +467,6 @@ class CsanDecoder(CsanPreTrainedModel):
                 attention_mask=attention_mask,
                 past_key_values=cache,
             )
-        if any(local):
-            padding = _padding_mask(attention_mask, "decoder_attention_mask")
         return AttentionMasks(full, padding)
 
     def _cross_attention_masks(
@@ -424,7 +478,11 @@ class CsanDecoder(CsanPreTrainedModel):
         if encoder_hidden_states is None:
             return AttentionMasks(None, None)
         local = _local_attentions(self.layers, "encoder_attn")
-        full, padding = None, None
+        batch, length = encoder_hidden_states.shape[:2]
+        if batch != embeddings.shape[0]:
+            raise ValueError(f"Sources and targets must be as many sentences, got {batch} and {embeddings.shape[0]}.")
+        padding = _padding_mask(encoder_attention_mask, batch, length, "attention_mask", any(local))
+        full = None
         if not all(local):
             full = create_bidirectional_mask(
                 config=self.config,
@@ -432,8 +490,6 @@ class CsanDecoder(CsanPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        if any(local):
-            padding = _padding_mask(encoder_attention_mask, "attention_mask")
         return AttentionMasks(full, padding)
 
 
@@ -489,7 +545,7 @@ class CsanModel(CsanPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode (unless `encoder_outputs` is given) and decode.
 
@@ -638,7 +694,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Logits of the next target tokens and, with `labels`, their cross-entropy.
 
@@ -659,6 +715,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
             `num_items_in_batch` where the Trainer passes it.
         """
         if labels is not None:
+            check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -678,7 +735,7 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         logits = self._project(outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits, labels, logits.shape[-1], num_items_in_batch=num_items_in_batch)
+            loss = label_loss(self.loss_function, logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -699,6 +756,26 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder inputs [B, I] for labels [B, I]."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """See transformers. The config that is saved says what the weights are: tied, where they are one.
+
+        (peft compares the output projection with the source embedding when it merges an adapter, and calls them untied
+        where the vocabularies are separate.)
+        """
+        if getattr(self.lm_head, "weight", None) is self.model.get_decoder_input_embeddings().weight:
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(*args, **kwargs)
+
+    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
+        source_size = self.config.vocab_size
+        self.config.vocab_size = self.config.decoder_vocab_size
+        try:
+            scores: torch.Tensor = super().compute_transition_scores(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.config.vocab_size = source_size
+        return scores
 
     def create_masks_for_generate(
         self, attention_mask: torch.Tensor | None = None, **kwargs: Any

@@ -127,6 +127,9 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         self._validate_choices()
 
     def _validate_sizes(self) -> None:
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
         for name in _POSITIVE_FIELDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -149,12 +152,23 @@ class PervasiveAttentionConfig(PreTrainedConfig):
                 )
 
     def _validate_tokens(self) -> None:
-        for name in ("pad_token_id", "decoder_start_token_id"):
+        # Padding stands on both sides
+        sizes = {
+            "pad_token_id": min(self.vocab_size, self.decoder_vocab_size),
+            "decoder_start_token_id": self.decoder_vocab_size,
+        }
+        for name, size in sizes.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < self.decoder_vocab_size:
-                raise ValueError(
-                    f"`{name}` must be a token of the vocabulary, 0 to {self.decoder_vocab_size - 1}, got {value!r}."
-                )
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+                raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
+        for name in ("eos_token_id", "bos_token_id", "forced_eos_token_id"):
+            value = getattr(self, name)
+            for token in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.decoder_vocab_size:
+                    raise ValueError(
+                        f"`{name}` must be None or a token (or a list of tokens) of the vocabulary, 0 to "
+                        f"{self.decoder_vocab_size - 1}, got {value!r}."
+                    )
 
     def _validate_numbers(self) -> None:
         for name in ("dropout", "embedding_dropout"):
@@ -179,6 +193,7 @@ class PervasiveAttentionConfig(PreTrainedConfig):
             )
 
 
+_FLAGS = ("share_encoder_decoder_embeddings", "tie_word_embeddings", "gated", "use_cache")
 _POSITIVE_FIELDS = (
     "vocab_size",
     "decoder_vocab_size",

@@ -137,6 +137,7 @@ class DenseBlock(nn.Module):
         self.transition = Transition(config)
         add_running_statistics(self, config.block_channels)
         self.process_group: Any = None
+        self.momentum = config.batch_norm_momentum
         self.gradient_checkpointing = False
 
     def dense_layers(self) -> list[DenseLayer]:
@@ -158,9 +159,7 @@ class DenseBlock(nn.Module):
             kernel_size=self.config.kernel_size,
             gated=self.config.gated,
             dropout=self.config.dropout if self.training else 0.0,
-            norm=NormSettings(
-                self.training, self.config.batch_norm_momentum, self.config.batch_norm_eps, self.process_group
-            ),
+            norm=NormSettings(self.training, self.momentum, self.config.batch_norm_eps, self.process_group),
             recompute=self.gradient_checkpointing and self.training,
             dtype=_compute_dtype(grid),
         )

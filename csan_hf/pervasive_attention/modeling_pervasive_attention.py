@@ -7,6 +7,7 @@ embeddings, f_L channels of the final grid, V target vocabulary.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import GridCells
 from .grid_cache import GridCache, make_grid_cache
 from .grid_convolution import DenseBlock, JointProjection, MaskedConvolution, PointwiseConvolution
+from .input_checks import check_labels, embed, label_loss, load_checked, padding_mask
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -47,7 +49,9 @@ class SinusoidalPositionalEmbedding(nn.Module):
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
         super().__init__()
         self.num_positions, self.embedding_dim = num_positions, embedding_dim
-        self.register_buffer("weight", torch.empty(num_positions, embedding_dim), persistent=False)
+        # Made where the model is being made, which may be the meta device, and filled there unless it is
+        weight = torch.empty(num_positions, embedding_dim).copy_(self.create_weight(num_positions))
+        self.register_buffer("weight", weight, persistent=False)
 
     def create_weight(self, num_positions: int) -> torch.Tensor:
         """The sinusoids of positions 0 to `num_positions` - 1, [num_positions, d] float32."""
@@ -141,6 +145,25 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
         elif isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint as transformers does; see there.
+
+        Raises:
+            OSError: A file of weights is damaged or incomplete.
+            ValueError: A weight is NaN.
+        """
+        return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+        """Refuse a choice that would mean nothing: the library's own words would ask to have it supported."""
+        if attn_implementation not in (None, "eager"):
+            raise ValueError(
+                f"Pervasive Attention has no attention modules, so attn_implementation={attn_implementation!r} has "
+                "nothing to run: leave `attn_implementation` unset."
+            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Which weights are one, as the config says now: shared embeddings do not hang on `tie_word_embeddings`."""
         if all_submodels:
@@ -171,6 +194,35 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
             if isinstance(module, GridBatchNorm | DenseBlock):
                 module.process_group = process_group
 
+    @torch.no_grad()
+    def refresh_batch_statistics(self, batches: Iterable[dict[str, Any]]) -> int:
+        """Replace the running statistics by their averages over batches, with the weights as they are now.
+
+        What training leaves is an average over its last few batches, with weights that were still moving, and too
+        noisy where a feature is rarely active; and averaged weights have no statistics of their own at all (Wu and
+        Johnson, 2021, "Rethinking 'Batch' in BatchNorm", section 3).
+
+        Args:
+            batches: Arguments of `forward`, as in training: a few hundred batches of training data.
+
+        Returns:
+            The number of batches; with 0 nothing has changed.
+        """
+        norms = [module for module in self.modules() if isinstance(module, GridBatchNorm | DenseBlock)]
+        momenta, was_training = [norm.momentum for norm in norms], self.training
+        self.train()
+        count = 0
+        try:
+            for count, batch in enumerate(batches, start=1):
+                for norm in norms:
+                    norm.momentum = 1.0 / count
+                self(**batch)
+        finally:
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+            self.train(was_training)
+        return count
+
     def num_parameters_with_masked_taps(self) -> int:
         """Parameters as the paper counts them: k×k kernels, the masked taps included, which are not stored here."""
         masked = sum(module.masked_taps for module in self.modules() if isinstance(module, MaskedConvolution))
@@ -186,9 +238,7 @@ def _embed(
     names: tuple[str, str],
 ) -> torch.Tensor:
     """Embeddings [B, T, d]: of tokens, or ready-made ones; sqrt(1/2) (token + position) where there are positions."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
-    embeddings = embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    embeddings = embed(embed_tokens, input_ids, inputs_embeds, names)
     if positions is None:
         return embeddings
     return math.sqrt(0.5) * (embeddings + positions(embeddings.shape[1], offset).to(embeddings.dtype))
@@ -201,15 +251,13 @@ def _padding_mask(
     if mask is None:
         return None
     batch, length = embeddings.shape[:2]
-    if mask.shape != (batch, past + length):
-        raise ValueError(
-            f"`{name}` must have the shape [batch, length] = [{batch}, {past + length}], got {list(mask.shape)}."
-        )
-    return mask[:, past:].bool()
+    return padding_mask(mask, batch, past + length, name)[:, past:]
 
 
 class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
     """The source embedding: what generation computes once for a sentence."""
+
+    supports_gradient_checkpointing = False  # there is nothing to compute again
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
@@ -654,6 +702,7 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
             `num_items_in_batch` where the Trainer passes it.
         """
         if labels is not None:
+            check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -677,9 +726,7 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
         logits = self.lm_head(decoder_outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = self.loss_function(
-                logits, labels, logits.shape[-1], num_items_in_batch=kwargs.get("num_items_in_batch")
-            )
+            loss = label_loss(self.loss_function, logits, labels, kwargs.get("num_items_in_batch"))
         cross_attentions = None
         if self.config.output_attentions if output_attentions is None else output_attentions:
             words = _words_to_explain(labels, decoder_input_ids, decoder_attention_mask, logits)
@@ -727,6 +774,26 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder inputs [B, I] for labels [B, I]."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """See transformers. The config that is saved says what the weights are: tied, where they are one.
+
+        (peft compares the output projection with the source embedding when it merges an adapter, and calls them untied
+        where the vocabularies are separate.)
+        """
+        if getattr(self.lm_head, "weight", None) is self.model.get_decoder_input_embeddings().weight:
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(*args, **kwargs)
+
+    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
+        source_size = self.config.vocab_size
+        self.config.vocab_size = self.config.decoder_vocab_size
+        try:
+            scores: torch.Tensor = super().compute_transition_scores(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.config.vocab_size = source_size
+        return scores
 
     def create_masks_for_generate(
         self, attention_mask: torch.Tensor | None = None, **kwargs: Any

@@ -130,6 +130,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default=True,
         metadata={"help": "Average the kept checkpoints at the end, and use the average if it scores better."},
     )
+    batch_norm_batches: int = field(
+        default=200,
+        metadata={
+            "help": "Training batches over which a model with batch normalisation (pervasive_attention) gets the "
+            "statistics of its final weights; 0: keep those of training."
+        },
+    )
     report_to: str | list[str] | None = field(
         default="tensorboard", metadata={"help": "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."}
     )
@@ -163,6 +170,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"training.{name} must be at least 1 or null, got {value}.")
+        if self.batch_norm_batches < 0:
+            raise ValueError(f"training.batch_norm_batches must be at least 0, got {self.batch_norm_batches}.")
         if self.keep_best < 1:
             raise ValueError(f"training.keep_best must be at least 1, got {self.keep_best}.")
         if not 0.0 <= self.label_smoothing_factor < 1.0:

@@ -61,8 +61,10 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     }
     if not args.average_best or len(best) < 2:
         load_weights(trainer.model, read_weights(best[0]))
+        trainer.refresh_batch_statistics()
         return single
     load_weights(trainer.model, average_weights(best))
+    trainer.refresh_batch_statistics()
     _, metrics = trainer.translate_dataset(validation, num_beams=args.generation_num_beams)
     score = float(metrics[metric.removeprefix("eval_")])
     single["average_score"] = score
@@ -71,6 +73,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     if gain > 0 or (gain == 0 and float(metrics["loss"]) <= losses.get(best_step, float("inf"))):
         return {**single, "weights": f"the average of {len(best)} checkpoints", "steps": steps}
     load_weights(trainer.model, read_weights(best[0]))
+    trainer.refresh_batch_statistics()
     return single
 
 

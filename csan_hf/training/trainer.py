@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy, seed_worker
 from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
 from csan_hf.hub.checkpoint import write_code
+from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
@@ -301,6 +303,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
         metrics = {key.removeprefix("test_"): value for key, value in (output.metrics or {}).items()}
         return self.decode(output.predictions), metrics
+
+    # ---- batch normalisation
+
+    def refresh_batch_statistics(self) -> None:
+        """Gives a model with batch normalisation the statistics of its present weights, over training batches."""
+        model = self.accelerator.unwrap_model(self.model)
+        if not isinstance(model, PervasiveAttentionPreTrainedModel) or self.args.batch_norm_batches == 0:
+            return
+        loader = self.get_train_dataloader()
+        with self.compute_loss_context_manager():
+            model.refresh_batch_statistics(
+                {**self._prepare_inputs(batch), "use_cache": False}
+                for batch in itertools.islice(loader, self.args.batch_norm_batches)
+            )
 
     # ---- loading and saving
 

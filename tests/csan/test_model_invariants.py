@@ -108,7 +108,8 @@ def test_the_encoder_window_is_the_receptive_field(window, head_area, implementa
     model = tiny_model(attn_implementation=implementation, encoder_layers=1, **options)
     length = 14
     torch.manual_seed(0)
-    embeds = torch.randn(1, length, model.config.d_model, requires_grad=True)
+    # Small, as embeddings are: with large energies some weights, and so their gradients, would vanish
+    embeds = (torch.randn(1, length, model.config.d_model) / model.config.d_model**0.5).requires_grad_()
     states = model.get_encoder()(inputs_embeds=embeds).last_hidden_state
     for i in range(length):
         gradient = torch.autograd.grad(states[0, i].square().sum(), embeds, retain_graph=True)[0]

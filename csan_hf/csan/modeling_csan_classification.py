@@ -1,0 +1,278 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""CSAN's encoder with a head that classifies sentences or their tokens.
+
+There is no decoder and there are no decoder parameters. The encoder's weights have the names that they have in
+`CsanForConditionalGeneration`, so that a translation checkpoint loads with only the head new. Shapes: B batch,
+T positions, d model width, C labels.
+"""
+
+from typing import Literal
+
+import torch
+from torch import nn
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from .configuration_csan import CsanConfig
+from .modeling_csan import CsanEncoder, CsanPreTrainedModel
+
+IGNORED_LABEL = -100
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+
+
+def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Mean of the real positions, summed in float32 at least.
+
+    Args:
+        hidden_states: [B, T, d].
+        attention_mask: [B, T], 1 = a real token; `None` = all real.
+
+    Returns:
+        [B, d] in the dtype of the states; zeros for a sentence without a real token.
+    """
+    if attention_mask is None:
+        attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
+    real = attention_mask.to(hidden_states.device).bool()
+    # Filled, not multiplied: what stands at padding may be anything, NaN too.
+    precision = torch.promote_types(hidden_states.dtype, torch.float32)
+    total = hidden_states.masked_fill(~real.unsqueeze(-1), 0.0).sum(dim=1, dtype=precision)
+    return (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
+
+
+class CsanEncoderModel(CsanPreTrainedModel):
+    """The encoder half of `CsanModel`, its weights under the same names."""
+
+    # What a checkpoint with a decoder holds beyond the encoder
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\.", r"^final_logits_bias$"]  # noqa: RUF012
+
+    def __init__(self, config: CsanConfig) -> None:
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.encoder = CsanEncoder(config)
+        self.post_init()
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
+        if not self.config.share_encoder_decoder_embeddings:
+            return {}
+        return {"encoder.embed_tokens.weight": "shared.weight"}
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The source embedding."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
+        """Replace the source embedding."""
+        if self.config.share_encoder_decoder_embeddings:
+            self.shared = value
+        self.encoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encode; arguments and result are those of `CsanEncoder.forward`."""
+        return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+
+
+class _CsanClassifier(CsanPreTrainedModel):
+    """What both heads share: encoder, dropout and a linear layer `score`."""
+
+    def __init__(self, config: CsanConfig) -> None:
+        super().__init__(config)
+        if not config.num_labels:
+            raise ValueError(f"`num_labels` must be at least 1 for {type(self).__name__}, got {config.num_labels!r}.")
+        self.num_labels = config.num_labels
+        self.model = CsanEncoderModel(config)
+        dropout = config.dropout if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(dropout)
+        self.score = nn.Linear(config.d_model, config.num_labels)
+        self.post_init()
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
+        return {f"model.{name}": f"model.{source}" for name, source in self.model._tied_weights_keys.items()}
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The source embedding."""
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
+        """Replace the source embedding."""
+        self.model.set_input_embeddings(value)
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Change the size of the source vocabulary; see transformers."""
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.share_encoder_decoder_embeddings:
+            self.config.decoder_vocab_size = embeddings.weight.shape[0]  # one vocabulary has one size
+        return embeddings
+
+
+class CsanForSequenceClassification(_CsanClassifier):
+    """CSAN's encoder, the mean of its states over the real tokens, dropout and a linear layer.
+
+    Padding takes no part in the mean, so that a sentence's logits do not depend on what it is batched with. Without
+    an `attention_mask` every position counts as real, in the attention and in the mean alike.
+    """
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """Logits of each sentence's labels and, with `labels`, the loss of `config.problem_type`.
+
+        Args:
+            input_ids: [B, T].
+            attention_mask: [B, T], 1 = a real token.
+            inputs_embeds: [B, T, d] instead of `input_ids`.
+            labels: `"single_label_classification"`: classes [B], -100 = ignored (cross-entropy).
+                `"multi_label_classification"`: 0 or 1 for every label, [B, C] (binary cross-entropy).
+                `"regression"`: values [B, C], or [B] with one label (mean squared error).
+                Where `config.problem_type` is None it is set as in transformers: one label means regression,
+                several mean a single label with integer `labels` and multiple labels otherwise.
+
+        Returns:
+            `logits` [B, C] and, with labels, `loss`: the mean over labels, or their sum divided by
+            `num_items_in_batch` where the Trainer passes it.
+
+        Raises:
+            ValueError: `attention_mask` is not [B, T], or `labels` do not fit the problem.
+        """
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ValueError(
+                f"The mean over real tokens takes a padding mask `attention_mask` of shape [batch, length], got "
+                f"{list(attention_mask.shape)}."
+            )
+        outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        pooled = masked_mean(outputs.last_hidden_state, attention_mask)
+        logits = self.score(self.dropout(pooled))
+        return SequenceClassifierOutput(
+            loss=None if labels is None else self._loss(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        if self.config.problem_type is None:
+            # Kept in the config as the library does: a saved model knows how its logits are to be read.
+            self.config.problem_type = _problem_type(self.num_labels, labels)
+        problem = self.config.problem_type
+        labels = labels.to(logits.device)
+        if problem == "single_label_classification":
+            _check_classes(labels, self.num_labels, [logits.shape[0]])
+            count = _count_items(labels, num_items_in_batch)
+            return self.loss_function(
+                labels=labels.long(), pooled_logits=logits.float(), config=self.config, num_items_in_batch=count
+            )
+        if labels.shape != logits.shape and (self.num_labels > 1 or labels.shape != logits.shape[:1]):
+            raise ValueError(
+                f"`labels` must have the shape {list(logits.shape)} with problem_type={problem!r}, got "
+                f"{list(labels.shape)}."
+            )
+        labels = labels.float().view(logits.shape)
+        loss = self.loss_function(labels=labels, pooled_logits=logits.float(), config=self.config)
+        if num_items_in_batch is None:
+            return loss
+        # The library's other two losses are means over this batch, whatever the Trainer says.
+        return loss * (labels.numel() / _count_items(labels, num_items_in_batch))
+
+
+class CsanForTokenClassification(_CsanClassifier):
+    """CSAN's encoder, dropout and a linear layer on every token's state."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """Logits of each token's labels and, with `labels`, their cross-entropy.
+
+        Args:
+            input_ids: [B, T].
+            attention_mask: [B, T], 1 = a real token.
+            inputs_embeds: [B, T, d] instead of `input_ids`.
+            labels: [B, T], the class of each token, -100 = ignored.
+
+        Returns:
+            `logits` [B, T, C] and, with labels, `loss`: the mean over labels (0 where all are ignored), or their
+            sum divided by `num_items_in_batch` where the Trainer passes it.
+
+        Raises:
+            ValueError: `labels` have another shape or dtype, or name a class that is not there.
+        """
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        logits = self.score(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            _check_classes(labels, self.num_labels, list(logits.shape[:-1]))
+            count = _count_items(labels.to(logits.device), num_items_in_batch)
+            loss = self.loss_function(logits, labels.long(), self.config, num_items_in_batch=count)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def _problem_type(num_labels: int, labels: torch.Tensor) -> ProblemType:
+    """The problem that transformers infers from labels."""
+    if num_labels == 1:
+        return "regression"
+    is_class = labels.dtype in (torch.long, torch.int)
+    return "single_label_classification" if is_class else "multi_label_classification"
+
+
+def _count_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
+    """What a sum over `labels` is divided by; at least 1, so that a batch without labels has the loss 0."""
+    if num_items_in_batch is None:
+        return labels.ne(IGNORED_LABEL).sum().clamp(min=1)
+    if isinstance(num_items_in_batch, torch.Tensor):
+        return num_items_in_batch.to(labels.device).clamp(min=1)
+    return max(num_items_in_batch, 1)
+
+
+def _check_classes(labels: torch.Tensor, num_labels: int, shape: list[int]) -> None:
+    """Refuse `labels` that are not classes: integers of `shape`, 0 to `num_labels` - 1 or -100."""
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"`labels` must be integers, the numbers of the classes, got {labels.dtype}.")
+    if list(labels.shape) not in (shape, [*shape, 1]):
+        raise ValueError(
+            f"`labels` must have the shape {shape}, one class each, got {list(labels.shape)}; for several labels per "
+            f"sentence set problem_type='multi_label_classification' in the config."
+        )
+    # Reading values would stall an accelerator and break a graph; there torch's own check answers.
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    wrong = labels[(labels != IGNORED_LABEL) & ((labels < 0) | (labels >= num_labels))]
+    if wrong.numel():
+        raise ValueError(
+            f"`labels` must lie between 0 and {num_labels - 1} (num_labels={num_labels}) or be {IGNORED_LABEL}, got "
+            f"{wrong[0].item()}; set `num_labels` in the config if there are more classes."
+        )
+
+
+__all__ = ["CsanForSequenceClassification", "CsanForTokenClassification"]

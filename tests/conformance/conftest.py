@@ -1,0 +1,52 @@
+"""The library's mixins look models up by name: theirs stand here, for these tests alone."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from conformance.skips import reason_to_skip
+from transformers.models.auto import modeling_auto
+
+NAMES = {
+    "MODEL_MAPPING_NAMES": {"csan": "CsanModel", "pervasive_attention": "PervasiveAttentionModel"},
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": {
+        "csan": "CsanForConditionalGeneration",
+        "pervasive_attention": "PervasiveAttentionForConditionalGeneration",
+    },
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForSequenceClassification"},
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForTokenClassification"},
+}
+
+# What the library marks its tests with
+MARKERS = (
+    "accelerate_tests",
+    "flash_attn_test",
+    "flash_attn_3_test",
+    "flash_attn_4_test",
+    "generate",
+    "order",
+    "slow",
+    "torch_compile_test",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", f"{marker}: a mark of transformers' own tests")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        reason = reason_to_skip(item.cls.__name__, item.name) if getattr(item, "cls", None) else None
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _model_names() -> Iterator[None]:
+    patches = [patch.dict(getattr(modeling_auto, mapping), names) for mapping, names in NAMES.items()]
+    for active in patches:
+        active.start()
+    yield
+    for active in patches:
+        active.stop()

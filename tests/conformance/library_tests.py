@@ -1,0 +1,172 @@
+"""transformers' own model tests, fetched at test time; none of their code is kept in this repository.
+
+The source distribution that matches the installed transformers holds `tests/test_modeling_common.py`. It is fetched
+once through pip, without building anything of it but its metadata, and kept in a cache folder. It lacks the tests of
+`generate` and those of single models: `CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers that has them
+(its `tests/generation` and `tests/models/marian` are used); without it they are left out, and the report says so.
+
+`python tests/conformance/library_tests.py` fetches now and prints where the tests are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import transformers
+from filelock import FileLock
+
+CACHE_VARIABLE = "CSAN_HF_TEST_CACHE"
+CHECKOUT_VARIABLE = "CSAN_HF_TRANSFORMERS_TESTS"
+_DOWNLOAD_SECONDS = 300
+_REFUSAL_SECONDS = 60
+
+
+class UnavailableError(Exception):
+    """The library's tests cannot be had; the message says why."""
+
+
+def cache_folder() -> Path:
+    """Where the tests of the installed version are kept."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "csan_hf"
+    return Path(os.environ.get(CACHE_VARIABLE) or default) / f"transformers-{transformers.__version__}"
+
+
+def fetch() -> Path:
+    """The folder that holds the source distribution's `tests`, fetched if it is not in the cache.
+
+    Safe to call from several processes at once: one fetches, the others wait for it. A folder appears under its final
+    name only when it is complete.
+
+    Raises:
+        UnavailableError: There is no such distribution, or no network.
+    """
+    folder = cache_folder()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(folder.name + ".lock")):
+            if not (folder / "tests").is_dir():
+                _fetch_into(folder)
+    except OSError as error:
+        raise UnavailableError(
+            f"the cache folder {folder.parent} cannot be used ({error}); set {CACHE_VARIABLE}"
+        ) from error
+    return folder / "tests"
+
+
+def _fetch_into(folder: Path) -> None:
+    refusal = folder.with_name(folder.name + ".unavailable")
+    if refusal.exists() and time.time() - refusal.stat().st_mtime < _REFUSAL_SECONDS:
+        raise UnavailableError(refusal.read_text())  # another worker of this run has just tried
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as temporary:
+        try:
+            archive = _download(Path(temporary))
+        except UnavailableError as error:
+            refusal.write_text(str(error))
+            raise
+        complete = Path(temporary) / "complete"
+        _extract_tests(archive, complete)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(complete, folder)
+
+
+def _download(folder: Path) -> Path:
+    requirement = f"transformers=={transformers.__version__}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--no-binary", "transformers", "--retries", "1", "--timeout", "20"]
+    try:
+        run = subprocess.run(
+            [*command, "--dest", str(folder), requirement], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"pip did not fetch the sources of {requirement} in {_DOWNLOAD_SECONDS} s") from None
+    archives = list(folder.glob("transformers-*.tar.gz"))
+    if run.returncode or not archives:
+        lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")] or run.stderr.splitlines()[-1:]
+        raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {' '.join(lines[:1])}")
+    return archives[0]
+
+
+def _extract_tests(archive: Path, folder: Path) -> None:
+    """Extract the archive's `tests` folder, flat Python files, to `folder`/tests."""
+    target = folder / "tests"
+    target.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            parts = Path(member.name).parts
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is not None and parts[1:2] == ("tests",) and len(parts) == 3:
+                (target / parts[2]).write_bytes(content.read())
+    if not (target / "test_modeling_common.py").exists():
+        raise UnavailableError(f"{archive.name} holds no tests/test_modeling_common.py")
+    (target / "__init__.py").touch()  # the library's ConfigTester loads it
+
+
+class LibraryTests:
+    """The parts of the library's tests that the conformance tests use.
+
+    Attributes:
+        ModelTesterMixin: Tests of every model.
+        GenerationTesterMixin: Tests of `generate`; an empty stand-in without a checkout.
+        ConfigTester: Tests of a configuration.
+        MarianModelTest: Marian's own tests, or None without a checkout.
+        ids_tensor: Random token ids.
+    """
+
+    def __init__(self) -> None:
+        checkout = os.environ.get(CHECKOUT_VARIABLE)
+        if checkout and not (Path(checkout) / "tests" / "generation" / "test_utils.py").exists():
+            raise ValueError(f"{CHECKOUT_VARIABLE} must be a checkout of transformers, got {checkout!r}.")
+        _make_package(fetch(), checkout)
+        common = importlib.import_module("tests.test_modeling_common")
+        self.has_generation = checkout is not None
+        self.ModelTesterMixin: Any = common.ModelTesterMixin
+        self.ids_tensor = common.ids_tensor
+        self.GenerationTesterMixin: Any = importlib.import_module("tests.generation.test_utils").GenerationTesterMixin
+        self.ConfigTester: Any = importlib.import_module("tests.test_configuration_common").ConfigTester
+        self.MarianModelTest: Any = None
+        if checkout:
+            self.MarianModelTest = importlib.import_module("tests.models.marian.test_modeling_marian").MarianModelTest
+
+
+def _make_package(sources: Path, checkout: str | None) -> None:
+    """Make `import tests.x` find the source distribution, then the checkout, then stand-ins of one line each."""
+    package = ModuleType("tests")
+    package.__path__ = [str(sources)] + ([str(Path(checkout) / "tests")] if checkout else [])
+    sys.modules["tests"] = package
+    if not checkout:
+        _stand_in("generation.test_utils", GenerationTesterMixin=type("GenerationTesterMixin", (), {}))
+    # Exporting has tests of its own here; the library's take minutes for each class.
+    mixins = ("ExportTesterMixin", "ExportGenerateTesterMixin")
+    _stand_in("exporters.test_export", **{name: type(name, (), {}) for name in mixins})
+    # Pipelines of tiny models that only the Hub has
+    _stand_in("test_pipeline_mixin", PipelineTesterMixin=type("PipelineTesterMixin", (), {}))
+    _stand_in("utils.test_configuration_utils", config_common_kwargs={})
+
+
+def _stand_in(name: str, **contents: Any) -> None:
+    folder = name.rpartition(".")[0]
+    if folder:
+        package = ModuleType(f"tests.{folder}")
+        package.__path__ = []
+        sys.modules[package.__name__] = package
+    module = ModuleType(f"tests.{name}")
+    vars(module).update(contents)
+    sys.modules[module.__name__] = module
+
+
+if __name__ == "__main__":
+    try:
+        print(fetch())
+    except UnavailableError as error:
+        sys.exit(f"The library's tests are not available: {error}")

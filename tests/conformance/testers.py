@@ -1,0 +1,178 @@
+"""Model testers: the tiny configurations and inputs on which the library's mixins run, as its own test files have."""
+
+from __future__ import annotations
+
+import inspect
+import unittest
+from typing import Any
+
+import torch
+from conformance.library_tests import LibraryTests
+from transformers import Cache, EncoderDecoderCache, MarianConfig, PreTrainedConfig
+from transformers.cache_utils import DynamicSlidingWindowLayer
+
+from csan_hf import CsanConfig, PervasiveAttentionConfig
+
+# The sizes and tokens of Marian's own tester
+BATCH, LENGTH, WORDS, WIDTH, LAYERS, HEADS, FFN = 13, 7, 99, 16, 2, 4, 4
+START, PAD, EOS, BOS = 3, 1, 2, 0
+TOKENS = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": BOS, "decoder_start_token_id": START}
+TRANSFORMER = {
+    "vocab_size": WORDS,
+    "d_model": WIDTH,
+    "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS,
+    "encoder_attention_heads": HEADS,
+    "decoder_attention_heads": HEADS,
+    "encoder_ffn_dim": FFN,
+    "decoder_ffn_dim": FFN,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "max_position_embeddings": 100,
+    **TOKENS,
+}
+GRID = {
+    "vocab_size": WORDS,
+    "source_embed_dim": WIDTH,
+    "target_embed_dim": WIDTH,
+    "share_encoder_decoder_embeddings": True,
+    "num_layers": LAYERS,
+    "growth_rate": 4,
+    "kernel_size": 3,
+    "dropout": 0.1,
+    **TOKENS,
+}
+
+ALL_LAYERS = list(range(LAYERS))
+CSAN_CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "plain": {"local_window": None, "head_area": 1},
+    "1D": {"local_window": 3, "head_area": 1, "localness_layers": [0]},
+    "2D": {"local_window": 5, "head_area": 3, "localness_layers": ALL_LAYERS},
+    "Gaussian": {
+        "local_window": None,
+        "head_area": 1,
+        "localness_window": "layer",
+        "localness_layers": ALL_LAYERS,
+    },
+    "everything": {
+        "local_window": 5,
+        "head_area": 3,
+        "localness_window": "query",
+        "localness_layers": ALL_LAYERS,
+        "decoder_localness_layers": ALL_LAYERS,
+        "cross_localness_layers": ALL_LAYERS,
+    },
+}
+
+
+class ModelTester:
+    """What the library calls a model tester: a configuration and inputs for it.
+
+    Args:
+        parent: The test case.
+        config_class: Class of the configuration.
+        options: Its fields.
+        is_encoder_decoder: Whether the model takes decoder inputs.
+    """
+
+    is_training = True
+    batch_size = BATCH
+    seq_length = LENGTH
+    encoder_seq_length = LENGTH
+    decoder_seq_length = LENGTH
+    vocab_size = WORDS
+    hidden_size = WIDTH
+    num_hidden_layers = LAYERS
+    num_attention_heads = HEADS
+
+    def __init__(
+        self, parent: unittest.TestCase, config_class: type[PreTrainedConfig], options: dict, is_encoder_decoder: bool
+    ) -> None:
+        self.parent = parent
+        self.config_class, self.options, self.is_encoder_decoder = config_class, options, is_encoder_decoder
+
+    def get_config(self) -> PreTrainedConfig:
+        return self.config_class(**self.options)
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
+        """A configuration and a batch, the last source token of every sentence </s>."""
+        source = torch.randint(START, WORDS, (BATCH, LENGTH))
+        source[:, -1] = EOS
+        inputs = {"input_ids": source, "attention_mask": source.ne(PAD)}
+        if self.is_encoder_decoder:
+            inputs["decoder_input_ids"] = torch.randint(0, WORDS, (BATCH, LENGTH))
+            inputs["decoder_attention_mask"] = source.ne(PAD)
+        return self.get_config(), inputs
+
+
+class _WindowedCache:
+    """Tells the library's check of the cache that a windowed decoder layer keeps m positions."""
+
+    def _check_past_key_values_for_generate(
+        self: Any, batch_size: int, past_key_values: Cache, seq_length: int | None, config: Any
+    ) -> None:
+        layers = getattr(past_key_values, "layers", ())
+        if seq_length is not None and any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers):
+            seq_length = min(seq_length, max(config.local_window // 2, 1))
+        super()._check_past_key_values_for_generate(batch_size, past_key_values, seq_length, config)
+
+
+class _RowCache:
+    """Fills in the library's hook for the cache: Pervasive Attention keeps k // 2 rows a layer."""
+
+    def _check_past_key_values_for_generate(
+        self, batch_size: int, past_key_values: EncoderDecoderCache, seq_length: int, config: Any
+    ) -> None:
+        cache = past_key_values.self_attention_cache
+        assert len(past_key_values.cross_attention_cache) == 0
+        assert len(cache) == config.num_layers
+        assert cache.get_seq_length() == seq_length
+        channels = config.bottleneck_factor * config.growth_rate
+        for layer in cache.layers:
+            assert layer.keys.shape == (batch_size, 1, config.kernel_size // 2, LENGTH * channels)
+
+
+_FAMILY_SIZES = {MarianConfig: TRANSFORMER, CsanConfig: TRANSFORMER, PervasiveAttentionConfig: GRID}
+_CACHES = {CsanConfig: (_WindowedCache,), PervasiveAttentionConfig: (_RowCache,)}
+_COMMON_PROPERTIES = {PervasiveAttentionConfig: ["hidden_size", "num_hidden_layers"]}
+
+
+def conformance_test(
+    library: LibraryTests, model_class: type, name: str = "", options: dict[str, Any] | None = None
+) -> type[unittest.TestCase]:
+    """A test case: the library's tests of one model class in one configuration.
+
+    Args:
+        library: The library's tests.
+        model_class: The class.
+        name: Of the configuration.
+        options: The configuration's fields beside the sizes.
+    """
+    config_class = model_class.config_class
+    # A head on the encoder alone takes no decoder inputs
+    is_encoder_decoder = "decoder_input_ids" in inspect.signature(model_class.forward).parameters
+    sizes = {**_FAMILY_SIZES[config_class], "is_encoder_decoder": is_encoder_decoder, **(options or {})}
+    mixins: tuple[type, ...] = (library.ModelTesterMixin,)
+    if model_class.can_generate():
+        mixins = (*_CACHES.get(config_class, ()), *mixins, library.GenerationTesterMixin)
+
+    def set_up(self: Any) -> None:
+        self.model_tester = ModelTester(self, config_class, sizes, is_encoder_decoder)
+        properties = _COMMON_PROPERTIES.get(config_class)
+        self.config_tester = library.ConfigTester(self, config_class=config_class, common_properties=properties)
+
+    def test_config(self: Any) -> None:
+        self.config_tester.run_common_tests()
+
+    members = {
+        "all_model_classes": (model_class,),
+        "is_encoder_decoder": is_encoder_decoder,
+        "has_attentions": config_class is not PervasiveAttentionConfig,  # self-attention, that is
+        "setUp": set_up,
+        "test_config": test_config,
+    }
+    if config_class is PervasiveAttentionConfig and model_class.can_generate() and library.has_generation:
+        # Its cache is one of evaluation: with gradients enabled, as the test leaves them, `forward` returns none
+        name_of_test = "test_generate_continue_from_past_key_values"
+        members[name_of_test] = torch.no_grad()(getattr(library.GenerationTesterMixin, name_of_test))
+    return type("_".join(filter(None, (model_class.__name__, name))), (*mixins, unittest.TestCase), members)

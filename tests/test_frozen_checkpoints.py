@@ -1,0 +1,117 @@
+"""Checkpoints made by an earlier version still load, and still answer what they answered: see fixtures/README.md."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
+
+from csan_hf import CsanForConditionalGeneration, PervasiveAttentionForConditionalGeneration
+from csan_hf.pipelines import TASK
+
+FIXTURES = Path(__file__).parent / "fixtures"
+FAMILIES = {
+    "csan": CsanForConditionalGeneration,
+    "pervasive_attention": PervasiveAttentionForConditionalGeneration,
+}
+# Written anew by whoever saves: no part of the model
+OF_THE_LIBRARY = {"transformers_version"}
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def load(family):
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(FIXTURES / family, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    return model
+
+
+def recorded(family):
+    expected = json.loads((FIXTURES / family / "expected.json").read_text(encoding="utf-8"))
+    batch = {name: torch.tensor(expected[name]) for name in ("input_ids", "attention_mask", "labels")}
+    return batch, torch.tensor(expected["logits"]), expected["sentences"], expected["translations"]
+
+
+@every_family
+@torch.no_grad()
+def test_logits_are_those_of_old(family):
+    model = load(family)
+    assert type(model) is FAMILIES[family]
+    assert model.dtype == torch.float32
+    batch, logits, _, _ = recorded(family)
+    assert (batch["attention_mask"] == 0).any(), "one of the sentences is padded"
+    assert logits.std() > 1
+    torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "blocked"])
+@torch.no_grad()
+def test_logits_are_those_of_old_under_other_implementations(implementation):
+    model = load("csan")
+    model.set_attn_implementation(implementation)
+    batch, logits, _, _ = recorded("csan")
+    torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-5, atol=1e-5)
+
+
+@every_family
+def test_translations_are_those_of_old(family):
+    _, _, sentences, translations = recorded(family)
+    translate = pipeline(TASK, model=str(FIXTURES / family), device="cpu")
+    assert translate.model.generation_config.num_beams == 3, "what the checkpoint says"
+    assert len(set(translations)) == len(sentences) == 4
+    for options in ({}, {"batch_size": 4}, {"use_cache": False}, {"num_beams": 1}):
+        assert [result["translation_text"] for result in translate(sentences, **options)] == translations, options
+
+
+@every_family
+def test_every_field_of_the_config_is_kept(family, tmp_path):
+    written = json.loads((FIXTURES / family / "config.json").read_text())
+    config = AutoConfig.from_pretrained(FIXTURES / family)
+    read = config.to_dict()
+    kept = {name: value for name, value in written.items() if name not in OF_THE_LIBRARY}
+    assert len(kept) > 25
+    assert {name: read.get(name, "is missing") for name in kept} == kept
+    assert {name: getattr(config, name) for name in kept if name not in ("dtype", "model_type")} == {
+        name: value for name, value in kept.items() if name not in ("dtype", "model_type")
+    }
+    config.save_pretrained(tmp_path)
+    again = json.loads((tmp_path / "config.json").read_text())
+    assert {name: again.get(name, "is missing") for name in kept} == kept
+
+
+@every_family
+def test_every_weight_of_the_checkpoint_is_kept(family, tmp_path):
+    load(family).save_pretrained(tmp_path)
+    old, new = (load_file(folder / "model.safetensors") for folder in (FIXTURES / family, tmp_path))
+    assert new.keys() == old.keys()
+    for name, tensor in old.items():
+        assert new[name].dtype == tensor.dtype
+        assert torch.equal(new[name], tensor), name
+
+
+@torch.no_grad()
+def test_the_encoder_of_old_serves_a_classification_head():
+    model, report = AutoModelForTokenClassification.from_pretrained(FIXTURES / "csan", output_loading_info=True)
+    assert report["missing_keys"] == {"score.weight", "score.bias"}
+    assert not report["unexpected_keys"]
+    batch, _, _, _ = recorded("csan")
+    del batch["labels"]
+    states = load("csan").model.encoder(**batch).last_hidden_state
+    torch.testing.assert_close(model(**batch).logits, model.score(states))
+
+
+@every_family
+def test_tokenizers_give_the_ids_of_old(family):
+    batch, _, sentences, translations = recorded(family)
+    source = AutoTokenizer.from_pretrained(FIXTURES / family)
+    folder = FIXTURES / family / "target_tokenizer"
+    target = AutoTokenizer.from_pretrained(folder) if folder.exists() else source
+    assert source(sentences[:2], padding=True)["input_ids"] == batch["input_ids"].tolist()
+    ids = torch.tensor(target(translations[:2], padding=True)["input_ids"])
+    assert torch.equal(ids.masked_fill(ids == target.pad_token_id, -100), batch["labels"])
+
+
+def test_the_files_stay_small():
+    sizes = {path: path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()}
+    assert max(sizes.values()) < 50_000, sizes
