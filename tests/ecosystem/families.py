@@ -1,0 +1,105 @@
+"""Both families as tiny models, under one roof: what transformers' users rely on is tested alike for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from reference import tiny_csan, tiny_pervasive_attention
+from torch import Tensor
+
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+)
+
+PAD, EOS, START = 0, 1, 0  # in both families
+WORDS = (2, 11)  # first, and one after the last: tokens that both families' tiny vocabularies have
+
+# Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
+LOCAL = {
+    **tiny_csan.EVERYWHERE,
+    "local_window": 5,
+    "head_area": 3,
+    "localness_window": "query",
+    "localness_window_size": 4,
+}
+# The same in one layer, where a test is slow for each layer
+ONE_LAYER = {
+    **LOCAL,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "localness_layers": [0],
+    "decoder_localness_layers": [0],
+    "cross_localness_layers": [0],
+}
+PLAIN_LAYER = {**tiny_csan.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Args:
+        tiny_model: makes a tiny model in eval mode; takes a seed and fields of the configuration.
+        config_class: its configuration.
+        model_class: its class for translation.
+        shared: fields that make source and target share one embedding.
+        separate: fields that give each its own, of different sizes.
+        small: fields of a model that is quick to compile.
+    """
+
+    tiny_model: Callable
+    config_class: type
+    model_class: type
+    shared: dict
+    separate: dict
+    small: dict
+
+
+FAMILIES = {
+    "csan": Family(
+        lambda seed=0, **options: tiny_csan.tiny_model(seed, **{**LOCAL, **options}),
+        CsanConfig,
+        CsanForConditionalGeneration,
+        shared={},
+        separate={"share_encoder_decoder_embeddings": False, "vocab_size": 50, "decoder_vocab_size": 37},
+        small=ONE_LAYER,
+    ),
+    "pervasive attention": Family(
+        tiny_pervasive_attention.tiny_model,
+        PervasiveAttentionConfig,
+        PervasiveAttentionForConditionalGeneration,
+        shared=tiny_pervasive_attention.SHARED,
+        separate={},
+        small={"num_layers": 1},
+    ),
+}
+
+both_families = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+def sources(lengths: tuple[int, ...] = (7, 4, 6), seed: int = 0) -> dict[str, Tensor]:
+    """Source sentences of given lengths, padded on the right."""
+    return tiny_pervasive_attention.padded_sources(lengths, seed=seed)
+
+
+def targets(rows: int, length: int, seed: int = 1) -> Tensor:
+    """Decoder inputs [rows, length], the start token first."""
+    ids = torch.randint(*WORDS, (rows, length), generator=torch.Generator().manual_seed(seed))
+    ids[:, 0] = START
+    return ids
+
+
+def training_batch(lengths: tuple[int, ...] = (7, 4, 6), target_lengths: tuple[int, ...] = (5, 6, 3)) -> dict:
+    """Source sentences with labels, both padded."""
+    return {**sources(lengths), "labels": tiny_pervasive_attention.labels_of(target_lengths)}
+
+
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The gradients that there are, by parameter."""
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

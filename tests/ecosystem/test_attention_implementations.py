@@ -1,0 +1,107 @@
+"""attn_implementation: what runs computes the same, what cannot run says what to use instead."""
+
+import pytest
+import torch
+from families import FAMILIES, LOCAL, sources, targets
+from reference import tiny_csan
+from torch.nn import functional as F
+from transformers import AutoModelForSeq2SeqLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+CSAN, PERVASIVE = FAMILIES.values()
+LOCALITIES = {"plain": tiny_csan.PLAIN, "everything": LOCAL, "encoder area": tiny_csan.LOCALITIES["encoder area"]}
+
+
+def logits_of(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
+
+
+@pytest.mark.parametrize("locality", LOCALITIES.values(), ids=LOCALITIES)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention", "blocked"])
+def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
+    model = tiny_csan.tiny_model(seed=1, attn_implementation="eager", **locality)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=implementation)
+    assert loaded.config._attn_implementation == implementation
+    torch.testing.assert_close(logits_of(loaded), logits_of(model), rtol=0, atol=1e-5)
+    model.set_attn_implementation(implementation)
+    assert torch.equal(logits_of(model), logits_of(loaded))
+
+
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "flash_attention_3"])
+def test_flash_attention_with_local_layers_says_what_to_use(implementation, tmp_path):
+    """Refused when it is chosen, whether or not the package is installed."""
+    message = rf"'{implementation}' cannot run CSAN's local layers.*use one of \['eager', 'sdpa', 'blocked', 'flex"
+    model = tiny_csan.tiny_model(**LOCALITIES["encoder area"])
+    with pytest.raises(ValueError, match=message):
+        model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == "sdpa"
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=implementation)
+
+
+def flash_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """FlashAttention's interface: no mask or a padding mask [B, J]; causality is the module's."""
+    assert attention_mask is None or attention_mask.dim() == 2
+    visible = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+    if module.is_causal:
+        causal = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
+        visible = causal if visible is None else visible & causal
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scaling)
+    return output.transpose(1, 2), None
+
+
+def test_a_plain_csan_gives_flash_attention_what_it_takes(monkeypatch):
+    """The kernel needs a GPU; here its interface is played by the definition."""
+    model = tiny_csan.tiny_model(seed=1, **tiny_csan.PLAIN)
+    expected = logits_of(model)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", flash_attention)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    torch.testing.assert_close(logits_of(model), expected, rtol=0, atol=1e-5)
+    assert_same_generation(model)
+
+
+def assert_same_generation(model) -> None:
+    search = {"max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
+    found = model.generate(**sources(), **search)
+    model.config._attn_implementation_internal = "eager"
+    assert torch.equal(model.generate(**sources(), **search), found)
+
+
+def test_flash_attention_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("transformers.modeling_utils.is_kernels_available", lambda *args, **kwargs: False)
+    with pytest.raises((ImportError, ValueError), match=r"(?i)flash"):
+        tiny_csan.tiny_model(**tiny_csan.PLAIN).set_attn_implementation("flash_attention_2")
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_an_unknown_implementation_is_refused(family):
+    model = family.tiny_model()
+    with pytest.raises(ValueError, match="nonsense"):
+        model.set_attn_implementation("nonsense")
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "flex_attention", "flash_attention_2", "blocked"])
+def test_pervasive_attention_has_nothing_to_choose(implementation, tmp_path):
+    message = f"no attention modules, so attn_implementation='{implementation}'.*leave `attn_implementation` unset"
+    model = PERVASIVE.tiny_model()
+    with pytest.raises(ValueError, match=message):
+        model.set_attn_implementation(implementation)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=implementation)
+
+
+def test_pervasive_attention_takes_the_librarys_neutral_choice(tmp_path):
+    model = PERVASIVE.tiny_model()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="eager")
+    assert torch.equal(logits_of(loaded), logits_of(model))
+
+
+def test_flex_attention_on_a_cpu_says_that_it_does_not_train():
+    model = CSAN.tiny_model(attn_implementation="flex_attention").train()
+    with pytest.raises(ValueError, match="no backward on CPU; use 'blocked', 'sdpa' or 'eager'"):
+        model(**sources(), decoder_input_ids=targets(3, 5))

@@ -1,0 +1,504 @@
+"""Bad input to models and configurations: a clear error, or the right answer. The last test counts what was tried."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from families import EOS, FAMILIES, both_families, gradients, sources, targets, training_batch
+from reference import tiny_csan, tiny_pervasive_attention
+from safetensors.torch import load_file, save_file
+
+from csan_hf import CsanConfig, PervasiveAttentionConfig
+
+NAN, INFINITY = float("nan"), float("inf")
+MODELS = {
+    "csan, plain": lambda: tiny_csan.tiny_model(**tiny_csan.PLAIN),
+    "csan, everything": FAMILIES["csan"].tiny_model,
+    "pervasive attention": FAMILIES["pervasive attention"].tiny_model,
+}
+every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+IDS = sources()["input_ids"]  # [3, 7]
+MASK = sources()["attention_mask"]
+LABELS = training_batch()["labels"]  # [3, 6]
+TARGETS = targets(3, 6)
+
+
+def masked(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The right mask, but padding is `value`."""
+    return MASK.to(dtype).masked_fill(MASK == 0, value)
+
+
+# What is wrong, what the model is called with beside or instead of a good batch, and what the error says.
+BAD_CALLS = {
+    "an empty batch": ({"input_ids": IDS[:0], "attention_mask": MASK[:0], "labels": LABELS[:0]}, "at least one"),
+    "sources of length 0": ({"input_ids": IDS[:, :0], "attention_mask": MASK[:, :0]}, "at least one"),
+    "targets of length 0": ({"labels": LABELS[:, :0]}, "at least one"),
+    "decoder inputs of length 0": ({"labels": None, "decoder_input_ids": TARGETS[:, :0]}, "at least one"),
+    "a source word past the vocabulary": ({"input_ids": IDS + 100}, r"`input_ids` must be tokens.*0 to \d+.*109"),
+    "a negative source word": ({"input_ids": IDS - 5}, r"`input_ids` must be tokens .*-5"),
+    "a decoder word past the vocabulary": (
+        {"labels": None, "decoder_input_ids": TARGETS + 100},
+        r"`decoder_input_ids` must be tokens of the vocabulary, 0 to \d+, got numbers from 100",
+    ),
+    "a label past the vocabulary": ({"labels": LABELS + 200}, r"`decoder_input_ids` must be tokens.*`labels`"),
+    "a label past the vocabulary beside decoder inputs": (
+        {"labels": LABELS.clamp(min=0) + 200, "decoder_input_ids": TARGETS},
+        r"`labels` must be tokens of the vocabulary, 0 to \d+, or -100.*got numbers from 200",
+    ),
+    "a negative label": ({"labels": LABELS.clamp(min=0) - 7, "decoder_input_ids": TARGETS}, r"`labels`.* from -7 to"),
+    "words as decimals": ({"input_ids": IDS.float()}, r"`input_ids` .*int64 or int32, got torch.float32"),
+    "words as truth values": ({"input_ids": IDS > 3}, r"`input_ids` .*got torch.bool"),
+    "labels as decimals": ({"labels": LABELS.float()}, r"`labels` .*int64 or int32, got torch.float32"),
+    "decoder inputs as decimals": ({"labels": None, "decoder_input_ids": TARGETS.float()}, r"`decoder_input_ids` "),
+    "a list of words": ({"input_ids": IDS.tolist()}, r"`input_ids` must be a tensor .* got list"),
+    "a list of labels": ({"labels": LABELS.tolist()}, r"`labels` must be a tensor .* got list"),
+    "a sentence without a batch": ({"input_ids": IDS[0]}, r"`input_ids` .*\[batch, length\], got \[7\]"),
+    "sources of three dimensions": ({"input_ids": IDS[None]}, r"`input_ids` .*\[batch, length\], got \[1, 3, 7\]"),
+    "labels without a batch": ({"labels": LABELS[0]}, r"`labels` .*\[batch, length\], got \[6\]"),
+    "labels of another length": (
+        {"labels": LABELS[:, 1:], "decoder_input_ids": TARGETS},
+        r"`labels`.*\[3, 6\].*\[3, 5",
+    ),
+    "labels of another batch": ({"labels": LABELS[:2]}, "as many sentences, got 3 and 2"),
+    "decoder inputs of another batch": ({"labels": None, "decoder_input_ids": TARGETS[:2]}, "got 3 and 2"),
+    "no source": ({"input_ids": None}, "Exactly one of `input_ids` and `inputs_embeds`"),
+    "two sources": ({"inputs_embeds": torch.randn(3, 7, 4)}, "Exactly one of `input_ids` and `inputs_embeds`"),
+    "embeddings of another width": (
+        {"input_ids": None, "inputs_embeds": torch.randn(3, 7, 5)},
+        r"`inputs_embeds` must",
+    ),
+    "embeddings without a width": ({"input_ids": None, "inputs_embeds": torch.randn(3, 7)}, r"`inputs_embeds` must"),
+    "decoder embeddings of another width": (
+        {"labels": None, "decoder_inputs_embeds": torch.randn(3, 6, 5)},
+        r"`decoder_inputs_embeds` must have the shape \[batch, length, \d+\], got \[3, 6, 5\]",
+    ),
+    "a mask too long": ({"attention_mask": torch.ones(3, 8)}, r"`attention_mask` .* = \[3, 7\], got \[3, 8\]"),
+    "a mask too short": ({"attention_mask": torch.ones(3, 6)}, r"`attention_mask` .* = \[3, 7\], got \[3, 6\]"),
+    "a mask of another batch": ({"attention_mask": torch.ones(2, 7)}, r"`attention_mask` .* = \[3, 7\], got \[2, 7\]"),
+    "a mask of one row": ({"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .* = \[3, 7\], got \[1, 7\]"),
+    "a mask of one column": ({"attention_mask": torch.ones(3, 1)}, r"`attention_mask` .* = \[3, 7\], got \[3, 1\]"),
+    "a mask of one dimension": ({"attention_mask": torch.ones(7)}, r"`attention_mask` .* = \[3, 7\], got \[7\]"),
+    "a mask of three dimensions": ({"attention_mask": torch.ones(3, 7, 1)}, r"`attention_mask` .*got \[3, 7, 1\]"),
+    "a decoder mask too long": ({"decoder_attention_mask": torch.ones(3, 7)}, r"`decoder_attention_mask` .*\[3, 6\]"),
+    "a decoder mask too short": ({"decoder_attention_mask": torch.ones(3, 5)}, r"`decoder_attention_mask` .*\[3, 6\]"),
+    "a decoder mask of another batch": ({"decoder_attention_mask": torch.ones(2, 6)}, r"`decoder_attention_mask` "),
+    "a decoder mask of one dimension": ({"decoder_attention_mask": torch.ones(6)}, r"`decoder_attention_mask` "),
+    "a mask with minus infinity": ({"attention_mask": masked(-INFINITY)}, "must hold 1 .* and 0 .*got -inf"),
+    "a mask with a large number": ({"attention_mask": masked(-1e9)}, "must hold 1 .* and 0 .*got -1000000000"),
+    "a mask with NaN": ({"attention_mask": masked(NAN)}, "must hold 1 .* and 0 .*got nan"),
+    "a mask of weights": ({"attention_mask": masked(0.5)}, r"must hold 1 .* and 0 .*got 0\.5"),
+    "a complex mask": ({"attention_mask": MASK.to(torch.complex64)}, "got torch.complex64"),
+    "a decoder mask with minus infinity": (
+        {"decoder_attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -INFINITY]] * 3)},
+        "`decoder_attention_mask` must hold 1 .* and 0 .*got -inf",
+    ),
+}
+
+
+@every_model
+@pytest.mark.parametrize(("arguments", "message"), BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_calls_are_refused(make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make()(**{"input_ids": IDS, "attention_mask": MASK, "labels": LABELS, **arguments})
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.float16, torch.bfloat16])
+def test_masks_of_ones_and_zeros_may_have_any_type(make, dtype):
+    model = make()
+    batch = {"input_ids": IDS, "labels": LABELS}
+    expected = model(**batch, attention_mask=MASK).logits
+    assert torch.equal(model(**batch, attention_mask=MASK.to(dtype)).logits, expected)
+
+
+@every_model
+def test_words_may_be_int32(make):
+    model = make()
+    expected = model(input_ids=IDS, attention_mask=MASK, labels=LABELS)
+    found = model(input_ids=IDS.int(), attention_mask=MASK, labels=LABELS.int())
+    assert torch.equal(found.logits, expected.logits)
+    assert torch.equal(found.loss, expected.loss)
+
+
+@every_model
+@pytest.mark.parametrize("num_items_in_batch", [None, 0, torch.tensor(0)], ids=["none", "zero", "zero tensor"])
+def test_labels_of_minus_100_only_cost_nothing(make, num_items_in_batch):
+    model = make()
+    loss = model(
+        input_ids=IDS,
+        attention_mask=MASK,
+        labels=torch.full_like(LABELS, -100),
+        num_items_in_batch=num_items_in_batch,
+    ).loss
+    loss.backward()
+    assert loss.item() == 0
+    assert all(not gradient.any() for gradient in gradients(model).values())
+
+
+@every_model
+def test_a_sentence_without_labels_among_others(make):
+    model = make()
+    labels = LABELS.clone()
+    labels[1] = -100
+    found = model(input_ids=IDS, attention_mask=MASK, labels=labels).loss
+    rest = [0, 2]
+    torch.testing.assert_close(
+        found, model(input_ids=IDS[rest], attention_mask=MASK[rest], labels=labels[rest]).loss, rtol=1e-5, atol=1e-5
+    )
+
+
+@every_model
+def test_sources_of_padding_only(make):
+    """Nothing is visible: finite logits and loss, and whole sentences can be generated."""
+    model = make()
+    mask = torch.zeros_like(MASK)
+    outputs = model(input_ids=IDS, attention_mask=mask, labels=LABELS)
+    assert outputs.logits.isfinite().all()
+    outputs.loss.backward()
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+    found = model.generate(input_ids=IDS, attention_mask=mask, max_new_tokens=4, num_beams=2)
+    assert found.shape[0] == 3
+
+
+@every_model
+def test_a_single_word(make):
+    model = make()
+    ids = torch.tensor([[EOS]])
+    assert model(input_ids=ids, labels=ids).loss.isfinite()
+    assert model.generate(input_ids=ids, max_new_tokens=3).shape[0] == 1
+
+
+@every_model
+def test_ids_in_generation(make):
+    with pytest.raises(ValueError, match="`input_ids` must be tokens of the vocabulary"):
+        make().generate(input_ids=IDS + 100, max_new_tokens=3)
+    with pytest.raises(ValueError, match="`attention_mask`"):
+        make().generate(input_ids=IDS, attention_mask=MASK[:, 1:], max_new_tokens=3)
+
+
+SINUSOIDS = {
+    "csan": lambda size: FAMILIES["csan"].tiny_model(max_position_embeddings=size),
+    "pervasive attention": lambda size: tiny_pervasive_attention.tiny_model(
+        position_embeddings="sinusoidal", max_position_embeddings=size
+    ),
+}
+LONG = {"input_ids": torch.full((1, 40), 3), "labels": torch.full((1, 30), 4)}
+
+
+@pytest.mark.parametrize("make", SINUSOIDS.values(), ids=SINUSOIDS)
+def test_sinusoids_extend_past_max_position_embeddings(make):
+    short, long = make(8), make(64)
+    assert torch.equal(short(**LONG).logits, long(**LONG).logits)
+    search = {"max_new_tokens": 20, "min_new_tokens": 20}
+    ids = LONG["input_ids"][:, :5]
+    assert torch.equal(short.generate(ids, **search), long.generate(ids, **search))
+
+
+def test_learned_positions_refuse_what_they_do_not_have():
+    model = tiny_pervasive_attention.tiny_model(position_embeddings="learned", max_position_embeddings=8)
+    message = r"A sentence of \d+ tokens exceeds max_position_embeddings=8.*shorten it"
+    with pytest.raises(ValueError, match=message):
+        model(**LONG)
+    with pytest.raises(ValueError, match=message):
+        model(input_ids=LONG["input_ids"][:, :5], labels=LONG["labels"])
+    with pytest.raises(ValueError, match=message):
+        model.generate(LONG["input_ids"][:, :5], max_new_tokens=20, min_new_tokens=20)
+    assert model(input_ids=LONG["input_ids"][:, :8], labels=LONG["labels"][:, :8]).loss.isfinite()
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+def saved(request, tmp_path):
+    """A family and a checkpoint of it."""
+    request.param.tiny_model(seed=1).save_pretrained(tmp_path)
+    return request.param, tmp_path
+
+
+def change_weights(folder, change) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def first_matrix(weights: dict) -> str:
+    return next(name for name in sorted(weights) if weights[name].ndim > 1)
+
+
+def test_nan_weights_are_refused_by_name(saved):
+    family, folder = saved
+    names = []
+
+    def spoil(weights: dict) -> None:
+        names.append(first_matrix(weights))
+        weights[names[0]][0, 0] = NAN
+
+    change_weights(folder, spoil)
+    with pytest.raises(ValueError, match=f"{folder.name}.* holds NaN in .*{names[0]}"):
+        family.model_class.from_pretrained(folder)
+    with pytest.raises(ValueError, match="holds NaN"):
+        family.model_class.from_pretrained(folder, output_loading_info=True)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, 0.5, 0.999])
+def test_truncated_weights_are_refused_by_file(saved, kept):
+    family, folder = saved
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[: kept if isinstance(kept, int) else int(kept * len(data))])
+    with pytest.raises(OSError, match=rf"{folder.name}/model\.safetensors is damaged or incomplete"):
+        family.model_class.from_pretrained(folder)
+
+
+def test_weights_that_are_no_safetensors(saved):
+    family, folder = saved
+    (folder / "model.safetensors").write_text("<html>404: Not Found</html>")
+    with pytest.raises(OSError, match=rf"{folder.name}/model\.safetensors is damaged or incomplete"):
+        family.model_class.from_pretrained(folder)
+
+
+def test_missing_weights_are_refused_by_name(saved):
+    family, folder = saved
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        family.model_class.from_pretrained(folder)
+
+
+def test_weights_of_another_shape_are_refused(saved):
+    family, folder = saved
+    names = []
+
+    def cut(weights: dict) -> None:
+        names.append(first_matrix(weights))
+        weights[names[0]] = weights[names[0]][:-1].clone()
+
+    change_weights(folder, cut)
+    with pytest.raises((RuntimeError, ValueError), match=r"(?i)mismatch"):
+        family.model_class.from_pretrained(folder)
+
+
+def test_a_missing_tensor_is_reported_and_finite(saved):
+    """The library makes it anew and says so; what it makes is no rubbish."""
+    family, folder = saved
+    names = []
+
+    def drop(weights: dict) -> None:
+        names.append(next(name for name in sorted(weights) if name.endswith("norm.weight")))
+        del weights[names[0]]
+
+    change_weights(folder, drop)
+    model, info = family.model_class.from_pretrained(folder, output_loading_info=True)
+    assert info["missing_keys"] == set(names)
+    assert torch.equal(model.state_dict()[names[0]], torch.ones_like(model.state_dict()[names[0]]))
+
+
+def test_a_tensor_too_many_is_reported(saved):
+    family, folder = saved
+    change_weights(folder, lambda weights: weights.update({"model.newer_part.weight": torch.ones(2)}))
+    _, info = family.model_class.from_pretrained(folder, output_loading_info=True)
+    assert info["unexpected_keys"] == {"model.newer_part.weight"}
+
+
+def change_config(folder, **fields) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_a_config_from_a_newer_version_loads_and_keeps_what_it_does_not_know(saved, tmp_path):
+    family, folder = saved
+    fields = {"transformers_version": "9.0.0", "rotary_base": 500, "new_part": {"size": 3, "names": ["a", "b"]}}
+    change_config(folder, **fields)
+    model = family.model_class.from_pretrained(folder)
+    assert model.config.rotary_base == 500
+    assert model(**training_batch()).loss.isfinite()
+    model.save_pretrained(folder / "again")
+    written = json.loads((folder / "again" / "config.json").read_text())
+    assert {name: written[name] for name in ("rotary_base", "new_part")} == {
+        name: fields[name] for name in ("rotary_base", "new_part")
+    }
+
+
+def test_a_config_that_is_no_json(saved):
+    family, folder = saved
+    (folder / "config.json").write_text('{"vocab_size": 50,')
+    with pytest.raises(OSError, match=r"config\.json"):
+        family.model_class.from_pretrained(folder)
+
+
+def test_a_config_with_an_impossible_field_is_refused_by_name(saved):
+    family, folder = saved
+    change_config(folder, dropout=7.5)
+    with pytest.raises(ValueError, match=r"dropout.*7\.5"):
+        family.model_class.from_pretrained(folder)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    for family in FAMILIES.values():
+        with pytest.raises(OSError, match="nowhere"):
+            family.model_class.from_pretrained(tmp_path / "nowhere")
+
+
+@both_families
+def test_a_truncated_shard_is_named(family, tmp_path):
+    family.tiny_model().save_pretrained(tmp_path, max_shard_size="4KB")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-5])
+    with pytest.raises(OSError, match=f"{shard.name} is damaged or incomplete"):
+        family.model_class.from_pretrained(tmp_path)
+
+
+@both_families
+def test_a_shard_that_is_missing_is_named(family, tmp_path):
+    family.tiny_model().save_pretrained(tmp_path, max_shard_size="4KB")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shutil.move(shard, tmp_path / "elsewhere")
+    with pytest.raises((OSError, FileNotFoundError), match=shard.name):
+        family.model_class.from_pretrained(tmp_path)
+
+
+# --- configurations --------------------------------------------------------------------------------------------------
+
+NO_SIZES = [None, -1, 0, 1.5, NAN, INFINITY, "x", [], [1], True, {}]
+NO_PROBABILITIES = [None, -0.1, 1.5, NAN, INFINITY, -INFINITY, "x", [], True]
+NO_POSITIVE_NUMBERS = [-1, 0, NAN, INFINITY, "x", [], True]
+NO_FLAGS = [None, 0, 1, "x", "true", 1.0, [], NAN]
+NO_TOKENS = [-1, 10**6, 1.5, "x", True, {}, [-1], [1, "x"], NAN]
+NO_NAMES = ["x", "", 3, [], True, NAN]
+
+
+def each(fields: tuple[str, ...], values: list) -> dict[str, list]:
+    """The same bad values for several fields."""
+    return dict.fromkeys(fields, values)
+
+
+BAD_FIELDS: dict[type, dict[str, list]] = {
+    CsanConfig: {
+        **each(
+            (
+                "vocab_size",
+                "d_model",
+                "encoder_layers",
+                "decoder_layers",
+                "encoder_attention_heads",
+                "decoder_attention_heads",
+                "encoder_ffn_dim",
+                "decoder_ffn_dim",
+                "max_position_embeddings",
+            ),
+            NO_SIZES,
+        ),
+        "decoder_vocab_size": NO_SIZES[1:],
+        **each(
+            ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop"),
+            NO_PROBABILITIES,
+        ),
+        **each(("init_gain", "init_std", "localness_window_size"), [None, *NO_POSITIVE_NUMBERS]),
+        **each(
+            (
+                "share_encoder_decoder_embeddings",
+                "tie_word_embeddings",
+                "normalize_before",
+                "scale_embedding",
+                "use_cache",
+            ),
+            NO_FLAGS,
+        ),
+        **each(("pad_token_id", "decoder_start_token_id"), [None, [], *NO_TOKENS]),
+        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), NO_TOKENS),
+        **each(("activation_function", "initialization", "head_boundary"), [None, *NO_NAMES]),
+        "localness_window": NO_NAMES,
+        "local_window": [0, -3, 4, 2.0, "5", [5], True, NAN],
+        "head_area": [None, 0, 2, -1, 99, 1.0, "3", True, NAN],
+        **each(
+            ("localness_layers", "decoder_localness_layers", "cross_localness_layers"),
+            [[9], [-1], [0, 0], ["x"], [0.0], [True], 1, 0, True, "0", {}, NAN],
+        ),
+    },
+    PervasiveAttentionConfig: {
+        **each(
+            (
+                "vocab_size",
+                "source_embed_dim",
+                "target_embed_dim",
+                "num_layers",
+                "growth_rate",
+                "bottleneck_factor",
+                "max_position_embeddings",
+            ),
+            NO_SIZES,
+        ),
+        "decoder_vocab_size": NO_SIZES[1:],
+        "kernel_size": [2, 10, *NO_SIZES],
+        **each(("dropout", "embedding_dropout"), [1.0, *NO_PROBABILITIES]),
+        "batch_norm_eps": [None, *NO_POSITIVE_NUMBERS],
+        "batch_norm_momentum": NO_PROBABILITIES,
+        "init_std": NO_POSITIVE_NUMBERS,
+        **each(("share_encoder_decoder_embeddings", "tie_word_embeddings", "gated", "use_cache"), NO_FLAGS),
+        **each(("pad_token_id", "decoder_start_token_id"), [None, [], *NO_TOKENS]),
+        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), NO_TOKENS),
+        "aggregation": [None, *NO_NAMES],
+        "position_embeddings": NO_NAMES,
+    },
+}
+GOOD = {
+    CsanConfig: {"vocab_size": 50, "d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    PervasiveAttentionConfig: tiny_pervasive_attention.SIZES,
+}
+BAD_CONFIGS = [
+    (config, field, value)
+    for config, fields in BAD_FIELDS.items()
+    for field, values in fields.items()
+    for value in values
+]
+# Fields that are fine alone and impossible together, and the one that the message names
+BAD_PAIRS = [
+    (CsanConfig, {"d_model": 30}, "d_model"),
+    (CsanConfig, {"decoder_vocab_size": 40}, "decoder_vocab_size"),
+    (CsanConfig, {"head_area": 9}, "head_area"),
+    (CsanConfig, {"head_area": 5, "head_boundary": "circular"}, "head_area"),
+    (CsanConfig, {"cross_localness_layers": [0]}, "cross_localness_layers"),
+    (CsanConfig, {"encoder_layers": 2, "localness_layers": [2]}, "localness_layers"),
+    (
+        CsanConfig,
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 90, "pad_token_id": 60},
+        "pad_token_id",
+    ),
+    (CsanConfig, {"decoder_attention_heads": 1, "decoder_localness_layers": [0]}, "head_area"),
+    (PervasiveAttentionConfig, {"source_embed_dim": 5}, "source_embed_dim"),
+    (PervasiveAttentionConfig, {"share_encoder_decoder_embeddings": True}, "decoder_vocab_size"),
+    (PervasiveAttentionConfig, {**tiny_pervasive_attention.SHARED, "target_embed_dim": 6}, "target_embed_dim"),
+    (PervasiveAttentionConfig, {"pad_token_id": 12}, "pad_token_id"),
+    (PervasiveAttentionConfig, {"decoder_vocab_size": 20, "pad_token_id": 15}, "pad_token_id"),
+]
+
+
+def name_of(case: tuple) -> str:
+    return "-".join([case[0].__name__, *map(str, case[1:])])
+
+
+@pytest.mark.parametrize(("config", "field", "value"), BAD_CONFIGS, ids=map(name_of, BAD_CONFIGS))
+def test_bad_fields_are_refused_by_name(config, field, value):
+    with pytest.raises(ValueError, match=f"`{field}`"):
+        config(**{**GOOD[config], field: value})
+
+
+@pytest.mark.parametrize(("config", "fields", "named"), BAD_PAIRS, ids=map(name_of, BAD_PAIRS))
+def test_fields_that_do_not_go_together_are_refused_by_name(config, fields, named):
+    with pytest.raises(ValueError, match=f"`{named}`"):
+        config(**{**GOOD[config], **fields})
+
+
+@pytest.mark.parametrize("config", GOOD, ids=lambda config: config.__name__)
+def test_every_field_was_tried(config):
+    of_the_library = {"is_encoder_decoder", "is_decoder", "classifier_dropout"}
+    own = {name for name in config.__annotations__ if name not in ("model_type", *of_the_library)}
+    assert own <= set(BAD_FIELDS[config]), own - set(BAD_FIELDS[config])
+
+
+def test_how_many_bad_inputs_are_tried(record_property):
+    """The count of this file; test_random_configs.py adds random ones."""
+    calls, fields, pairs = len(BAD_CALLS) * len(MODELS), len(BAD_CONFIGS), len(BAD_PAIRS)
+    record_property("bad_inputs", calls + fields + pairs)
+    assert (calls, fields, pairs) == (132, 585, 13)

@@ -1,0 +1,113 @@
+"""torch.compile of forward and of a training step: the same numbers, and one program for all lengths.
+
+`aot_eager` traces forward and backward as the real compilers do, and leaves out the slow code generation. Pervasive
+Attention without hints: tests/pervasive_attention/test_precision_and_compile.py.
+"""
+
+import copy
+
+import pytest
+import torch
+from families import FAMILIES, ONE_LAYER, PLAIN_LAYER, gradients, targets, training_batch
+from reference import tiny_csan, tiny_pervasive_attention
+from torch._dynamo.testing import CompileCounterWithBackend
+
+AREA = {**PLAIN_LAYER, "localness_layers": [0], "local_window": 5, "head_area": 3}
+MODELS = {
+    "csan, plain": lambda **options: tiny_csan.tiny_model(**{**PLAIN_LAYER, **options}),
+    "csan, area": lambda **options: tiny_csan.tiny_model(**{**AREA, **options}),
+    "csan, everything": lambda **options: tiny_csan.tiny_model(**{**ONE_LAYER, **options}),
+    "pervasive attention": tiny_pervasive_attention.tiny_model,
+}
+# Neither batch size nor any length twice, and no two lengths of one batch equal: equal sizes would be one symbol
+SHAPES = (
+    ((7, 4, 6), (5, 6, 3)),
+    ((9, 3), (4, 8)),
+    ((5, 11, 2, 10), (3, 12, 9, 13)),
+    ((8, 6, 5, 4, 3), (2, 5, 7, 4, 1)),
+)
+
+
+def same(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_step_is_compiled_once_for_all_lengths(name):
+    model = MODELS[name](seed=1).train()
+    twin = copy.deepcopy(model)
+    counter = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    # CSAN is one graph; the dense block of Pervasive Attention, fused by hand, stays Python on purpose
+    is_csan = name.startswith("csan")
+    compiled = torch.compile(twin, backend=counter, dynamic=True, fullgraph=is_csan)
+    frames = []
+    for shapes in SHAPES:
+        batch = training_batch(*shapes)
+        for each in (model, twin):
+            each.zero_grad()
+        expected, found = model(**batch), compiled(**batch)
+        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found.loss, expected.loss)
+        expected.loss.backward()
+        found.loss.backward()
+        same(gradients(twin), gradients(model))
+        frames.append(counter.frame_count)
+    assert frames[1:] == [frames[1]] * (len(SHAPES) - 1), f"compiled anew for new lengths: {frames}"
+    assert frames[0] == frames[1] or not is_csan
+
+
+@pytest.mark.parametrize("name", ["csan, area", "pervasive attention"])
+@torch.no_grad()
+def test_forward_without_hints(name):
+    """The first new length makes the program a general one; no later one compiles again."""
+    model = MODELS[name](seed=1)
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=counter)
+    frames = []
+    for source, target in SHAPES:
+        batch = training_batch(source, target)
+        del batch["labels"]
+        batch["decoder_input_ids"] = targets(len(target), max(target))
+        torch.testing.assert_close(
+            compiled(**batch, use_cache=False).logits, model(**batch, use_cache=False).logits, rtol=1e-4, atol=1e-5
+        )
+        frames.append(counter.frame_count)
+    assert frames[1:] == [frames[1]] * (len(SHAPES) - 1), f"compiled anew for new lengths: {frames}"
+
+
+@pytest.mark.parametrize("implementation", ["eager", "blocked"])
+def test_other_implementations_are_compiled_once_for_all_lengths(implementation):
+    model = MODELS["csan, area"](attn_implementation=implementation)
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=counter, dynamic=True)
+    for shapes in SHAPES:
+        batch = training_batch(*shapes)
+        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
+    assert counter.frame_count == 1
+
+
+def test_long_sentences_cost_two_programs():
+    """From 128 tokens on, sentences are computed in blocks: one more program, whatever the length."""
+    model = MODELS["csan, area"](max_position_embeddings=512)
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=counter, dynamic=True)
+    with torch.no_grad():
+        for length in (20, 50, 100, 140, 200, 333):
+            batch = training_batch((length, 9), (5, 6))
+            torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_an_error_stays_an_error(family):
+    torch._dynamo.reset()
+    compiled = torch.compile(family.tiny_model(**family.small), backend="eager", dynamic=True)
+    batch = training_batch()
+    with pytest.raises(ValueError, match="attention_mask"):
+        compiled(**{**batch, "attention_mask": batch["attention_mask"][:, :-1]})

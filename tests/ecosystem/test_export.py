@@ -1,0 +1,121 @@
+"""torch.export and ONNX, by the library's exporters, verified at batch sizes and lengths that they did not see."""
+
+import numpy as np
+import pytest
+import torch
+from families import FAMILIES, ONE_LAYER, PLAIN_LAYER, both_families, sources, targets
+from reference import tiny_csan, tiny_pervasive_attention
+from transformers.exporters.base import ExportedModel
+from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
+from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+MODELS = {
+    "csan, plain": lambda: tiny_csan.tiny_model(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
+    "csan, everything": lambda: tiny_csan.tiny_model(seed=1, max_position_embeddings=256, **ONE_LAYER),
+    "pervasive attention": lambda: tiny_pervasive_attention.tiny_model(seed=1, num_layers=1),
+    "pervasive attention, gated, max and attention": lambda: tiny_pervasive_attention.tiny_model(
+        seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
+    ),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+SEEN = ((6, 4, 5), 5)
+UNSEEN = (((9, 3), 11), ((17, 2, 5, 8, 11), 4), ((23,), 30), ((12, 40), 3))
+DYNAMIC = {name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} for name in ("input_ids", "attention_mask")}
+DYNAMIC["decoder_input_ids"] = DYNAMIC["input_ids"]
+
+
+def batch_of(lengths: tuple[int, ...], target_length: int) -> dict:
+    return {**sources(lengths), "decoder_input_ids": targets(len(lengths), target_length)}
+
+
+@torch.no_grad()
+def logits_of(model, batch: dict) -> torch.Tensor:
+    return model(**batch, use_cache=False).logits
+
+
+def assert_right(model, exported, shapes=(SEEN, *UNSEEN)) -> None:
+    for lengths, target_length in shapes:
+        batch = batch_of(lengths, target_length)
+        found = torch.as_tensor(np.asarray(exported(**batch).logits))
+        torch.testing.assert_close(found, logits_of(model, batch), rtol=1e-4, atol=1e-5)
+
+
+@every_model
+def test_torch_export(name):
+    """Without the exporter: torch's own function, called as its documentation says."""
+    model = MODELS[name]()
+    with torch.no_grad():
+        program = torch.export.export(
+            model,
+            (),
+            {**batch_of(*SEEN), "use_cache": False},
+            dynamic_shapes={**DYNAMIC, "use_cache": None},
+            strict=False,
+        ).module()
+    for lengths, target_length in (SEEN, *UNSEEN):
+        batch = batch_of(lengths, target_length)
+        found = program(**batch, use_cache=False).logits
+        torch.testing.assert_close(found, logits_of(model, batch), rtol=1e-4, atol=1e-5)
+
+
+@both_families
+def test_static_shapes(family):
+    """Exported for one shape: that shape is right, and another is refused."""
+    model = family.tiny_model(seed=1, **family.small)
+    exported = DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig())
+    assert_right(model, exported, (SEEN,))
+    with pytest.raises(AssertionError, match="Guard failed"):
+        exported(**batch_of(*UNSEEN[0]))
+
+
+@every_model
+def test_exporter_saves_and_loads(name, tmp_path):
+    model = MODELS[name]()
+    exported = DynamoExporter().export(
+        model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
+    )
+    assert_right(model, exported)
+    exported.save_pretrained(tmp_path)
+    assert_right(model, ExportedModel.from_pretrained(tmp_path))
+
+
+@every_model
+def test_onnx(name, tmp_path):
+    """On ONNX Runtime, from the files that were saved."""
+    model = MODELS[name]()
+    exported = OnnxExporter().export(
+        model, {**batch_of(*SEEN), "use_cache": False}, config=OnnxConfig(dynamic=True, dynamic_shapes=DYNAMIC)
+    )
+    exported.save_pretrained(tmp_path)
+    assert (tmp_path / "model.onnx").exists()
+    assert_right(model, ExportedModel.from_pretrained(tmp_path))
+
+
+def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
+    """From 128 tokens on, Python would go on in blocks; an exported program cannot turn off."""
+    model = MODELS["csan, everything"]()
+    exported = DynamoExporter().export(
+        model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
+    )
+    assert_right(model, exported, (((140, 9), 7), ((200,), 150)))
+
+
+def test_beyond_the_sinusoids_an_exported_program_refuses():
+    model = MODELS["csan, everything"]()
+    exported = DynamoExporter().export(
+        model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
+    )
+    with pytest.raises(AssertionError, match="Guard failed"):
+        exported(**batch_of((257,), 3))
+
+
+def test_encoder_alone():
+    model = FAMILIES["csan"].tiny_model(seed=1, **ONE_LAYER)
+    encoder = model.get_encoder()
+    exported = DynamoExporter().export(
+        encoder, sources((6, 4)), config=DynamoConfig(dynamic=True, dynamic_shapes=dict(list(DYNAMIC.items())[:2]))
+    )
+    batch = sources((9, 3, 7))
+    with torch.no_grad():
+        expected = encoder(**batch).last_hidden_state
+    torch.testing.assert_close(exported(**batch).last_hidden_state, expected, rtol=1e-4, atol=1e-5)

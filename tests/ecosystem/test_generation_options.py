@@ -1,0 +1,266 @@
+"""What `generate` offers: each option does what it says, for both families.
+
+Beam search, greedy search and sampling with a cache equal those without one: see tests/csan/test_generation_cache.py
+and tests/pervasive_attention/test_generation.py.
+"""
+
+import threading
+
+import pytest
+import torch
+from families import EOS, START, both_families, sources
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+    TextStreamer,
+)
+
+LENGTHS = (7, 4, 6)
+STEPS = 10
+VARIED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "no_repeat_ngram_size": 2}
+OPTIONS = {
+    "greedy": {},
+    "beam search": {"num_beams": 4},
+    "beam search, length penalty": {"num_beams": 3, "length_penalty": 2.0, "early_stopping": True},
+    "several beams returned": {"num_beams": 4, "num_return_sequences": 4},
+    "sampling": {"do_sample": True},
+    "several samples returned": {"do_sample": True, "num_return_sequences": 3},
+    "beam sampling": {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
+    "temperature, top-k, top-p": {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9},
+    "min-p": {"do_sample": True, "min_p": 0.05},
+    "typical": {"do_sample": True, "typical_p": 0.8},
+    "epsilon and eta": {"do_sample": True, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01},
+    "top-h": {"do_sample": True, "top_h": 0.5},
+    "repetition penalty": {"repetition_penalty": 1.3},
+    "encoder's repetition penalty": {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2},
+    "bad words": {"bad_words_ids": [[4], [5, 6]]},
+    "suppressed tokens": {"suppress_tokens": [7], "begin_suppress_tokens": [8]},
+    "sequence bias": {"sequence_bias": [[[5], 3.0]]},
+    "forced end": {"forced_eos_token_id": EOS},
+    "exponential decay": {"exponential_decay_length_penalty": (3, 1.2)},
+    "renormalised": {"num_beams": 2, "renormalize_logits": True},
+    "without a cache": {"use_cache": False},
+}
+
+
+@both_families
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("lengths", [(5,), LENGTHS], ids=["batch of one", "batch of many"])
+def test_options(family, options, lengths):
+    model = family.tiny_model(seed=1)
+    found = model.generate(**sources(lengths), max_new_tokens=STEPS, **options)
+    assert found.shape[0] == len(lengths) * options.get("num_return_sequences", 1)
+    assert 1 < found.shape[1] <= STEPS + 1
+    assert (found[:, 0] == START).all()
+    assert found.min() >= 0
+    assert found.max() < model.config.decoder_vocab_size
+
+
+@both_families
+def test_options_have_an_effect(family):
+    model = family.tiny_model(seed=1)
+
+    def generate(**options) -> list:
+        torch.manual_seed(0)
+        return model.generate(**sources(LENGTHS), **{**VARIED, **options}).tolist()
+
+    plain = generate()
+    assert generate(num_beams=5) != plain
+    assert generate(do_sample=True) != plain
+    assert generate(do_sample=True, top_k=1) == plain
+    banned = plain[0][1]
+    assert all(banned not in row for row in generate(suppress_tokens=[banned]))
+    assert all(EOS in row for row in generate(forced_eos_token_id=EOS, min_new_tokens=None))
+
+
+@both_families
+def test_returned_sequences_differ_and_are_sorted(family):
+    model = family.tiny_model(seed=1)
+    outputs = model.generate(
+        **sources(LENGTHS),
+        **VARIED,
+        num_beams=4,
+        num_return_sequences=4,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    for row in range(len(LENGTHS)):
+        part = slice(4 * row, 4 * row + 4)
+        assert len({tuple(sequence) for sequence in outputs.sequences[part].tolist()}) == 4
+        scores = outputs.sequences_scores[part]
+        assert torch.equal(scores, scores.sort(descending=True).values)
+    transitions = model.compute_transition_scores(outputs.sequences, outputs.scores, outputs.beam_indices)
+    torch.testing.assert_close(transitions.sum(1) / STEPS, outputs.sequences_scores, rtol=1e-4, atol=1e-4)
+
+
+@both_families
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_prefix_allowed_tokens_fn(family, num_beams):
+    """Each sentence has words of its own; beams keep to their sentence's."""
+    allowed = [[3, 4], [5, 6], [7, 8]]
+    found = family.tiny_model(seed=1).generate(
+        **sources(LENGTHS),
+        max_new_tokens=STEPS,
+        num_beams=num_beams,
+        prefix_allowed_tokens_fn=lambda sentence, prefix: allowed[sentence],
+    )
+    for row, words in enumerate(allowed):
+        assert set(found[row, 1:].tolist()) <= set(words)
+
+
+class Ban(LogitsProcessor):
+    """Forbids a token, and notes the shapes that it is called with."""
+
+    def __init__(self, token: int) -> None:
+        self.token, self.calls = token, 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        assert input_ids.shape[0] == scores.shape[0]
+        self.calls += 1
+        return scores.index_fill(1, torch.tensor([self.token]), float("-inf"))
+
+
+@both_families
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_logits_processors(family, num_beams):
+    model = family.tiny_model(seed=1)
+    search = {**VARIED, "num_beams": num_beams}
+    word = model.generate(**sources(LENGTHS), **search)[0, 1].item()
+    ban = Ban(word)
+    found = model.generate(**sources(LENGTHS), **search, logits_processor=LogitsProcessorList([ban]))
+    assert ban.calls == STEPS
+    assert not (found == word).any()
+
+
+class StopAfter(StoppingCriteria):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), input_ids.shape[1] >= self.length)
+
+
+@both_families
+def test_stopping_criteria(family):
+    criteria = StoppingCriteriaList([StopAfter(4)])
+    found = family.tiny_model(seed=1).generate(**sources(LENGTHS), **VARIED, stopping_criteria=criteria)
+    assert found.shape[1] == 4
+
+
+class Words:
+    """As much of a tokenizer as a streamer needs: token 7 is `w7`."""
+
+    def decode(self, ids, **kwargs) -> str:
+        return "".join(f"w{int(i)} " for i in ids)
+
+
+@both_families
+def test_text_streamer(family, capsys):
+    model = family.tiny_model(seed=1)
+    found = model.generate(**sources((5,)), **VARIED, streamer=TextStreamer(Words()))
+    assert capsys.readouterr().out == Words().decode(found[0]) + "\n"
+
+
+@both_families
+def test_text_iterator_streamer(family):
+    model = family.tiny_model(seed=1)
+    streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=60)
+    thread = threading.Thread(target=model.generate, kwargs={**sources((5,)), **VARIED, "streamer": streamer})
+    thread.start()
+    pieces = list(streamer)
+    thread.join()
+    expected = model.generate(**sources((5,)), **VARIED)
+    assert len(pieces) > 2
+    assert "".join(pieces) == Words().decode(expected[0, 1:])
+
+
+@both_families
+def test_beams_cannot_be_streamed(family):
+    with pytest.raises(ValueError, match="num_beams"):
+        family.tiny_model().generate(**sources((5,)), num_beams=2, streamer=TextStreamer(Words()))
+
+
+# min_new_tokens, not n-grams: an assistant's own candidates must obey the same rules
+ASSISTED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS}
+
+
+@both_families
+@pytest.mark.parametrize("assistant_seed", [1, 3], ids=["itself", "a stranger"])
+def test_assisted_generation_equals_greedy(family, assistant_seed):
+    model, assistant = family.tiny_model(seed=1), family.tiny_model(seed=assistant_seed)
+    expected = model.generate(**sources((5,)), **ASSISTED)
+    assert model.generate(**sources((5,)), **ASSISTED, assistant_model=assistant).tolist() == expected.tolist()
+
+
+@both_families
+def test_assisted_sampling(family):
+    model, assistant = family.tiny_model(seed=1), family.tiny_model(seed=3)
+    found = model.generate(**sources((5,)), **ASSISTED, assistant_model=assistant, do_sample=True)
+    assert found.shape == (1, STEPS + 1)
+
+
+@both_families
+def test_prompt_lookup_equals_greedy(family):
+    model = family.tiny_model(seed=1)
+    expected = model.generate(**sources((5,)), **ASSISTED)
+    assert model.generate(**sources((5,)), **ASSISTED, prompt_lookup_num_tokens=3).tolist() == expected.tolist()
+
+
+@both_families
+def test_decoder_prompts(family):
+    """A batch of prompts is continued as each of them is alone."""
+    model = family.tiny_model(seed=1)
+    prompt = torch.tensor([[START, 5, 6], [START, 7, 5], [START, 6, 8]])
+    together = model.generate(**sources(LENGTHS), **VARIED, decoder_input_ids=prompt)
+    assert torch.equal(together[:, :3], prompt)
+    for row in range(3):
+        part = {name: tensor[row : row + 1] for name, tensor in sources(LENGTHS).items()}
+        alone = model.generate(**part, **VARIED, decoder_input_ids=prompt[row : row + 1])
+        assert alone[0].tolist() == together[row].tolist()
+
+
+@both_families
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_other_ways_to_give_the_source(family, num_beams):
+    model, batch = family.tiny_model(seed=1), sources(LENGTHS)
+    search = {**VARIED, "num_beams": num_beams}
+    expected = model.generate(**batch, **search).tolist()
+    embeddings, mask = model.get_input_embeddings()(batch["input_ids"]), batch["attention_mask"]
+    assert model.generate(inputs_embeds=embeddings, attention_mask=mask, **search).tolist() == expected
+    encoded = model.get_encoder()(**batch)
+    assert model.generate(encoder_outputs=encoded, attention_mask=mask, **search).tolist() == expected
+
+
+@both_families
+def test_a_generation_config_is_saved_and_used(family, tmp_path):
+    model = family.tiny_model(seed=1)
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    model.generation_config.update(num_beams=3, max_new_tokens=STEPS, no_repeat_ngram_size=2)
+    model.save_pretrained(tmp_path)
+    loaded = family.model_class.from_pretrained(tmp_path)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.max_new_tokens) == (3, STEPS)
+    assert torch.equal(loaded.generate(**sources(LENGTHS)), model.generate(**sources(LENGTHS)))
+
+
+@both_families
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_outputs_of_every_step(family, num_beams):
+    outputs = family.tiny_model(seed=1, **({"attn_implementation": "eager"} if family.shared == {} else {})).generate(
+        **sources(LENGTHS),
+        **VARIED,
+        num_beams=num_beams,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    for name in ("scores", "logits", "cross_attentions", "decoder_hidden_states"):
+        assert len(outputs[name]) == STEPS, name
+    rows = len(LENGTHS) * num_beams
+    assert all(step[-1].shape[0] == rows and step[-1].isfinite().all() for step in outputs.cross_attentions)
+    assert all(step[-1].shape[-1] == max(LENGTHS) for step in outputs.cross_attentions)

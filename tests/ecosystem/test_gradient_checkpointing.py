@@ -1,0 +1,81 @@
+"""Activation checkpointing, under its new name and the old one, changes no gradient."""
+
+import pytest
+import torch
+from families import FAMILIES, both_families, gradients, training_batch
+from reference import tiny_csan
+
+
+def enable(model, way: str) -> None:
+    if way == "old name":
+        with pytest.warns(FutureWarning, match="activation_checkpointing_enable"):
+            model.gradient_checkpointing_enable()
+    elif way == "reentrant":
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
+    elif way == "every second layer":
+        model.activation_checkpointing_enable(every_n_layers=2)
+    else:
+        model.activation_checkpointing_enable()
+
+
+@both_families
+@pytest.mark.parametrize("way", ["new name", "old name", "reentrant", "every second layer"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_the_same(family, way, dropout):
+    """With dropout, too: the second computation must drop what the first one dropped."""
+    model = family.tiny_model(dropout=dropout).train()
+    torch.manual_seed(0)
+    expected_loss = model(**training_batch()).loss
+    expected_loss.backward()
+    expected = gradients(model)
+    model = family.tiny_model(dropout=dropout).train()
+    enable(model, way)
+    assert model.is_gradient_checkpointing
+    torch.manual_seed(0)
+    loss = model(**training_batch()).loss
+    loss.backward()
+    torch.testing.assert_close(loss, expected_loss, rtol=0, atol=1e-6)
+    assert gradients(model).keys() == expected.keys()
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@both_families
+def test_less_is_kept(family):
+    """Something is computed again: fewer bytes wait for the backward pass."""
+    kept = []
+    for checkpointing in (False, True):
+        model = family.tiny_model(**({"num_layers": 6} if family is FAMILIES["pervasive attention"] else {})).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        total = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal total
+            total += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(**training_batch()).loss.backward()
+        kept.append(total)
+    assert kept[1] < 0.8 * kept[0]
+
+
+@both_families
+def test_disabled_again(family):
+    model = family.tiny_model().train()
+    model.activation_checkpointing_enable()
+    model.activation_checkpointing_disable()
+    assert not model.is_gradient_checkpointing
+    model(**training_batch()).loss.backward()
+
+
+def test_plain_layers_are_checkpointed_too():
+    found = []
+    for checkpointing in (False, True):
+        model = tiny_csan.tiny_model(**tiny_csan.PLAIN).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model(**training_batch()).loss.backward()
+        found.append(gradients(model))
+    torch.testing.assert_close(found[0], found[1])

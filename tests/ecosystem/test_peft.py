@@ -1,0 +1,140 @@
+"""LoRA (Hu et al., 2021) through the peft library: trains, saves, loads and merges; impossible targets are refused."""
+
+import pytest
+import torch
+from families import FAMILIES, both_families, sources, targets, training_batch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+CSAN, PERVASIVE = FAMILIES.values()
+# Separate, untied embeddings: merged into a tied table, an adapter of one use would change the other
+UNTIED = {"tie_word_embeddings": False}
+CASES = {
+    "csan, queries and values": (CSAN, ["q_proj", "v_proj"], {}),
+    "csan, feed-forward": (CSAN, ["fc1", "fc2"], {}),
+    "csan, all linear layers": (CSAN, "all-linear", {}),
+    "csan, the Gaussian": (CSAN, ["query_proj", "center_proj", "window_proj"], {}),
+    "csan, output": (CSAN, ["lm_head"], UNTIED),
+    "csan, embeddings": (CSAN, ["embed_tokens"], {**UNTIED, **CSAN.separate}),
+    "csan, separate vocabularies": (CSAN, ["q_proj", "v_proj"], CSAN.separate),
+    "pervasive attention, one vocabulary": (PERVASIVE, ["output_projection"], PERVASIVE.shared),
+    "pervasive attention, projection": (PERVASIVE, ["output_projection"], {}),
+    "pervasive attention, the aggregation's attention": (PERVASIVE, ["attention"], {"aggregation": "attention"}),
+    "pervasive attention, output": (PERVASIVE, ["lm_head"], UNTIED),
+    "pervasive attention, embeddings": (PERVASIVE, ["embed_tokens"], UNTIED),
+}
+every_case = pytest.mark.parametrize(("family", "modules", "options"), CASES.values(), ids=CASES)
+
+
+def adapted(model, modules, **options) -> PeftModel:
+    return get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=modules, **options))
+
+
+def rest_statistics(model: torch.nn.Module) -> None:
+    """Running statistics are no weights of an adapter: they must stay those of the model under it."""
+    for name, module in model.named_modules():
+        if name.endswith(("dense_block", "final_norm")):
+            module.eval()
+
+
+def train(model, steps: int = 8) -> list[float]:
+    model.train()
+    rest_statistics(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=0.02)
+    losses = []
+    for _ in range(steps):
+        loss = model(**training_batch()).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    return losses
+
+
+def logits_of(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
+
+
+@every_case
+def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
+    base = family.tiny_model(seed=1, **options)
+    before = logits_of(base)
+    frozen = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    model = adapted(base, modules)
+    torch.testing.assert_close(logits_of(model), before, rtol=0, atol=1e-6)  # LoRA starts as the identity
+    losses = train(model)
+    assert losses[-1] < losses[0]
+    after = logits_of(model)
+    assert (after - before).abs().max() > 1e-2
+    for name, tensor in model.get_base_model().state_dict().items():
+        if "lora_" not in name:
+            assert torch.equal(tensor, frozen[name.replace(".base_layer", "")]), name
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(family.tiny_model(seed=1, **options), tmp_path).eval()
+    assert torch.equal(logits_of(loaded), after)
+    search = {"num_beams": 3, "max_new_tokens": 6}
+    expected = model.generate(**sources(), **search)
+    merged = model.merge_and_unload()
+    assert type(merged) is family.model_class
+    torch.testing.assert_close(logits_of(merged), after, rtol=1e-4, atol=1e-4)
+    assert torch.equal(merged.generate(**sources(), **search), expected)
+    merged.save_pretrained(tmp_path / "merged")
+    assert torch.equal(logits_of(family.model_class.from_pretrained(tmp_path / "merged")), logits_of(merged))
+
+
+@pytest.mark.parametrize("modules", [["conv1"], ["conv2"], ["input_projection"]], ids=lambda names: names[0])
+def test_the_grids_convolutions_are_refused_by_name(modules):
+    """They hold one matrix for a fused computation and are no layers that peft could wrap."""
+    with pytest.raises(ValueError, match=r"(Convolution|JointProjection).*is not supported.*torch.nn.Linear"):
+        adapted(PERVASIVE.tiny_model(), modules)
+
+
+@both_families
+def test_modules_that_are_not_there_are_refused_by_name(family):
+    with pytest.raises(ValueError, match=r"'qkv_proj'.* not found in the base model"):
+        adapted(family.tiny_model(), ["qkv_proj"])
+
+
+def test_attention_targets_do_not_fit_pervasive_attention():
+    with pytest.raises(ValueError, match=r"'v_proj'.* not found in the base model"):
+        adapted(PERVASIVE.tiny_model(), ["q_proj", "v_proj"])
+
+
+@both_families
+def test_activation_checkpointing(family):
+    """Frozen inputs and checkpointed layers: gradients still reach the adapters."""
+    modules = {"csan": ["q_proj", "v_proj"], "pervasive attention": ["output_projection"]}
+    model = adapted(family.tiny_model(seed=1), modules["csan" if family is CSAN else "pervasive attention"])
+    model.train()
+    model.get_base_model().activation_checkpointing_enable()
+    model(**training_batch()).loss.backward()
+    adapters = [parameter for name, parameter in model.named_parameters() if "lora_B" in name]
+    assert all((parameter.grad != 0).any() for parameter in adapters)
+
+
+@both_families
+def test_the_librarys_own_adapter_methods(family):
+    """`model.add_adapter` and friends, without a wrapper around the model."""
+    model = family.tiny_model(seed=1)
+    before = logits_of(model)
+    model.add_adapter(LoraConfig(r=4, target_modules=["q_proj"] if family is CSAN else ["output_projection"]))
+    train(model)
+    assert (logits_of(model) - before).abs().max() > 1e-3
+    model.disable_adapters()
+    assert torch.equal(logits_of(model), before)
+
+
+def test_dense_layers_may_be_saved_whole_beside_an_adapter(tmp_path):
+    """`modules_to_save`: the grid's normalisation trains along, statistics included."""
+    model = adapted(PERVASIVE.tiny_model(seed=1), ["output_projection"], modules_to_save=["final_norm", "dense_block"])
+    model.train()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(**training_batch()).loss.backward()
+        optimizer.step()
+    model.eval().save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(PERVASIVE.tiny_model(seed=1), tmp_path).eval()
+    assert torch.equal(logits_of(loaded), logits_of(model))

@@ -1,0 +1,227 @@
+"""Random configurations and inputs: valid ones work, impossible ones are refused by name, and nothing is NaN."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, both_families
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_bad_input import BAD_FIELDS
+
+from csan_hf import CsanConfig, PervasiveAttentionConfig
+
+VALID = settings(max_examples=100)
+INVALID = settings(max_examples=150)
+ODD = (1, 3, 5, 7, 11)
+
+
+def layers_of(depth: int) -> st.SearchStrategy:
+    return st.none() | st.lists(st.integers(0, depth - 1), unique=True)
+
+
+@st.composite
+def vocabularies(draw: Any) -> dict:
+    """Sizes and special tokens."""
+    size = draw(st.integers(4, 30))
+    shared = draw(st.booleans())
+    target = size if shared else draw(st.integers(4, 30))
+    token = st.integers(0, min(size, target) - 1)
+    return {
+        "vocab_size": size,
+        "decoder_vocab_size": draw(st.sampled_from([None, size])) if shared else target,
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": draw(st.booleans()),
+        "pad_token_id": draw(token),
+        "decoder_start_token_id": draw(token),
+        "eos_token_id": draw(token | st.lists(token, min_size=1, max_size=2, unique=True) | st.none()),
+        "bos_token_id": draw(st.none() | token),
+        "forced_eos_token_id": draw(st.none() | token),
+        "use_cache": draw(st.booleans()),
+    }
+
+
+@st.composite
+def csan_configs(draw: Any) -> dict:
+    heads, decoder_heads = draw(st.sampled_from([(1, 1), (2, 4), (4, 2), (4, 4)]))
+    depth, decoder_depth = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    boundary = draw(st.sampled_from(["mask", "circular"]))
+    fewest = min(heads, decoder_heads)
+    largest = 2 * fewest - 1 if boundary == "mask" else fewest
+    gaussian = draw(st.sampled_from([None, "fixed", "layer", "query", "head"]))
+    probability = st.sampled_from([0, 0.0, 0.1, 0.5])
+    return {
+        **draw(vocabularies()),
+        "d_model": draw(st.sampled_from([4, 8, 20])),
+        "encoder_layers": depth,
+        "decoder_layers": decoder_depth,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": decoder_heads,
+        "encoder_ffn_dim": draw(st.integers(1, 20)),
+        "decoder_ffn_dim": draw(st.integers(1, 20)),
+        "activation_function": draw(st.sampled_from(["relu", "gelu", "silu", "tanh"])),
+        "dropout": draw(probability),
+        "attention_dropout": draw(probability),
+        "activation_dropout": draw(probability),
+        "encoder_layerdrop": draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
+        "decoder_layerdrop": draw(st.sampled_from([0.0, 0.0, 0.5])),
+        "normalize_before": draw(st.booleans()),
+        "scale_embedding": draw(st.booleans()),
+        "max_position_embeddings": draw(st.sampled_from([1, 5, 64])),
+        "initialization": draw(st.sampled_from(["xavier", "normal"])),
+        "init_gain": draw(st.sampled_from([0.1, 1, 3.0])),
+        "init_std": draw(st.sampled_from([0.001, 0.5])),
+        "local_window": draw(st.none() | st.sampled_from(ODD)),
+        "head_area": draw(st.sampled_from([n for n in ODD if n <= largest])),
+        "head_boundary": boundary,
+        "localness_window": gaussian,
+        "localness_window_size": draw(st.sampled_from([0.01, 1, 10.0])),
+        "localness_layers": draw(layers_of(depth)),
+        "decoder_localness_layers": draw(layers_of(decoder_depth)),
+        "cross_localness_layers": draw(layers_of(decoder_depth)) if gaussian else None,
+    }
+
+
+@st.composite
+def pervasive_configs(draw: Any) -> dict:
+    vocabulary = draw(vocabularies())
+    source, target = draw(st.sampled_from([(4, 4), (6, 6), (2, 2)]))
+    if not vocabulary["share_encoder_decoder_embeddings"]:
+        source, target = draw(st.sampled_from([(4, 6), (1, 3), (5, 5)]))
+    return {
+        **vocabulary,
+        "source_embed_dim": source,
+        "target_embed_dim": target,
+        "num_layers": draw(st.integers(1, 3)),
+        "growth_rate": draw(st.integers(1, 4)),
+        "kernel_size": draw(st.sampled_from(ODD)),
+        "bottleneck_factor": draw(st.integers(1, 4)),
+        "gated": draw(st.booleans()),
+        "aggregation": draw(st.sampled_from(["max", "average", "attention", "max_attention"])),
+        "dropout": draw(st.sampled_from([0, 0.0, 0.2, 0.9])),
+        "embedding_dropout": draw(st.sampled_from([0.0, 0.5])),
+        "position_embeddings": draw(st.sampled_from([None, "sinusoidal", "learned"])),
+        "max_position_embeddings": 64,
+        "batch_norm_eps": draw(st.sampled_from([1e-5, 0.1])),
+        "batch_norm_momentum": draw(st.sampled_from([0.0, 0.1, 1.0])),
+        "init_std": draw(st.none() | st.sampled_from([0.01, 1.0])),
+    }
+
+
+CONFIGS = {"csan": csan_configs(), "pervasive attention": pervasive_configs()}
+
+
+@st.composite
+def batches(draw: Any) -> dict:
+    """Lengths of sentences, whether they are padded, which of them hold nothing, and where labels are ignored."""
+    rows = draw(st.integers(1, 4))
+    length = st.integers(1, 14)
+    return {
+        "sources": draw(st.lists(length, min_size=rows, max_size=rows)),
+        "targets": draw(st.lists(length, min_size=rows, max_size=rows)),
+        "empty": draw(st.none() | st.integers(0, rows - 1)),
+        "left": draw(st.booleans()),
+        "masked": draw(st.booleans()),
+        "seed": draw(st.integers(0, 1000)),
+    }
+
+
+def batch_of(shape: dict, config: Any) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(shape["seed"])
+
+    def words(size: int, lengths: list[int]) -> torch.Tensor:
+        return torch.randint(0, size, (len(lengths), max(lengths)), generator=generator)
+
+    def mask(lengths: list[int]) -> torch.Tensor:
+        real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        return real.flip(1) if shape["left"] else real
+
+    batch = {
+        "input_ids": words(config.vocab_size, shape["sources"]),
+        "labels": words(config.decoder_vocab_size, shape["targets"]).masked_fill(~mask(shape["targets"]), -100),
+    }
+    if shape["masked"]:
+        batch["attention_mask"] = mask(shape["sources"]).long()
+        if shape["empty"] is not None:
+            batch["attention_mask"][shape["empty"]] = 0
+            batch["labels"][shape["empty"]] = -100
+    return batch
+
+
+def few_cells(batch: dict) -> bool:
+    """Whether a training batch has too few real cells of the grid for a variance."""
+    rows = batch["labels"].ne(-100).flip(1).cumsum(1).gt(0).sum(1)
+    return int((batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum(1) * rows).sum()) < 2
+
+
+@both_families
+@VALID
+@given(data=st.data())
+def test_valid_configurations_work(family, data):
+    """Loss, gradients, generation with and without beams, and another round through a dictionary."""
+    name = next(name for name, each in FAMILIES.items() if each is family)
+    fields = data.draw(CONFIGS[name])
+    batch_shape = data.draw(batches())
+    config = family.config_class(**fields)
+    assert family.config_class.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    torch.manual_seed(batch_shape["seed"])
+    model = family.model_class(config)
+    batch = batch_of(batch_shape, config)
+    for training in (False, True):
+        if training and name == "pervasive attention" and few_cells(batch):
+            continue
+        outputs = model.train(training)(**batch)
+        assert outputs.loss.isfinite()
+        assert outputs.logits.isfinite().all()
+        assert outputs.logits.shape == (*batch["labels"].shape, config.decoder_vocab_size)
+        outputs.loss.backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert all(buffer.isfinite().all() for buffer in model.buffers())
+    batch.pop("labels")
+    num_beams = data.draw(st.sampled_from([1, 2]))
+    found = model.eval().generate(
+        **batch, max_new_tokens=4, num_beams=num_beams, return_dict_in_generate=True, output_logits=True
+    )
+    assert all(step.isfinite().all() for step in found.logits)
+    assert found.sequences.max() < config.decoder_vocab_size
+
+
+@both_families
+@INVALID
+@given(data=st.data())
+def test_impossible_configurations_are_refused_by_name(family, data):
+    """A valid configuration with one impossible field."""
+    name = next(name for name, each in FAMILIES.items() if each is family)
+    fields = data.draw(CONFIGS[name])
+    bad = BAD_FIELDS[family.config_class]
+    field = data.draw(st.sampled_from(sorted(bad)))
+    value = data.draw(st.sampled_from(bad[field]))
+    with pytest.raises(ValueError, match=f"`{field}`"):
+        family.config_class(**{**fields, field: value})
+
+
+def refusal(config: type, **fields: Any) -> str | None:
+    """What the configuration says to these fields; None where it takes them."""
+    try:
+        config(**fields)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+JUNK = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)
+)
+
+
+@pytest.mark.parametrize("config", [CsanConfig, PervasiveAttentionConfig], ids=lambda config: config.__name__)
+@INVALID
+@given(data=st.data())
+def test_any_value_is_taken_or_refused_by_name(config, data):
+    """Whatever a field is given: no other error than a ValueError that names a field.
+
+    (Not always this one: a vocabulary of one word has no place for the end of a sentence.)
+    """
+    field = data.draw(st.sampled_from(sorted(BAD_FIELDS[config])))
+    message = refusal(config, **{field: data.draw(JUNK)})
+    assert message is None or any(f"`{name}`" in message for name in BAD_FIELDS[config])

@@ -1,0 +1,231 @@
+"""save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other embeddings."""
+
+import json
+
+import pytest
+import torch
+from families import both_families, sources, targets, training_batch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+VARIANTS = {
+    "one vocabulary": lambda family: family.shared,
+    "separate vocabularies": lambda family: family.separate,
+    "separate and untied": lambda family: {**family.separate, "tie_word_embeddings": False},
+    "one vocabulary, untied": lambda family: {**family.shared, "tie_word_embeddings": False},
+}
+# Big tables that a checkpoint of each variant holds: of the tied ones, one.
+TABLES = {
+    "one vocabulary": ["model.shared.weight"],
+    "separate vocabularies": ["model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"],
+    "separate and untied": [
+        "lm_head.weight",
+        "model.decoder.embed_tokens.weight",
+        "model.encoder.embed_tokens.weight",
+    ],
+    "one vocabulary, untied": ["lm_head.weight", "model.shared.weight"],
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def logits_of(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
+
+
+def assert_same(first, second) -> None:
+    state, other = first.state_dict(), second.state_dict()
+    assert state.keys() == other.keys()
+    assert all(torch.equal(state[name], other[name]) for name in state)
+    assert torch.equal(logits_of(first), logits_of(second))
+
+
+@both_families
+@every_variant
+def test_save_and_load_is_bitwise(family, variant, tmp_path):
+    model = family.tiny_model(seed=1, **VARIANTS[variant](family))
+    model.save_pretrained(tmp_path)
+    loaded, info = family.model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert not loaded.training
+    saved, config = json.loads((tmp_path / "config.json").read_text()), loaded.config.to_dict()
+    assert {name: config[name] for name in saved} == saved
+    assert_same(model, loaded)
+    assert_same(model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path))
+
+
+@both_families
+def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(family, tmp_path):
+    model = family.tiny_model(seed=1, **family.shared)
+    model.save_pretrained(tmp_path / "whole")
+    base = AutoModel.from_pretrained(tmp_path / "whole")
+    assert type(base) is type(model.model)
+    assert all(torch.equal(tensor, base.state_dict()[name]) for name, tensor in model.model.state_dict().items())
+    base.save_pretrained(tmp_path / "base")
+    whole, info = family.model_class.from_pretrained(tmp_path / "base", output_loading_info=True)
+    # The head is tied to the embedding; its bias alone is new
+    assert info["missing_keys"] <= {"final_logits_bias", "lm_head.bias"}
+    assert torch.equal(whole.lm_head.weight, model.lm_head.weight)
+
+
+@both_families
+@every_variant
+def test_tied_weights_are_stored_once(family, variant, tmp_path):
+    model = family.tiny_model(**VARIANTS[variant](family))
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    tables = [name for name in stored if any(part in name for part in ("embed_tokens", "shared", "lm_head.weight"))]
+    assert sorted(tables) == TABLES[variant]
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(
+        tensor.numel() for tensor in {t.data_ptr(): t for t in model.state_dict().values()}.values()
+    )
+
+
+@both_families
+def test_tied_weights_stay_tied_when_loaded(family, tmp_path):
+    family.tiny_model(**family.shared).save_pretrained(tmp_path)
+    model = family.model_class.from_pretrained(tmp_path)
+    tables = (model.model.shared, model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head)
+    assert len({id(table.weight) for table in tables}) == 1
+
+
+@both_families
+def test_sharded_checkpoints(family, tmp_path):
+    model = family.tiny_model(seed=2, **family.shared)
+    model.save_pretrained(tmp_path, max_shard_size="4KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    assert not (tmp_path / "model.safetensors").exists()
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    names: list[str] = []
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            names += file.keys()
+    assert sorted(names) == sorted(index["weight_map"])
+    assert_same(model, family.model_class.from_pretrained(tmp_path))
+
+
+@both_families
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_dtype_auto_is_the_type_that_was_saved(family, dtype, tmp_path):
+    model = family.tiny_model(seed=1).to(dtype)
+    model.save_pretrained(tmp_path)
+    loaded = family.model_class.from_pretrained(tmp_path, dtype="auto")
+    assert loaded.dtype == dtype == logits_of(loaded).dtype
+    assert_same(model, loaded)
+
+
+@both_families
+def test_dtype_as_asked_for(family, tmp_path):
+    family.tiny_model(seed=1).save_pretrained(tmp_path)
+    loaded = family.model_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
+    # What no checkpoint holds is made where and as the rest is
+    assert all(buffer.device.type == "cpu" for buffer in loaded.buffers())
+    assert logits_of(loaded).isfinite().all()
+
+
+@both_families
+@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}])
+def test_device_map(family, device_map, tmp_path):
+    model = family.tiny_model(seed=1, **family.shared)
+    model.save_pretrained(tmp_path)
+    assert_same(model, family.model_class.from_pretrained(tmp_path, device_map=device_map))
+
+
+@both_families
+def test_a_device_map_that_offloads_to_disk(family, tmp_path):
+    """What does not fit stays on disk and is fetched module by module; the result is the same."""
+    model = family.tiny_model(seed=1, **family.separate)
+    model.save_pretrained(tmp_path / "model")
+    device_map = {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}
+    if hasattr(model, "final_logits_bias"):
+        device_map["final_logits_bias"] = "cpu"
+    loaded = family.model_class.from_pretrained(
+        tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload"
+    )
+    assert torch.equal(logits_of(loaded), logits_of(model))
+
+
+@both_families
+def test_from_config_and_auto_config(family, tmp_path):
+    config = family.tiny_model().config
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is family.config_class
+    assert loaded.to_diff_dict() == config.to_diff_dict()
+    assert type(AutoModelForSeq2SeqLM.from_config(loaded)) is family.model_class
+
+
+@both_families
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("size", [60, 9], ids=["larger", "smaller"])
+def test_resizing_a_shared_vocabulary(family, tied, size, tmp_path):
+    model = family.tiny_model(seed=1, **{**family.shared, "tie_word_embeddings": tied})
+    old = model.config.vocab_size
+    before = logits_of_words(model, min(size, old))
+    model.resize_token_embeddings(size)
+    assert model.config.vocab_size == model.config.decoder_vocab_size == size
+    assert model.get_input_embeddings().num_embeddings == model.lm_head.out_features == size
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
+    after = logits_of_words(model, min(size, old))
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
+    assert_still_a_model(family, model, tmp_path)
+
+
+@both_families
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_resizing_separate_vocabularies(family, tied, tmp_path):
+    model = family.tiny_model(seed=1, **{**family.separate, "tie_word_embeddings": tied})
+    before = logits_of(model)
+    model.resize_token_embeddings(61)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (61, before.shape[-1])
+    model.resize_decoder_token_embeddings(67)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (61, 67)
+    assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) == tied
+    torch.testing.assert_close(logits_of(model)[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
+    assert_still_a_model(family, model, tmp_path)
+
+
+@both_families
+def test_resizing_the_target_of_a_shared_vocabulary_is_refused(family):
+    with pytest.raises(ValueError, match=r"needs separate vocabularies.*call `resize_token_embeddings`"):
+        family.tiny_model(**family.shared).resize_decoder_token_embeddings(60)
+
+
+@both_families
+def test_resizing_to_a_multiple(family):
+    model = family.tiny_model(**family.shared)
+    model.resize_token_embeddings(51, pad_to_multiple_of=16)
+    assert model.config.vocab_size == logits_of(model).shape[-1] == 64
+
+
+def logits_of_words(model, words: int) -> torch.Tensor:
+    """Logits of the first words for sentences that use no others."""
+    ids = torch.randint(2, 9, (2, 5), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits[..., :words]
+
+
+def assert_still_a_model(family, model, folder) -> None:
+    """It trains, generates, and comes back from disk."""
+    ids = torch.randint(2, 9, (2, 5))
+    model.train()
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    model.eval().generate(input_ids=ids, max_new_tokens=4, num_beams=2)
+    model.save_pretrained(folder)
+    loaded = family.model_class.from_pretrained(folder)
+    assert torch.equal(logits_of_words(loaded, 9), logits_of_words(model, 9))
+
+
+@both_families
+def test_loading_while_training_goes_on(family, tmp_path):
+    """A model is saved in the state that it has, in training mode, too."""
+    model = family.tiny_model(seed=1).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model(**training_batch()).loss.backward()
+    optimizer.step()
+    model.save_pretrained(tmp_path)
+    assert_same(model.eval(), family.model_class.from_pretrained(tmp_path))
