@@ -45,16 +45,13 @@ class Aggregation(nn.Module):
 
     def _attend(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
         """ρ [B, I, J] (equation 8); zeros for a sentence without real source tokens."""
-        energies = self.attention(grid).squeeze(-1).float() if grid.dtype != torch.float64 else self._energies(grid)
+        energies = self.attention(grid).squeeze(-1)
+        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         if source_mask is None:
             return energies.softmax(dim=-1).to(grid.dtype)
         visible = source_mask.unsqueeze(1)
         weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(dim=-1)
         return weights.masked_fill(~visible, 0.0).to(grid.dtype)
-
-    def _energies(self, grid: torch.Tensor) -> torch.Tensor:
-        energies: torch.Tensor = self.attention(grid).squeeze(-1)
-        return energies
 
     def extra_repr(self) -> str:
         """What print(model) shows."""

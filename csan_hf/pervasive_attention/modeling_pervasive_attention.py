@@ -512,8 +512,8 @@ class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel):
             decoder_inputs_embeds: [B, I, d_t] instead of `decoder_input_ids`.
             use_cache: Whether to return a cache; default: the config's, outside training.
             output_attentions: Whether to return `cross_attentions`, one [B, 1, I, J]: ρ where the aggregation attends,
-                else the share of channels whose maximum lies at each source token (of any sign for a word only in
-                the model with an output projection).
+                else the share of channels whose maximum lies at each source token. (What a source token adds to the
+                logit of a word takes the output projection: `PervasiveAttentionForConditionalGeneration`.)
             output_hidden_states: Whether to return hidden states.
         """
         encoder_outputs, decoder_outputs = self.run(

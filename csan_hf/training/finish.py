@@ -113,7 +113,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
 def _save_model(trainer: TranslationTrainer, output: Path) -> None:
     """Saves weights, tokenizers and code, so that the folder loads where csan_hf is not installed."""
     if _is_sharded(trainer):
-        trainer.save_model(str(output), _internal_call=True)  # gathers the shards, and takes no code along
+        trainer.save_model(str(output), _internal_call=True)  # gathers the shards
     elif trainer.is_world_process_zero():
         save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
     if trainer.is_world_process_zero():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState
 
+from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, load_weights, read_weights
 from csan_hf.training.finish import choose_weights
@@ -164,6 +165,23 @@ def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized):
     sizes = [batch["input_ids"].numel() * batch["labels"].shape[1] for batch in loader]
     assert 2500 < max(sizes) <= 5000
     assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
+
+
+def test_final_weights_get_statistics_of_their_own(make_trainer, tokenizers):
+    torch.manual_seed(0)
+    sizes = {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4}
+    config = PervasiveAttentionConfig(vocab_size=len(tokenizers.source), **sizes)
+    model = PervasiveAttentionForConditionalGeneration(config)
+    model.generation_config.max_length = 16
+    seen = []
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(module.training))
+    make_trainer(model=model, batch_norm_batches=0).refresh_batch_statistics()
+    assert seen == []
+    block = model.model.decoder.dense_block
+    block.running_mean.fill_(1000.0)
+    make_trainer(model=model, batch_norm_batches=3).refresh_batch_statistics()
+    assert seen == [True] * 3
+    assert block.running_mean.abs().max() < 100, "nothing is left of the statistics before"
 
 
 def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized):

@@ -1,0 +1,22 @@
+"""Code that both model folders need is repeated, as each must load alone: the copies are held equal here."""
+
+import inspect
+
+import torch
+
+from csan_hf.csan import modeling_csan
+from csan_hf.csan.attention import CsanSinusoidalPositionalEmbedding
+from csan_hf.pervasive_attention import modeling_pervasive_attention
+from csan_hf.pervasive_attention.modeling_pervasive_attention import SinusoidalPositionalEmbedding
+
+
+def test_labels_are_shifted_alike():
+    copies = [inspect.getsource(module.shift_tokens_right) for module in (modeling_csan, modeling_pervasive_attention)]
+    assert copies[0] == copies[1]
+
+
+def test_the_sinusoids_are_alike():
+    for width in (6, 7):
+        first, second = CsanSinusoidalPositionalEmbedding(9, width), SinusoidalPositionalEmbedding(9, width)
+        for length, offset in ((5, 0), (3, 6), (4, 20)):
+            assert torch.equal(first(length, offset), second(length, offset))
