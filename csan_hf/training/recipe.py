@@ -266,14 +266,17 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
 
 
 def _leave_out_foreign_fields(content: dict[str, Any], model: str, source: str) -> None:
-    """Drops the fields of another family from the section config, and says so: the rest of a recipe fits them all."""
+    """Drops a section config that describes another family, and says so: the rest of a recipe fits them all.
+
+    A single field of another family among this one's own is a mistake, and stays to be refused.
+    """
     section = content.get("config")
     if not isinstance(section, dict):
         return
     own = {option.path for option in recipe_options(model)}
     others = {option.path for family in FAMILIES if family != model for option in recipe_options(family)}
     foreign = [name for name in section if f"config.{name}" in others - own]
-    if foreign:
+    if foreign and not any(f"config.{name}" in own - others for name in section):
         content["config"] = {name: value for name, value in section.items() if name not in foreign}
         print(
             f"{source}: {', '.join(f'config.{name}' for name in foreign)} left out: no fields of {model}, whose "

@@ -254,6 +254,13 @@ def test_a_misspelt_field_is_no_field_of_another_family(main, recipe, tmp_path, 
     assert "unknown key config.d_modle" in capsys.readouterr().err
 
 
+def test_a_field_of_another_family_among_its_own_is_refused(main, recipe, tmp_path, capsys):
+    path = tmp_path / "mixed.yaml"
+    path.write_text(recipe.read_text().replace("d_model: 32", "d_model: 32\n  growth_rate: 4"))
+    assert main([str(path), "--output_dir", str(tmp_path / "out")]) == 2
+    assert "unknown key config.growth_rate" in capsys.readouterr().err
+
+
 def test_fine_tuning_from_a_checkpoint(main, run, tmp_path):
     output = tmp_path / "tuned"
     recipe = {**RECIPE, "init_from": str(run[0]), "config": {"local_window": 5}, "tokenizer": {}}
