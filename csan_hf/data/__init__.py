@@ -1,6 +1,6 @@
 """Corpora, tokenizers and batches."""
 
-from .batching import TokenBatchSampler, example_lengths, share_epoch
+from .batching import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 from .corpora import DataArguments, load_translation_dataset
 from .numbers import load_numbers, number_languages
 from .report import FilterReport
@@ -9,6 +9,7 @@ from .tokenization import TokenizerPair, tokenize_dataset, train_tokenizer, trai
 __all__ = [
     "DataArguments",
     "FilterReport",
+    "MixedBatchSampler",
     "TokenBatchSampler",
     "TokenizerPair",
     "example_lengths",

@@ -1,6 +1,6 @@
-"""Batches bounded by tokens, padding included, the same number for every process.
+"""Batches bounded by what they cost, the same number for every process.
 
-How the batches of an epoch are formed, for R processes:
+How :class:`TokenBatchSampler` forms the batches of an epoch, for R processes:
 
 1. The examples are sorted by their two lengths; which of several examples with equal lengths comes first is drawn anew
    in every epoch.
@@ -10,12 +10,17 @@ How the batches of an epoch are formed, for R processes:
 4. The groups are shuffled, and so are the batches within a group.
 
 The sequence of lengths in step 1 is the same in every epoch, hence the cuts and the number of batches are too.
+
+:class:`MixedBatchSampler` makes all batches alike instead: in each, long and short sentences as in the whole corpus. It
+deals the examples out, the longest first, each to the batch that costs least so far.
 """
 
 from __future__ import annotations
 
+import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -24,13 +29,15 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
 _STRIP_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+# Share of its price that an example may appear cheaper by when it is drawn who is dealt out first
+_NOISE = 0.1
 
 Cost = Literal["tokens", "cells"]
 _Keys = tuple[np.ndarray, ...]
 
 
-class TokenBatchSampler(Sampler[list[int]]):
-    """Yields batches (lists of indices) bounded by what they cost with their padding.
+class BoundedBatchSampler(Sampler[list[int]], ABC):
+    """Yields batches (lists of indices) bounded by what they cost.
 
     Every index occurs exactly once in an epoch. The number of batches is a multiple of `num_replicas` and the same in
     every epoch. Under accelerate, process r gets batches r, r + R, r + 2R, ...: pass the sampler as the
@@ -39,15 +46,13 @@ class TokenBatchSampler(Sampler[list[int]]):
     Args:
         source_lengths: [N] tokens of every source.
         target_lengths: [N] tokens of every target.
-        max_tokens: bound on the cost of a batch of n examples: with ``cost="tokens"`` on
-            n * (longest source + longest target), with ``cost="cells"`` on n * longest source * longest target
-            (models that work on the source × target grid).
+        max_tokens: bound on the cost of a batch.
         seed: the order is a function of the seed and the epoch alone.
         num_replicas: number of processes R.
         shuffle: False gives the same batches in the same order in every epoch.
         max_sentences: bound on the examples of a batch.
-        cost: "tokens" or "cells".
-        pad_to_multiple_of: what the collator rounds lengths up to, so that the bound holds for its batches.
+        cost: what costs: "tokens", source plus target, or "cells" of the source × target grid.
+        pad_to_multiple_of: what the collator rounds lengths up to.
 
     Raises:
         ValueError: lengths that do not match or are not positive, an example that exceeds the bound alone, too few
@@ -94,9 +99,6 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.cost: Cost = cost
         self.epoch = 0
         self._check_bound()
-        self._keys, cuts = self._plan()
-        self._cuts = self._share_out(np.lexsort(self._keys), cuts)
-        self._groups = self._form_groups(np.lexsort(self._keys))
 
     def _cost(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Cost of one example in a batch whose longest source and target have these lengths."""
@@ -111,6 +113,61 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"alone it costs {alone[worst]} {self.cost}, more than max_{self.cost}={self.max_tokens}; "
                 f"raise max_{self.cost} or filter long pairs"
             )
+
+    def _refuse(self, batches: int) -> ValueError:
+        return ValueError(
+            f"{len(self._real[0])} examples in {batches} batches cannot be shared equally by "
+            f"num_replicas={self.num_replicas} processes; give more examples or raise "
+            f"max_{self.cost}={self.max_tokens}"
+        )
+
+    def _random(self) -> np.random.RandomState:
+        """The random numbers of the current epoch; their streams never change between numpy versions."""
+        return np.random.RandomState([self.seed, self.epoch])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration gives."""
+        self.epoch = epoch
+
+    @property
+    def sampler(self) -> BoundedBatchSampler:
+        """The sampler itself: accelerate passes `set_epoch` on to the `sampler` of a batch sampler."""
+        return self
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches())
+
+    @abstractmethod
+    def batches(self) -> list[list[int]]:
+        """The batches of the current epoch, in order."""
+
+    @abstractmethod
+    def batch_costs(self) -> list[int]:
+        """What every batch of the current epoch costs, in order."""
+
+
+class TokenBatchSampler(BoundedBatchSampler):
+    """Batches of examples with like lengths, so that little is padded.
+
+    The bound holds with padding: a batch of n examples costs n * (longest source + longest target) tokens or
+    n * longest source * longest target cells. For arguments and errors see :class:`BoundedBatchSampler`.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(source_lengths, target_lengths, max_tokens, **options)
+        self._keys, cuts = self._plan()
+        self._cuts = self._share_out(np.lexsort(self._keys), cuts)
+        self._groups = self._form_groups(np.lexsort(self._keys))
 
     def _plan(self) -> tuple[_Keys, np.ndarray]:
         """Sort keys (most significant last) and the cuts between batches for the sort that pads least.
@@ -159,10 +216,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         replicas, batches = self.num_replicas, len(cuts) - 1
         wanted = -(-batches // replicas) * replicas
         if wanted > len(order):
-            raise ValueError(
-                f"{len(order)} examples in {batches} batches cannot be shared equally by num_replicas={replicas} "
-                f"processes; give more examples or raise max_{self.cost}={self.max_tokens}"
-            )
+            raise self._refuse(batches)
         # The last batches become one group of R: fewer than R of them before, or R of which the last is not full.
         start = cuts[batches - (batches % replicas or replicas)]
         tail = order[start:]
@@ -199,24 +253,12 @@ class TokenBatchSampler(Sampler[list[int]]):
         last = np.arange(len(costs) - self.num_replicas, len(costs))  # cut to be equal by _share_out
         return np.concatenate([full, last]).reshape(-1, self.num_replicas)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration gives."""
-        self.epoch = epoch
-
-    @property
-    def sampler(self) -> TokenBatchSampler:
-        """The sampler itself: accelerate passes `set_epoch` on to the `sampler` of a batch sampler."""
-        return self
-
     def __len__(self) -> int:
         return len(self._cuts) - 1
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches())
-
     def batches(self) -> list[list[int]]:
         """The batches of the current epoch, in order."""
-        rng = np.random.RandomState([self.seed, self.epoch])  # its streams never change between numpy versions
+        rng = self._random()
         groups = self._groups
         ties = np.arange(len(self._keys[0]))
         if self.shuffle:
@@ -236,6 +278,68 @@ class TokenBatchSampler(Sampler[list[int]]):
     def efficiency(self) -> float:
         """Share of the current epoch's cost that is not padding."""
         return float(self._cost(*self._real).sum() / sum(self.batch_costs()))
+
+
+class MixedBatchSampler(BoundedBatchSampler):
+    """Batches of examples with all lengths, each like the corpus and all about equally expensive.
+
+    For models whose layers compare the examples of a batch, as batch normalisation does: where a batch holds one length,
+    its statistics tell the model how long its sentences are, and in use nothing does.
+
+    The bound holds for the examples as they are, each with its own lengths: it is meant for models that compute little
+    at padding. For arguments and errors see :class:`BoundedBatchSampler`.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(source_lengths, target_lengths, max_tokens, **options)
+        self._alone = self._cost(*self._padded)
+        # Whoever takes a place of max_sentences pays at least for it
+        self._price = np.maximum(self._alone, max_tokens / (self.max_sentences or np.inf))
+        self._count = self._least_batches()
+
+    def _least_batches(self) -> int:
+        """The smallest number of batches, a multiple of R, that keeps the bound whatever an epoch draws.
+
+        An example goes to the cheapest batch. That costs at most the average of what was dealt out before: examples of
+        a price no lower than the noise on it allows. While fewer examples than batches were dealt out it is empty.
+        """
+        prices = np.sort(self._price)[::-1]
+        earlier = np.searchsorted(-prices, -prices * (1.0 - _NOISE), side="right") - 1
+        room = np.maximum(self.max_tokens - prices, 1e-9)
+        needed = np.minimum(np.ceil((np.cumsum(prices)[earlier] - prices) / room), earlier + 1).max()
+        count = -(-max(1, int(needed)) // self.num_replicas) * self.num_replicas
+        if count > len(prices):
+            raise self._refuse(int(needed))
+        return count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def batches(self) -> list[list[int]]:
+        """The batches of the current epoch, in order."""
+        rng = self._random()
+        keys, order = self._price, np.arange(self._count)
+        if self.shuffle:
+            keys = keys * (1.0 - _NOISE * rng.random_sample(len(keys)))
+            order = rng.permutation(order)
+        dealt: list[list[int]] = [[] for _ in order]
+        # Which of several empty batches comes first is drawn, too
+        cheapest = [(0.0, place, number) for place, number in enumerate(order.tolist())]
+        for index in np.argsort(-keys, kind="stable").tolist():
+            price, place, number = cheapest[0]
+            dealt[number].append(index)
+            heapq.heapreplace(cheapest, (price + float(self._price[index]), place, number))
+        return dealt
+
+    def batch_costs(self) -> list[int]:
+        """What the examples of every batch of the current epoch cost, in order."""
+        return [int(self._alone[batch].sum()) for batch in self.batches()]
 
 
 def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
@@ -271,7 +375,7 @@ def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share_epoch(dataloader: DataLoader) -> DataLoader:
-    """Let `set_epoch` reach a :class:`TokenBatchSampler` through a prepared dataloader, also after skipped batches.
+    """Let `set_epoch` reach a :class:`BoundedBatchSampler` through a prepared dataloader, also after skipped batches.
 
     With several processes accelerate wraps the sampler in a `BatchSamplerShard`, and a run resumed within an epoch
     wraps that in a `SkipBatchSampler`. `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down
@@ -284,6 +388,6 @@ def share_epoch(dataloader: DataLoader) -> DataLoader:
         The same dataloader.
     """
     shard = dataloader.batch_sampler
-    if isinstance(shard, BatchSamplerShard) and isinstance(shard.batch_sampler, TokenBatchSampler):
+    if isinstance(shard, BatchSamplerShard) and isinstance(shard.batch_sampler, BoundedBatchSampler):
         shard.sampler = shard.batch_sampler
     return dataloader

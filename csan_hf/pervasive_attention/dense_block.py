@@ -29,40 +29,7 @@ from .batch_norm import (
     sum_over_processes,
     total_cells,
 )
-
-
-@dataclass(frozen=True)
-class GridCells:
-    """Which cells of a grid are real.
-
-    Args:
-        shape: (B, I, J): sentences, target rows, source columns.
-        index: [R], the numbers of the real cells in ascending order; None = all of them.
-    """
-
-    shape: tuple[int, int, int]
-    index: torch.Tensor | None
-
-    @classmethod
-    def from_mask(cls, shape: tuple[int, int, int], mask: torch.Tensor | None) -> "GridCells":
-        """Cells of a boolean mask [B, I, J], True = real; None = all are."""
-        if mask is None:
-            return cls(shape, None)
-        index = mask.flatten().nonzero().squeeze(1)
-        return cls(shape, None if index.shape[0] == mask.numel() else index)
-
-    def pack(self, grid: torch.Tensor) -> torch.Tensor:
-        """The real cells [R, channels] of a grid [B, I, J, channels]."""
-        cells = grid.reshape(-1, grid.shape[-1])
-        return cells if self.index is None else cells.index_select(0, self.index)
-
-    def unpack(self, cells: torch.Tensor) -> torch.Tensor:
-        """A grid [B, I, J, channels] of real cells [R, channels], zero elsewhere."""
-        if self.index is not None:
-            batch, rows, columns = self.shape
-            grid = cells.new_zeros(batch * rows * columns, cells.shape[-1])
-            cells = grid.index_copy(0, self.index, cells)
-        return cells.view(*self.shape, cells.shape[-1])
+from .grid_cells import GridCells
 
 
 @dataclass(frozen=True)
@@ -126,32 +93,43 @@ class _Scratch:
 
 
 class _ConvolutionInput:
-    """The zero-padded grid that the masked convolutions read: k // 2 rows of zeros above, zeros at padding cells."""
+    """The zero-padded grids that the masked convolutions read, one for each group of sentences.
+
+    Each has k // 2 rows of zeros above, and zeros at padding cells.
+    """
 
     def __init__(self, cells: GridCells, like: torch.Tensor, channels: int, kernel_size: int) -> None:
-        batch, rows, columns = cells.shape
-        self.cells, self.above = cells, kernel_size // 2
-        self.grid = like.new_zeros(batch, rows + self.above, columns, channels)
-        self.index = cells.index
-        if cells.index is not None and self.above:
-            # Every sentence has `above` more rows in this grid than in the one that the index counts in
-            sentence = cells.index // (rows * columns)
-            self.index = cells.index + (sentence + 1) * (self.above * columns)
+        self.above = kernel_size // 2
+        self.groups = cells.groups
+        self.grids: list[torch.Tensor] = []
+        self.indices: list[torch.Tensor | None] = []
+        for group in cells.groups:
+            batch, rows, columns = group.shape
+            self.grids.append(like.new_zeros(batch, rows + self.above, columns, channels))
+            index = group.index
+            if index is not None and self.above:
+                # Every sentence has `above` more rows in this grid than in the one that the index counts in
+                index = index + (index // (rows * columns) + 1) * (self.above * columns)
+            self.indices.append(index)
 
-    def fill(self, features: torch.Tensor) -> torch.Tensor:
-        """Put real cells [R, channels] in their places; returns the grid as an image [B, channels, I + above, J]."""
-        if self.index is None:
-            self.grid[:, self.above :] = features.view(*self.cells.shape, -1)
+    def fill(self, features: torch.Tensor) -> list[torch.Tensor]:
+        """Put real cells [R, channels] in their places; returns images [B', channels, I' + above, J']."""
+        for group, grid, index in zip(self.groups, self.grids, self.indices, strict=True):
+            part = features[group.cells]
+            if index is None:
+                grid[:, self.above :] = part.view(*group.shape, -1)
+            else:
+                grid.view(-1, features.shape[-1]).index_copy_(0, index, part)
+        return [grid.permute(0, 3, 1, 2) for grid in self.grids]
+
+    def gather(self, image: torch.Tensor, number: int, out: torch.Tensor) -> None:
+        """Write the real cells of such an image, that of group `number`, to their rows of `out` [R, channels]."""
+        grid, index = image.permute(0, 2, 3, 1), self.indices[number]
+        part = out[self.groups[number].cells]
+        if index is None:
+            part.view(*self.groups[number].shape, -1).copy_(grid[:, self.above :])
         else:
-            self.grid.view(-1, features.shape[-1]).index_copy_(0, self.index, features)
-        return self.grid.permute(0, 3, 1, 2)
-
-    def gather(self, image: torch.Tensor) -> torch.Tensor:
-        """The real cells [R, channels] of such an image."""
-        grid = image.permute(0, 2, 3, 1)
-        if self.index is None:
-            return grid[:, self.above :].reshape(-1, grid.shape[-1])
-        return grid.reshape(-1, grid.shape[-1]).index_select(0, self.index)
+            torch.index_select(grid.reshape(-1, grid.shape[-1]), 0, index, out=part)
 
 
 def _affine_relu(
@@ -225,8 +203,8 @@ class _Forward:
         normalized, mean, rstd = normalize(
             inner, layer.norm2_weight, layer.norm2_bias, layer.running_mean, layer.running_var, self.settings.norm
         )
-        image = self.padded.fill(normalized.relu_())
-        new = _convolve(image, layer.conv2, self.cells, self.settings)
+        images = self.padded.fill(normalized.relu_())
+        new = _convolve(images, layer.conv2, self.cells, self.settings)
         self.means.append(mean)
         self.rstds.append(rstd)
         if not self.settings.recompute:
@@ -242,11 +220,16 @@ class _Forward:
         return new
 
 
-def _convolve(image: torch.Tensor, weight: torch.Tensor, cells: GridCells, settings: BlockSettings) -> torch.Tensor:
-    """The masked convolution of an image [B, 4g, I + k // 2, J]; its real cells [R, g or 2g]."""
-    kernel = _image_kernel(weight, image.dtype)
-    output = F.conv2d(image, kernel, padding=(0, settings.kernel_size // 2))
-    return cells.pack(output.permute(0, 2, 3, 1))
+def _convolve(
+    images: list[torch.Tensor], weight: torch.Tensor, cells: GridCells, settings: BlockSettings
+) -> torch.Tensor:
+    """The masked convolution of the groups' images [B', 4g, I' + k // 2, J']; its real cells [R, g or 2g]."""
+    kernel = _image_kernel(weight, images[0].dtype)
+    parts = []
+    for image, group in zip(images, cells.groups, strict=True):
+        output = F.conv2d(image, kernel, padding=(0, settings.kernel_size // 2))
+        parts.append(group.pack(output.permute(0, 2, 3, 1)))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 _DRAWS = 2**16
@@ -388,13 +371,13 @@ class _Backward:
         inner = read @ layer.conv1.to(read.dtype).t() if settings.recompute else self.inner[number]
         mean, rstd = self.means[number], self.rstds[number]
         active = normalize_with(inner, layer.norm2_weight, layer.norm2_bias, mean, rstd).relu_()
-        image = self.padded.fill(active)
+        images = self.padded.fill(active)
         if settings.gated:
             ungated = (
-                _convolve(image, layer.conv2, self.cells, settings) if settings.recompute else self.ungated[number]
+                _convolve(images, layer.conv2, self.cells, settings) if settings.recompute else self.ungated[number]
             )
             grad = _gate_backward(grad, ungated)
-        grad_active, grad_conv2 = self._convolve_backward(grad, image, layer.conv2)
+        grad_active, grad_conv2 = self._convolve_backward(grad, images, layer.conv2)
         torch.ops.aten.threshold_backward.grad_input(grad_active, active, 0, grad_input=grad_active)
         grad_inner, grad_norm2_weight, grad_norm2_bias = normalize_backward(
             grad_active, inner, layer.norm2_weight, mean, rstd, settings.norm
@@ -403,23 +386,29 @@ class _Backward:
         return *grads, grad_norm2_weight, grad_norm2_bias, grad_conv2
 
     def _convolve_backward(
-        self, grad: torch.Tensor, image: torch.Tensor, weight: torch.Tensor
+        self, grad: torch.Tensor, images: list[torch.Tensor], weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Gradients of the masked convolution: its input's real cells [R, 4g] and its kernel."""
-        grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(
-            self.cells.unpack(grad).permute(0, 3, 1, 2),
-            image,
-            _image_kernel(weight, image.dtype),
-            None,
-            [1, 1],
-            [0, self.settings.kernel_size // 2],
-            [1, 1],
-            False,
-            [0, 0],
-            1,
-            [True, True, False],
-        )
-        return self.padded.gather(grad_image), grad_kernel.to(weight.dtype)
+        kernel = _image_kernel(weight, grad.dtype)
+        grad_cells = grad.new_empty(grad.shape[0], weight.shape[1])
+        grad_kernel = torch.zeros_like(weight)
+        for number, (group, image) in enumerate(zip(self.cells.groups, images, strict=True)):
+            grad_image, grad_part, _ = torch.ops.aten.convolution_backward(
+                group.unpack(grad[group.cells]).permute(0, 3, 1, 2),
+                image,
+                kernel,
+                None,
+                [1, 1],
+                [0, self.settings.kernel_size // 2],
+                [1, 1],
+                False,
+                [0, 0],
+                1,
+                [True, True, False],
+            )
+            self.padded.gather(grad_image, number, out=grad_cells)
+            grad_kernel += grad_part
+        return grad_cells, grad_kernel
 
 
 def _take(values: Iterator[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:

@@ -13,8 +13,9 @@ from torch import nn
 
 from .batch_norm import GridBatchNorm, NormSettings, add_running_statistics
 from .configuration_pervasive_attention import PervasiveAttentionConfig
-from .dense_block import BlockSettings, DenseBlockFunction, GridCells, LayerWeights, TransitionWeights
+from .dense_block import BlockSettings, DenseBlockFunction, LayerWeights, TransitionWeights
 from .grid_cache import GridCache
+from .grid_cells import GridCells
 from .grid_inference import FoldedBlock, FoldedLayer, run_folded_block
 
 

@@ -25,8 +25,8 @@ from transformers.utils import can_return_tuple
 from .aggregation import Aggregation
 from .batch_norm import GridBatchNorm
 from .configuration_pervasive_attention import PervasiveAttentionConfig
-from .dense_block import GridCells
 from .grid_cache import GridCache, make_grid_cache
+from .grid_cells import GridCells
 from .grid_convolution import DenseBlock, JointProjection, MaskedConvolution, PointwiseConvolution
 from .input_checks import check_labels, embed, label_loss, load_checked, padding_mask
 

@@ -84,9 +84,18 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     max_cells: int | None = field(
         default=16384,
         metadata={
-            "help": "Cells of the source x target grid in a batch on one device, padding included: the bound of "
-            "models that work on the grid (pervasive_attention), in the place of max_tokens. "
+            "help": "Cells of the source x target grid in a batch on one device: the bound of models that work on the "
+            "grid (pervasive_attention), in the place of max_tokens. Padding counts unless mix_lengths. "
             "null: batches of per_device_train_batch_size sentences instead."
+        },
+    )
+    mix_lengths: bool | None = field(
+        default=None,
+        metadata={
+            "help": "true: every batch holds long and short sentences as the corpus does, and its bound counts real "
+            "tokens or cells. false: a batch holds sentences of like lengths, and little is padded. null: true for "
+            "models with batch normalisation (pervasive_attention), which would learn lengths from the batch, else "
+            "false."
         },
     )
     max_sentences: int | None = field(

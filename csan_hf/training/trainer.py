@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy, seed_worker
 
-from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
+from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
 from csan_hf.hub.checkpoint import write_code
 from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
@@ -131,8 +131,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.train_dataset is None:
             raise ValueError("TranslationTrainer: training requires a train_dataset.")
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
+        kind = MixedBatchSampler if self._mixes_lengths() else TokenBatchSampler
         try:
-            sampler = TokenBatchSampler(
+            sampler = kind(
                 *example_lengths(self.train_dataset),
                 bound,
                 seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
@@ -155,6 +156,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
         )
         return share_epoch(self.accelerator.prepare(loader))
+
+    def _mixes_lengths(self) -> bool:
+        mixes = self.args.mix_lengths
+        return self.batch_cost == "cells" if mixes is None else mixes
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
