@@ -11,8 +11,8 @@ How :class:`TokenBatchSampler` forms the batches of an epoch, for R processes:
 
 The sequence of lengths in step 1 is the same in every epoch, hence the cuts and the number of batches are too.
 
-:class:`MixedBatchSampler` makes all batches alike instead: in each, long and short sentences as in the whole corpus. It
-deals the examples out, the longest first, each to the batch that costs least so far.
+:class:`MixedBatchSampler` makes all batches alike instead: each holds long and short sentences as the corpus does.
+It deals the examples out, the longest first, each to the batch that costs least so far.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ class TokenBatchSampler(BoundedBatchSampler):
 class MixedBatchSampler(BoundedBatchSampler):
     """Batches of examples with all lengths, each like the corpus and all about equally expensive.
 
-    For models whose layers compare the examples of a batch, as batch normalisation does: where a batch holds one length,
-    its statistics tell the model how long its sentences are, and in use nothing does.
+    For models whose layers compare the examples of a batch, as batch normalisation does: where a batch holds one
+    length, its statistics tell the model how long its sentences are, and in use nothing does.
 
     The bound holds for the examples as they are, each with its own lengths: it is meant for models that compute little
     at padding. For arguments and errors see :class:`BoundedBatchSampler`.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
+from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 
 
 def caption_lengths(count, seed=0):
@@ -48,6 +48,60 @@ def test_every_example_once_within_the_bound_and_equally_many_batches_for_every_
     assert max_sentences is None or max(map(len, batches)) <= max_sentences
 
 
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=60, max_size=200),
+    max_cells=st.integers(1_000, 4_000),
+    replicas=st.integers(1, 3),
+    max_sentences=st.none() | st.integers(9, 30),
+    epoch=st.integers(0, 3),
+    shuffle=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_mixed_batches_hold_every_example_once_within_the_bound(
+    pairs, max_cells, replicas, max_sentences, epoch, shuffle
+):
+    source, target = np.array(pairs).T
+    sampler = MixedBatchSampler(
+        source,
+        target,
+        max_cells,
+        cost="cells",
+        num_replicas=replicas,
+        max_sentences=max_sentences,
+        shuffle=shuffle,
+    )
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(pairs)))
+    assert len(batches) == len(sampler)
+    assert len(batches) % replicas == 0
+    assert all(batches)
+    assert sampler.batch_costs() == [(source * target)[batch].sum() for batch in batches]
+    assert max(sampler.batch_costs()) <= max_cells
+    assert max_sentences is None or max(map(len, batches)) <= max_sentences
+
+
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_mixed_batches_are_alike(replicas):
+    source, target = caption_lengths(6_007)
+    sampler = MixedBatchSampler(source, target, 8_000, cost="cells", num_replicas=replicas)
+    batches = list(sampler)
+    cells = np.array(sampler.batch_costs())
+    assert cells.min() > 0.9 * cells.max()
+    assert len(batches) < 1.03 * (source * target).sum() / 8_000 + replicas
+    # Batches that are drawn at random differ by std / sqrt(n) in their mean length; these differ less
+    means = np.array([target[batch].mean() for batch in batches])
+    assert means.std() < 0.5 * target.std() / np.sqrt(np.mean([len(batch) for batch in batches]))
+
+
+def test_a_mixed_batch_has_room_for_one_long_example():
+    source, target = caption_lengths(500)
+    source[7], target[7] = 90, 100
+    sampler = MixedBatchSampler(source, target, 9_000, cost="cells")
+    assert [7] in list(sampler)
+    assert len(sampler) < 1.1 * (source * target).sum() / 9_000 + 1
+
+
 def test_the_bound_is_exact():
     # sorted as 2, 2, 3: the third target makes all three one longer, 3 * (4 + 3) = 21
     assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 20))) == [1, 2]
@@ -63,12 +117,16 @@ def test_cells_bound_the_grid():
     assert sampler.efficiency() == pytest.approx((source * target).sum() / sum(sizes))
 
 
+both_samplers = pytest.mark.parametrize("kind", [TokenBatchSampler, MixedBatchSampler])
+
+
+@both_samplers
 @pytest.mark.parametrize("replicas", [1, 4])
-def test_the_order_is_a_function_of_seed_and_epoch(replicas):
+def test_the_order_is_a_function_of_seed_and_epoch(kind, replicas):
     source, target = caption_lengths(600)
 
     def order(seed, epoch):
-        sampler = TokenBatchSampler(source, target, 1_000, seed=seed, num_replicas=replicas)
+        sampler = kind(source, target, 1_000, seed=seed, num_replicas=replicas)
         sampler.set_epoch(epoch)
         assert list(sampler) == list(sampler)
         return list(sampler)
@@ -80,10 +138,11 @@ def test_the_order_is_a_function_of_seed_and_epoch(replicas):
     assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
 
 
+@both_samplers
 @pytest.mark.parametrize("replicas", [1, 3, 8])
-def test_the_number_of_batches_is_the_same_in_every_epoch(replicas):
+def test_the_number_of_batches_is_the_same_in_every_epoch(kind, replicas):
     source, target = caption_lengths(1_001)
-    sampler = TokenBatchSampler(source, target, 500, num_replicas=replicas)
+    sampler = kind(source, target, 500, num_replicas=replicas)
     for epoch in range(6):
         sampler.set_epoch(epoch)
         assert len(list(sampler)) == len(sampler)
@@ -122,14 +181,16 @@ def test_padding_to_a_multiple_counts():
     assert {len(batch) for batch in TokenBatchSampler(source, target, 240, pad_to_multiple_of=8)} == {10}
 
 
-def test_without_shuffling_every_epoch_is_the_same():
+@both_samplers
+def test_without_shuffling_every_epoch_is_the_same(kind):
     source, target = caption_lengths(300)
-    sampler = TokenBatchSampler(source, target, 500, shuffle=False)
+    sampler = kind(source, target, 500, shuffle=False)
     before = list(sampler)
     sampler.set_epoch(5)
     assert list(sampler) == before
 
 
+@both_samplers
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -140,23 +201,24 @@ def test_without_shuffling_every_epoch_is_the_same():
         (([5], [5], 0), r"max_tokens is 0"),
     ],
 )
-def test_impossible_lengths_are_refused(arguments, message):
+def test_impossible_lengths_are_refused(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
-        TokenBatchSampler(*arguments)
+        kind(*arguments)
 
 
-def test_too_few_examples_for_the_processes_are_refused():
+@both_samplers
+def test_too_few_examples_for_the_processes_are_refused(kind):
     with pytest.raises(ValueError, match=r"3 examples in 1 batches cannot be shared equally by num_replicas=4"):
-        TokenBatchSampler([5] * 3, [5] * 3, 100, num_replicas=4)
+        kind([5] * 3, [5] * 3, 100, num_replicas=4)
     with pytest.raises(ValueError, match=r"5 examples in 5 batches cannot be shared equally by num_replicas=2"):
-        TokenBatchSampler([5] * 5, [5] * 5, 10, num_replicas=2)
+        kind([5] * 5, [5] * 5, 10, num_replicas=2)
     with pytest.raises(ValueError, match=r"cost is 'words'"):
-        TokenBatchSampler([5], [5], 10, cost="words")
+        kind([5], [5], 10, cost="words")
 
 
-def rank_loader(rank, processes, even_batches, source, target):
+def rank_loader(rank, processes, even_batches, source, target, kind=TokenBatchSampler):
     """What one of several processes gets from accelerate."""
-    sampler = TokenBatchSampler(source, target, 300, seed=1, num_replicas=processes)
+    sampler = kind(source, target, 300, seed=1, num_replicas=processes)
     loader = DataLoader(list(range(len(source))), batch_sampler=sampler, collate_fn=list)
     prepared = prepare_data_loader(
         loader, num_processes=processes, process_index=rank, even_batches=even_batches, put_on_device=False
@@ -164,13 +226,14 @@ def rank_loader(rank, processes, even_batches, source, target):
     return share_epoch(prepared)
 
 
+@both_samplers
 @pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("even_batches", [True, False])
-def test_accelerate_gives_every_process_its_share(processes, even_batches):
+def test_accelerate_gives_every_process_its_share(kind, processes, even_batches):
     source, target = caption_lengths(200)
-    loaders = [rank_loader(rank, processes, even_batches, source, target) for rank in range(processes)]
+    loaders = [rank_loader(rank, processes, even_batches, source, target, kind) for rank in range(processes)]
     for epoch in (0, 1):
-        expected = TokenBatchSampler(source, target, 300, seed=1, num_replicas=processes)
+        expected = kind(source, target, 300, seed=1, num_replicas=processes)
         expected.set_epoch(epoch)
         shares = []
         for loader in loaders:

@@ -16,6 +16,8 @@ from reference.tiny_pervasive_attention import (
 )
 from torch import Tensor
 
+from csan_hf.pervasive_attention import grid_cells
+
 # The last sentence is padded in source and target; no length is below the reach of the largest kernel (3 to a side).
 PADDED = padded_batch((5, 3, 2), (3, 5, 1))
 UNPADDED = padded_batch((4, 4), (4, 4))
@@ -123,6 +125,21 @@ def test_padded_batch(options, training):
 def test_unpadded_batch(aggregation, training):
     options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == "average"}
     assert_equals_oracle(options, UNPADDED, training, seed=1)
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Convolutions that take only sentences of like sizes together, however small they are."""
+    monkeypatch.setattr(grid_cells, "_CELLS_WORTH_A_CONVOLUTION", 1)
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("kernel_size", [1, 3, 5, 7])
+@pytest.mark.parametrize("batch", [PADDED, HOLES], ids=["padded", "holes"])
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_groups_of_sentences(kernel_size, batch, gated):
+    options = {"aggregation": "max", "kernel_size": kernel_size, "gated": gated}
+    assert_equals_oracle(options, batch, training=True, seed=3)
 
 
 @every_aggregation

@@ -158,13 +158,26 @@ def test_batches_are_bounded_in_tokens(make_trainer, tokenized):
     assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
 
 
-def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized):
-    trainer = make_trainer(max_cells=5000, max_tokens=10)
+def real_cells(batch):
+    return int((batch["attention_mask"].sum(1) * batch["labels"].ne(-100).sum(1)).sum())
+
+
+def padded_cells(batch):
+    return batch["input_ids"].numel() * batch["labels"].shape[1]
+
+
+@pytest.mark.parametrize(("mix_lengths", "bounded"), [(None, real_cells), (False, padded_cells)])
+def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized, mix_lengths, bounded):
+    trainer = make_trainer(max_cells=5000, max_tokens=10, mix_lengths=mix_lengths)
     trainer.batch_cost = "cells"
-    loader = trainer.get_train_dataloader()
-    sizes = [batch["input_ids"].numel() * batch["labels"].shape[1] for batch in loader]
+    batches = list(trainer.get_train_dataloader())
+    sizes = [bounded(batch) for batch in batches]
     assert 2500 < max(sizes) <= 5000
-    assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
+    assert sum(len(batch["labels"]) for batch in batches) == len(tokenized["train"])
+    lengths = [batch["attention_mask"].sum(1).double() for batch in batches]
+    within = torch.stack([length.std() for length in lengths]).mean()
+    between = torch.stack([length.mean() for length in lengths]).std()
+    assert (between < within) == (mix_lengths is None), "grid models get batches of mixed lengths unless told"
 
 
 def test_final_weights_get_statistics_of_their_own(make_trainer, tokenizers):
