@@ -441,8 +441,11 @@ def _area_of(states: torch.Tensor, locality: Locality) -> torch.Tensor:
     """Each head's keys and its neighbours' behind each other: [B, H, J, D] -> [B, H, N * J, D]."""
     if locality.head_area == 1:
         return states
-    whole = _Blocks(count=1, size=states.shape[2], left=0, span=states.shape[2])
-    return _OverlappingBlocks.apply(pad_heads(states, locality), locality.head_area, whole).squeeze(2)
+    padded = pad_heads(states, locality)
+    if torch.compiler.is_compiling():
+        heads = states.shape[1]
+        return torch.cat([padded[:, slot : slot + heads] for slot in range(locality.head_area)], dim=2)
+    return _OverlappingHeads.apply(padded, locality.head_area)
 
 
 def _key_blocks(states: torch.Tensor, locality: Locality, blocks: _Blocks, left: int, right: int) -> torch.Tensor:
@@ -451,6 +454,28 @@ def _key_blocks(states: torch.Tensor, locality: Locality, blocks: _Blocks, left:
     if right < 0:
         padded = padded[:, :, :right]
     return _OverlappingBlocks.apply(padded, locality.head_area, blocks)
+
+
+class _OverlappingHeads(torch.autograd.Function):
+    """A view in which each head's keys and its neighbours' stand behind each other; backward adds them up again."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: torch.Tensor, area: int) -> torch.Tensor:
+        """[B, H + N - 1, J, D] -> [B, H, N * J, D], nothing copied: a head's keys overlap with its neighbour's."""
+        ctx.area = area
+        padded = padded.contiguous()
+        batch, padded_heads, length, width = padded.shape
+        shape = (batch, padded_heads - area + 1, area * length, width)
+        return padded.as_strided(shape, padded.stride(), padded.storage_offset())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The transpose: every head gets what those that see it hand back."""
+        heads, slots = grad.shape[1], grad.unflatten(2, (ctx.area, -1)).unbind(2)
+        total = F.pad(slots[0], (0, 0, 0, 0, 0, ctx.area - 1))
+        for slot, part in enumerate(slots[1:], start=1):
+            total[:, slot : slot + heads] += part
+        return total, None
 
 
 class _OverlappingBlocks(torch.autograd.Function):
@@ -463,10 +488,6 @@ class _OverlappingBlocks(torch.autograd.Function):
     def forward(ctx: Any, padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
         """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
         ctx.area, ctx.blocks, ctx.shape = area, blocks, padded.shape
-        if blocks.count == 1:
-            heads = padded.shape[1] - area + 1
-            # `unfold` takes no symbolic size: torch.compile would compile anew for every length
-            return torch.cat([padded[:, slot : slot + heads] for slot in range(area)], dim=2).unsqueeze(2)
         windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
         return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
 
