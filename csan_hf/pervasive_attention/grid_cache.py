@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The grid rows that Pervasive Attention keeps while it generates.
 
-The masked convolution of a new target row reads k // 2 rows above it. Each layer keeps these rows of its
-convolution's input, so a step costs one row whatever the length of the sentence. The library's sliding-window layers
-do the keeping: rows are their keys, [B, 1, rows, J · channels], and the values have no width. That brings reordering
-for beam search, cropping for assisted generation and repetition for several returned sequences.
+The masked convolution of a new target row reads k // 2 rows above it. Each layer keeps what its convolution makes of
+these rows for the rows below, so a step costs one row whatever the length of the sentence. The library's
+sliding-window layers do the keeping: rows are their keys, [B, 1, rows, J · channels], and the values have no width.
+That brings reordering for beam search, cropping for assisted generation and repetition for several returned sequences.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 
 
 class GridCache(DynamicCache):
-    """The last k // 2 rows of every dense layer's convolution input.
+    """The last k // 2 rows of every dense layer: k // 2 products of each, for the rows below it.
 
     Args:
         num_layers: Dense layers L.
@@ -36,7 +36,7 @@ class GridCache(DynamicCache):
         batch, count, columns, channels = rows.shape
         keys = rows.reshape(batch, 1, count, columns * channels)
         keys, _ = self.update(keys, keys[..., :0], layer_idx)
-        return keys.view(batch, -1, columns, channels)
+        return keys.view(batch, keys.shape[2], columns, channels)
 
 
 def make_grid_cache(config: PervasiveAttentionConfig) -> EncoderDecoderCache:

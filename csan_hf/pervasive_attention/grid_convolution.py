@@ -204,13 +204,16 @@ class DenseBlock(nn.Module):
         for layer in self.dense_layers():
             inner_scale = layer.norm2.weight * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
             inner_shift = layer.norm2.bias - layer.norm2.running_mean * inner_scale
+            conv2 = layer.conv2.weight.to(dtype)
+            by_row = conv2.flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
             layers.append(
                 FoldedLayer(
                     layer.norm1.weight.to(dtype),
                     layer.norm1.bias.to(dtype),
                     (layer.conv1.weight * inner_scale.unsqueeze(1)).to(dtype).t(),
                     inner_shift.to(dtype),
-                    layer.conv2.weight.to(dtype).contiguous(memory_format=torch.channels_last),
+                    conv2.contiguous(memory_format=torch.channels_last),
+                    by_row.contiguous(memory_format=torch.channels_last),
                 )
             )
         norm, conv = self.transition.norm, self.transition.conv

@@ -18,6 +18,7 @@ class FoldedLayer:
     conv1: torch.Tensor  # [c, 4g], transposed
     bias: torch.Tensor  # [4g]
     conv2: torch.Tensor  # [g or 2g, 4g, ceil(k / 2), k], channels last
+    conv2_by_row: torch.Tensor  # [ceil(k / 2) * (g or 2g), 4g, 1, k], the same, its own row first, channels last
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,10 @@ def run_folded_block(
         inner = torch.addmm(layer.bias, read, layer.conv1).relu_().view(*grid.shape[:3], -1)
         if mask is not None:
             inner = inner * mask
-        new = _convolve(inner, layer.conv2, number, cache)
+        if cache is None:
+            new = _convolve(inner, layer.conv2)
+        else:
+            new = _convolve_new_rows(inner, layer, number, cache)
         if block.gated:
             gate, value = new.chunk(2, dim=-1)
             new = torch.sigmoid(gate) * value
@@ -84,12 +88,27 @@ def _affine_relu(
     return torch.addcmul(shift, features, scale, out=out).relu_()
 
 
-def _convolve(inner: torch.Tensor, kernel: torch.Tensor, number: int, cache: GridCache | None) -> torch.Tensor:
-    """The masked convolution of new rows [B, I, J, 4g], below those of the cache; [B, I, J, g or 2g]."""
+def _convolve(inner: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    """The masked convolution of whole grids [B, I, J, 4g]; [B, I, J, g or 2g]."""
     above, columns = kernel.shape[2] - 1, kernel.shape[3] // 2
-    rows = inner.shape[1] + above
-    padded = cache.extend(inner, number) if cache is not None else inner
-    if padded.shape[1] < rows:
-        padded = F.pad(padded, (0, 0, 0, 0, rows - padded.shape[1], 0))
-    image = padded[:, padded.shape[1] - rows :].permute(0, 3, 1, 2)
+    image = F.pad(inner, (0, 0, 0, 0, above, 0)).permute(0, 3, 1, 2)
     return F.conv2d(image, kernel, padding=(0, columns)).permute(0, 2, 3, 1)
+
+
+def _convolve_new_rows(inner: torch.Tensor, layer: FoldedLayer, number: int, cache: GridCache) -> torch.Tensor:
+    """The masked convolution of new rows [B, I, J, 4g], below those of the cache; [B, I, J, g or 2g].
+
+    A row is multiplied at once with what its own outputs and those of the rows below need of it. The latter products
+    are kept: they are narrower than the row itself.
+    """
+    width, above = layer.conv2.shape[0], layer.conv2.shape[2] - 1
+    image, columns = inner.permute(0, 3, 1, 2), layer.conv2.shape[3] // 2
+    products = F.conv2d(image, layer.conv2_by_row, padding=(0, columns)).permute(0, 2, 3, 1)
+    new, count = products[..., :width].contiguous(), inner.shape[1]
+    kept = cache.extend(products[..., width:], number)
+    past = kept.shape[1] - count
+    for distance in range(1, above + 1):
+        rows = kept[:, max(past - distance, 0) : max(past + count - distance, 0)]
+        if rows.shape[1]:
+            new[:, count - rows.shape[1] :] += rows[..., (distance - 1) * width : distance * width]
+    return new
