@@ -112,7 +112,12 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
     for name in ("dense_block", "final_norm", "input_projection"):
         delattr(decoder, name)
     decoder.network = network
-    decoder._run_grid = lambda target, source, real, cache: network(target, source)
+
+    def run_grid(target, source, real, source_mask, cache):
+        grid = network(target, source)
+        return grid, *decoder.aggregation(grid, source_mask)
+
+    decoder._run_grid = run_grid
     return model
 
 

@@ -1,11 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Which cells of a batch's grids are real, and which sentences a convolution takes together.
 
-Everything but the k×k convolutions works on the real cells alone, packed in a matrix. The convolutions need grids:
-where the sentences of a batch differ in size, they are sorted into groups of like sizes, each with a grid no larger
-than its longest sentences, instead of one grid that is padding for the most part.
+Most of the network works on the real cells alone, packed in a matrix. What needs grids, the k×k convolutions and the
+aggregation, gets one for each group of sentences of like sizes, no larger than the longest of them, instead of one for
+the batch that is padding for the most part.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +25,16 @@ class GridGroup:
         shape: (B', I', J') of their grid.
         cells: which of the batch's packed cells are theirs.
         index: [R'], the number of each of these cells in the group's grid; None = the grid has no other cells.
+        rows: [B', I'], the numbers of the grid's rows among the batch's B * I, and B * I where a sentence has ended;
+            None = the group is the whole batch.
+        columns: [B', J'], likewise of its columns among B * J.
     """
 
     shape: tuple[int, int, int]
     cells: slice
     index: torch.Tensor | None
+    rows: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
 
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
         """The real cells [R', channels] of a grid [B', I', J', channels]."""
@@ -37,6 +43,14 @@ class GridGroup:
     def unpack(self, cells: torch.Tensor) -> torch.Tensor:
         """A grid [B', I', J', channels] of real cells [R', channels], zero elsewhere."""
         return _unpack(cells, self.index, self.shape)
+
+    def rows_of(self, batch: torch.Tensor) -> torch.Tensor:
+        """What stands at the group's rows [B', I', ...] in a tensor [B, I, ...] of the batch; zero after an end."""
+        return _look_up(batch, self.rows)
+
+    def columns_of(self, batch: torch.Tensor) -> torch.Tensor:
+        """What stands at the group's columns [B', J', ...] in a tensor [B, J, ...] of the batch, likewise."""
+        return _look_up(batch, self.columns)
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,63 @@ class GridCells:
         """A grid [B, I, J, channels] of real cells [R, channels], zero elsewhere."""
         return _unpack(cells, self.index, self.shape)
 
+    def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """At each real cell [R, channels], its row of [B, I, channels] plus its column of [B, J, channels]."""
+        parts = [
+            group.pack(group.rows_of(rows).unsqueeze(2) + group.columns_of(columns).unsqueeze(1))
+            for group in self.groups
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def aggregate(
+        self,
+        cells: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        aggregation: Callable[[torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor | None]],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """An aggregation of real cells [R, f] over the source, group by group.
+
+        Args:
+            cells: H.
+            source_mask: [B, J], True = a real source token; None = all are.
+            aggregation: Takes a grid [B', I', J', f] and a mask [B', J'], and returns [B', I', f'] and ρ [B', I', J']
+                or None.
+
+        Returns:
+            [B, I, f'] and ρ [B, I, J] or None; zero where a row has no real cell.
+        """
+        vectors, weights = [], []
+        for group in self.groups:
+            mask = None if source_mask is None else group.columns_of(source_mask)
+            vector, weight = aggregation(group.unpack(cells[group.cells]), mask)
+            vectors.append(vector)
+            weights.append(None if weight is None else group.pack(weight.unsqueeze(-1)))
+        attention = None
+        if weights[0] is not None:
+            attention = self.unpack(torch.cat([weight for weight in weights if weight is not None])).squeeze(-1)
+        return self._put_rows_back(vectors), attention
+
+    def _put_rows_back(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        """[B, I, f'] from those of the groups' rows [B', I', f']."""
+        if self.groups[0].rows is None:
+            return vectors[0]
+        batch, rows, _ = self.shape
+        places = torch.cat([group.rows.flatten() for group in self.groups if group.rows is not None])
+        values = torch.cat([vector.flatten(0, 1) for vector in vectors])
+        # One more row takes what stands beyond a sentence
+        return (
+            values.new_zeros(batch * rows + 1, values.shape[-1])
+            .index_copy(0, places, values)[:-1]
+            .view(batch, rows, -1)
+        )
+
+
+def _look_up(batch: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
+    if index is None:
+        return batch
+    places = batch.flatten(0, 1)
+    return torch.cat([places, places.new_zeros(1, *places.shape[1:])])[index]
+
 
 def _pack(grid: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
     cells = grid.reshape(-1, grid.shape[-1])
@@ -93,8 +164,8 @@ def _grouped(shape: tuple[int, int, int], mask: torch.Tensor, index: torch.Tenso
     top, height = _extent(mask.any(dim=2))
     left, width = _extent(mask.any(dim=1))
     heights, widths, counts = torch.stack([height, width, mask.sum(dim=(1, 2))]).tolist()
-    members = _form_groups(heights, widths)
-    order = torch.tensor([sentence for group in members for sentence in group], device=mask.device)
+    grouped = _form_groups(heights, widths)
+    order = torch.tensor([sentence for group in grouped for sentence in group], device=mask.device)
     rank = order.new_zeros(shape[0]).index_copy(0, order, torch.arange(len(order), device=mask.device))
     # The cells of a sentence stay together; sentences come in the order of the groups
     index = index[rank[index // (rows * columns)].argsort(stable=True)]
@@ -102,14 +173,26 @@ def _grouped(shape: tuple[int, int, int], mask: torch.Tensor, index: torch.Tenso
     row = index // columns % rows - top[sentence]
     column = index % columns - left[sentence]
     groups, start, before = [], 0, 0
-    for group in members:
+    for group in grouped:
         size = (len(group), max(heights[i] for i in group), max(widths[i] for i in group))
         cells = slice(start, start + sum(counts[i] for i in group))
         place = ((rank[sentence[cells]] - before) * size[1] + row[cells]) * size[2] + column[cells]
         full = place.shape[0] == size[0] * size[1] * size[2]
-        groups.append(GridGroup(size, cells, None if full else place))
+        members = order[before : before + len(group)]
+        group_rows = _places(members, top, height, size[1], rows, shape[0])
+        group_columns = _places(members, left, width, size[2], columns, shape[0])
+        groups.append(GridGroup(size, cells, None if full else place, group_rows, group_columns))
         start, before = cells.stop, before + len(group)
     return GridCells(shape, index, tuple(groups))
+
+
+def _places(
+    members: torch.Tensor, first: torch.Tensor, extent: torch.Tensor, count: int, stride: int, batch: int
+) -> torch.Tensor:
+    """Numbers [B', count] of each member's rows (or columns) among the batch's; batch * stride after its end."""
+    steps = torch.arange(count, device=members.device)
+    places = (members * stride + first[members]).unsqueeze(1) + steps
+    return places.where(steps < extent[members].unsqueeze(1), batch * stride)
 
 
 def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,11 +33,15 @@ class JointProjection(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels // 2, channels))
         self.bias = nn.Parameter(torch.zeros(channels // 2))
 
-    def forward(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        """Target [B, I, d_t] and source embeddings [B, J, d_s] -> grid [B, I, J, (d_t + d_s) / 2]."""
+    def forward(self, target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Project target [B, I, d_t] and source embeddings [B, J, d_s].
+
+        Returns:
+            [B, I, channels] and [B, J, channels], (d_t + d_s) / 2 channels: a cell is the sum of its row's and its
+            column's.
+        """
         rows = F.linear(target, self.weight[:, : self.target_dim])
-        columns = F.linear(source, self.weight[:, self.target_dim :], self.bias)
-        return rows.unsqueeze(2) + columns.unsqueeze(1)
+        return rows, F.linear(source, self.weight[:, self.target_dim :], self.bias)
 
     def extra_repr(self) -> str:
         """What print(model) shows."""
@@ -145,12 +149,8 @@ class DenseBlock(nn.Module):
         """The layers, from the input on."""
         return cast(list[DenseLayer], list(self.layers))
 
-    def forward(self, grid: torch.Tensor, cells: GridCells) -> torch.Tensor:
-        """The real cells of a grid [B, I, J, c_1] through the block, differentiably.
-
-        Returns:
-            [R, f_L], packed.
-        """
+    def forward(self, inputs: torch.Tensor, cells: GridCells) -> torch.Tensor:
+        """Real cells [R, c_1] through the block, differentiably; [R, f_L]."""
         layers = self.dense_layers()
         if self.training:
             self.num_batches_tracked.add_(1)
@@ -162,11 +162,11 @@ class DenseBlock(nn.Module):
             dropout=self.config.dropout if self.training else 0.0,
             norm=NormSettings(self.training, self.momentum, self.config.batch_norm_eps, self.process_group),
             recompute=self.gradient_checkpointing and self.training,
-            dtype=_compute_dtype(grid),
+            dtype=_compute_dtype(inputs),
         )
         weights = [weight for layer in layers for weight in layer.weights()]
         output: torch.Tensor = DenseBlockFunction.apply(
-            cells.pack(grid),
+            inputs,
             self.running_mean,
             self.running_var,
             cells,

@@ -102,15 +102,37 @@ class PervasiveAttentionDecoderOutput(ModelOutput):
         last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L] untied).
         past_key_values: The cache.
         hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
-        grid: H [B, I, J, f_L], the final grid; zero at padding.
+        grid: H [B, I, J, f_L], the final grid, zero at padding; or its real cells alone.
         attention: ρ [B, I, J] of the attention aggregations.
     """
 
     last_hidden_state: torch.Tensor | None = None
     past_key_values: Cache | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
-    grid: torch.Tensor | None = None
+    grid: "torch.Tensor | PackedGrid | None" = None
     attention: torch.Tensor | None = None
+
+    def dense_grid(self) -> torch.Tensor:
+        """H [B, I, J, f_L], zero at padding."""
+        assert self.grid is not None  # for the type checker
+        return self.grid.dense() if isinstance(self.grid, PackedGrid) else self.grid
+
+
+@dataclass
+class PackedGrid:
+    """A grid of which only the real cells are kept.
+
+    Args:
+        cells: Which they are.
+        features: [R, f_L].
+    """
+
+    cells: GridCells
+    features: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        """[B, I, J, f_L], zero at padding."""
+        return self.cells.unpack(self.features)
 
 
 class PervasiveAttentionPreTrainedModel(PreTrainedModel):
@@ -368,8 +390,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             )
         target_mask = _padding_mask(attention_mask, embeddings, "decoder_attention_mask", offset)
         source_mask = _padding_mask(encoder_attention_mask, source, "attention_mask")
-        grid = self._run_grid(embeddings, source, _cell_mask(target_mask, source_mask, embeddings, source), cache)
-        aggregated, attention = self.aggregation(grid, source_mask)
+        real = _cell_mask(target_mask, source_mask, embeddings, source)
+        grid, aggregated, attention = self._run_grid(embeddings, source, real, source_mask, cache)
         hidden_state = self.output_projection(aggregated)
         hidden_state = F.dropout(hidden_state, p=self.config.dropout, training=self.training)
         if output_hidden_states is None:
@@ -383,29 +405,44 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         )
 
     def _run_grid(
-        self, target: torch.Tensor, source: torch.Tensor, real: torch.Tensor | None, cache: GridCache | None
-    ) -> torch.Tensor:
-        """H [B, I, J, f_L], zero at padding."""
-        grid = self.input_projection(target, source)
+        self,
+        target: torch.Tensor,
+        source: torch.Tensor,
+        real: torch.Tensor | None,
+        source_mask: torch.Tensor | None,
+        cache: GridCache | None,
+    ) -> tuple[torch.Tensor | PackedGrid, torch.Tensor, torch.Tensor | None]:
+        """H [B, I, J, f_L], zero at padding; its aggregation [B, I, f_L or 2 f_L]; ρ [B, I, J], where there is one."""
+        rows, columns = self.input_projection(target, source)
         needs_grad = torch.is_grad_enabled() and (
-            grid.requires_grad or any(parameter.requires_grad for parameter in self.dense_block.parameters())
+            rows.requires_grad
+            or columns.requires_grad
+            or any(parameter.requires_grad for parameter in self.dense_block.parameters())
         )
         if cache is None and (self.training or needs_grad):
-            return self._run_differentiably(grid, real)
+            return self._run_differentiably(rows, columns, real, source_mask)
         if self.training or needs_grad:
             raise ValueError(
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
                 "torch.no_grad(), or pass use_cache=False."
             )
-        features = self.dense_block.infer(grid, real, cache)
-        features = self.final_norm(features.flatten(0, 2)).view_as(features).relu()
-        return features if real is None else features * real.unsqueeze(-1).to(features.dtype)
+        features = self.dense_block.infer(rows.unsqueeze(2) + columns.unsqueeze(1), real, cache)
+        grid = self.final_norm(features.flatten(0, 2)).view_as(features).relu()
+        if real is not None:
+            grid = grid * real.unsqueeze(-1).to(grid.dtype)
+        return grid, *self.aggregation(grid, source_mask)
 
     @torch.compiler.disable  # already fused by hand; traced, it would be compiled anew for every number of real cells
-    def _run_differentiably(self, grid: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-        batch, rows, columns, _ = grid.shape
-        cells = GridCells.from_mask((batch, rows, columns), real)
-        return cells.unpack(self.final_norm(self.dense_block(grid, cells)).relu())
+    def _run_differentiably(
+        self,
+        rows: torch.Tensor,
+        columns: torch.Tensor,
+        real: torch.Tensor | None,
+        source_mask: torch.Tensor | None,
+    ) -> tuple[PackedGrid, torch.Tensor, torch.Tensor | None]:
+        cells = GridCells.from_mask((rows.shape[0], rows.shape[1], columns.shape[1]), real)
+        features = self.final_norm(self.dense_block(cells.sum_of(rows, columns), cells)).relu()
+        return PackedGrid(cells, features), *cells.aggregate(features, source_mask, self.aggregation)
 
 
 def _cell_mask(
@@ -532,8 +569,7 @@ class PervasiveAttentionModel(PervasiveAttentionPreTrainedModel):
         if self.config.output_attentions if output_attentions is None else output_attentions:
             share = decoder_outputs.attention
             if share is None:
-                assert decoder_outputs.grid is not None  # for the type checker
-                share = self.decoder.aggregation.pooled_share(decoder_outputs.grid)
+                share = self.decoder.aggregation.pooled_share(decoder_outputs.dense_grid())
             cross_attentions = (share.unsqueeze(1),)
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
@@ -760,11 +796,11 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
         Returns:
             [B, I, J], zero at padding.
         """
-        aggregation, grid = self.model.decoder.aggregation, decoder_outputs.grid
-        assert grid is not None  # for the type checker
+        aggregation = self.model.decoder.aggregation
         if aggregation.kind == "attention":
             assert decoder_outputs.attention is not None
             return decoder_outputs.attention
+        grid = decoder_outputs.dense_grid()
         directions = F.embedding(words, self.lm_head.weight)
         if self.config.tie_word_embeddings:
             directions = directions @ self.model.decoder.output_projection.weight

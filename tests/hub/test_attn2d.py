@@ -169,7 +169,10 @@ def test_computes_what_the_state_dict_means(variant, dtype, tolerance, tmp_path)
         torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
         model.save_pretrained(tmp_path)
         again = PervasiveAttentionForConditionalGeneration.from_pretrained(tmp_path)
-        torch.testing.assert_close(again(source, decoder_input_ids=target).logits, actual, atol=0, rtol=0)
+        torch.testing.assert_close(again.state_dict(), model.state_dict(), atol=0, rtol=0)
+        # Not bit by bit: where weights lie in memory decides the order in which some processors add
+        found = again(source, decoder_input_ids=target).logits
+        torch.testing.assert_close(found, actual, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("mode", ["truncated-max", "truncated-mean"])
