@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from .checkpoints import (
 )
 from .environment import describe_environment
 from .picture import draw_training
+from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
 from .trainer import TranslationTrainer
 
@@ -48,8 +50,12 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     greater = bool(args.greater_is_better)
     scores = scores_by_step(state.log_history, metric)
     losses = scores_by_step(state.log_history, "loss")
-    found = list_checkpoints(args.output_dir)
-    best = rank_checkpoints(found, scores, greater_is_better=greater, losses=losses)[: args.keep_best]
+    best = on_main_process(
+        args,
+        lambda: rank_checkpoints(
+            list_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses
+        )[: args.keep_best],
+    )
     if not best:
         return last
     best_step = checkpoint_step(best[0])
@@ -105,6 +111,9 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         write_text(output / "recipe.yaml", recipe.to_yaml())
         draw_training(trainer.state.log_history, output / "training.png")
         write_model_card(output, recipe.to_dict(), results)
+    trainer.accelerator.wait_for_everyone()  # whoever returns finds a complete folder
+    if trainer.is_world_process_zero():
+        shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
         _push(trainer, output)
         print(summary_table(results, output), flush=True)
     return results

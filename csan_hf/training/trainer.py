@@ -143,10 +143,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         except ValueError as error:
             raise RecipeError(f"The section training is refused: {error}") from error
+        return share_epoch(self._share_batches(dataset, sampler))
+
+    def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
+        """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
         workers = self.args.dataloader_num_workers
-        loader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
+        loader: DataLoader = DataLoader(
+            rows,
+            batch_sampler=batches,
             collate_fn=self.data_collator,
             num_workers=workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -154,7 +158,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
             worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
         )
-        return share_epoch(self.accelerator.prepare(loader))
+        return self.accelerator.prepare(loader)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
@@ -197,7 +201,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise ValueError("TranslationTrainer: evaluation requires an eval_dataset.")
-        return super().get_eval_dataloader(self._sort_for_evaluation(dataset))
+        return self._evaluation_batches(dataset, "evaluation")
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates; the time that takes does not count in the tokens per second of training."""
@@ -206,9 +210,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """Returns test batches, longest sentences first."""
-        return super().get_test_dataloader(self._sort_for_evaluation(test_dataset))
+        return self._evaluation_batches(test_dataset, "test")
 
-    def _sort_for_evaluation(self, dataset: Dataset) -> Dataset:
+    def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
         lengths, _ = example_lengths(dataset)
         order = np.argsort(-lengths, kind="stable").tolist()
         references: list[str] | None = None
@@ -216,7 +220,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             text = list(dataset["target"])
             references = [text[row] for row in order]
         self._view = _EvaluationView(order, references)
-        return dataset.select(order)
+        batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
+        rows: Any = self._remove_unused_columns(dataset, description=description)
+        if any(row >= len(rows) for row in batches[-1]):
+            rows = _RowsAndCopies(rows, order[-1])
+        return self._share_batches(rows, batches)
 
     def prediction_step(
         self,
@@ -236,7 +244,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(loss, Tensor) and "labels" in inputs:
             count = int(inputs["labels"].ne(-100).sum())
             total, tokens = self._loss_sum or (0.0, 0)
-            self._loss_sum = (total + float(loss) * count, tokens + count)
+            # A process whose rows are all copies has a loss of 0 / 0.
+            self._loss_sum = (total + (float(loss) * count if count else 0.0), tokens + count)
         return result
 
     def evaluation_loop(
@@ -268,7 +277,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self._view is None or not isinstance(rows, np.ndarray):
             return rows
         restored = np.empty_like(rows[: len(self._view.order)])
-        restored[self._view.order] = rows[: len(self._view.order)]  # beyond: copies that even out the ranks
+        restored[self._view.order] = rows[: len(self._view.order)]  # beyond: copies that even out the processes
         return restored
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -342,6 +351,46 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             self._write_code(self.args.output_dir)
         super()._push_from_checkpoint(checkpoint_folder)
+
+
+def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
+    """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
+
+    Process r takes the batches r, r + R, ...: what the processes work on at one moment are neighbours in the order,
+    and gathering restores it. Evaluation in step needs equal sizes; rows beyond the last one fill the last batches.
+
+    Args:
+        order: the N rows, a permutation of 0, ..., N - 1.
+        batch_size: most rows of a batch.
+        processes: their number R.
+
+    Returns:
+        Batches, their number a multiple of R. Together they are ``order``, with R > 1 followed by the fewest possible
+        row numbers from N on, which stand for copies.
+    """
+    count = len(order)
+    size = batch_size
+    if processes > 1:
+        rounds = -(-count // (batch_size * processes))
+        size = -(-count // (rounds * processes))
+        order = [*order, *range(count, rounds * processes * size)]
+    return [list(order[start : start + size]) for start in range(0, len(order), size)]
+
+
+class _RowsAndCopies(torch.utils.data.Dataset):
+    """A dataset in which every number beyond the last row is a copy of one row, without labels that count."""
+
+    def __init__(self, rows: Dataset, copied: int) -> None:
+        self.rows, self.copied = rows, copied
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number < len(self.rows):
+            return self.rows[number]
+        row = dict(self.rows[self.copied])
+        return {**row, "labels": [-100] * len(row["labels"])}
 
 
 class _SeedWorker:
