@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict
+from transformers import set_seed
 
 from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -21,6 +23,7 @@ from .checkpoints import (
     read_weights,
     scores_by_step,
 )
+from .completeness import find_fault
 from .environment import describe_environment
 from .picture import draw_training
 from .processes import PREPARED_DATA, on_main_process
@@ -53,7 +56,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     best = on_main_process(
         args,
         lambda: rank_checkpoints(
-            list_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses
+            _list_whole_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses
         )[: args.keep_best],
     )
     if not best:
@@ -83,6 +86,18 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     return single
 
 
+def _list_whole_checkpoints(output_dir: str) -> list[Path]:
+    """Lists the checkpoints whose weights are all there, and says which are not."""
+    whole = []
+    for path in list_checkpoints(output_dir):
+        fault = find_fault(path, to_resume=False, thorough=False)
+        if fault is None:
+            whole.append(path)
+        else:
+            print(f"{path.name} is left out of the choice of weights: {fault}.", file=sys.stderr, flush=True)
+    return whole
+
+
 def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict) -> dict[str, Any]:
     """Chooses the weights, scores every held-out split, and writes the folder.
 
@@ -90,6 +105,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         What ``results.json`` holds.
     """
     output = Path(trainer.args.output_dir)
+    set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated
     chosen = choose_weights(trainer, tokenized.get("validation"))
     scores: dict[str, Any] = {}
     for name, split in tokenized.items():

@@ -10,7 +10,6 @@ from typing import Any
 
 import datasets
 import torch.distributed
-import yaml
 from datasets import DatasetDict
 from transformers import TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
@@ -23,16 +22,16 @@ from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
 from .callbacks import evaluations_without_gain
-from .checkpoints import last_complete_checkpoint, list_checkpoints, load_weights, read_weights
+from .checkpoints import list_checkpoints, load_weights, read_weights
 from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
+from .resume import DAMAGED, check_same_data, check_same_experiment, choose_checkpoint
+from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
 
-# What makes two runs the same experiment; the rest may change when a run is resumed.
-_FIXED = ("model", "init_from", "config", "data", "tokenizer")
 _RUN_FILES = (
     "recipe.yaml",
     "results.json",
@@ -60,9 +59,25 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         What ``results.json`` holds.
 
     Raises:
-        RecipeError: if the recipe cannot be run, or if its folder holds another experiment.
+        RecipeError: if the recipe cannot be run, or if its folder holds another experiment or damaged checkpoints
+            alone.
+        RunError: if training met a loss that is not finite, or a full disk.
+        RunInterrupted: if a signal ended the run, after saving.
     """
     args = recipe.training_arguments()
+    with StopSignals(args.output_dir) as signals:
+        try:
+            return _train(recipe, args, signals)
+        except Exception as error:
+            if isinstance(error, RunError) or not is_disk_full(error):
+                raise
+            raise RunError(
+                f"The disk is full: {error}. Make room, then start the same command again (without --overwrite): "
+                f"it goes on from the last checkpoint in {args.output_dir}."
+            ) from error
+
+
+def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
     _quieten(args)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
     output = Path(args.output_dir)
@@ -83,7 +98,11 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         bleu_tokenize=recipe.bleu_tokenize,
         batch_cost=get_family(recipe.model).batch_cost,
     )
+    trainer.guard.signals = signals
+    if checkpoint is not None:
+        check_same_data(checkpoint, trainer)
     if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
+        signals.phase = "after"
         _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
         trainer.state = state
         state.is_world_process_zero = trainer.is_world_process_zero()  # the file was written by the main process
@@ -125,48 +144,22 @@ def _prepare_folder(recipe: Recipe, output: Path) -> Path | None:
     checkpoint = None
     if recipe.overwrite or not recipe.resume:
         _clear(output)
-    else:
-        _check_same_experiment(recipe, output)
-        checkpoint = last_complete_checkpoint(output)
-        _drop_unfinished(output, checkpoint)
-    if checkpoint is not None:
-        print(f"Resuming from {checkpoint} (--overwrite starts anew).", file=sys.stderr, flush=True)
-    else:
         print(f"Starting a new run in {output}.", file=sys.stderr, flush=True)
+    else:
+        check_same_experiment(recipe, output)
+        checkpoint = choose_checkpoint(output)
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / "recipe.yaml", recipe.to_yaml())
     return checkpoint
 
 
-def _check_same_experiment(recipe: Recipe, output: Path) -> None:
-    saved = output / "recipe.yaml"
-    if not saved.is_file() or not list_checkpoints(output):
-        return
-    old: dict[str, Any] = yaml.safe_load(saved.read_text(encoding="utf-8")) or {}
-    new = yaml.safe_load(recipe.to_yaml()) or {}
-    different = [key for key in _FIXED if old.get(key) != new.get(key)]
-    if different:
-        changes = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} here" for key in different)
-        raise RecipeError(
-            f"{output} holds a run of another experiment ({changes}). "
-            "Choose another --output_dir, or --overwrite to delete it."
-        )
-
-
 def _clear(output: Path) -> None:
     """Deletes what a run writes, and nothing else that may be in the folder."""
-    for folder in [*list_checkpoints(output), *(output / name for name in _RUN_FOLDERS)]:
+    damaged = output.glob(f"{DAMAGED}checkpoint-*")
+    for folder in [*list_checkpoints(output), *damaged, *(output / name for name in _RUN_FOLDERS)]:
         shutil.rmtree(folder, ignore_errors=True)
     for name in _RUN_FILES:
         (output / name).unlink(missing_ok=True)
-
-
-def _drop_unfinished(output: Path, checkpoint: Path | None) -> None:
-    """Deletes checkpoints later than the one to resume from: an interruption left them half written."""
-    checkpoints = list_checkpoints(output)
-    later = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint else checkpoints
-    for path in later:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _prepare_data(
@@ -190,9 +183,7 @@ def _prepare_data(
     return TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
 
 
-def _tokenize(
-    recipe: Recipe, args: TranslationTrainingArguments, output: Path
-) -> tuple[TokenizerPair, DatasetDict]:
+def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) -> tuple[TokenizerPair, DatasetDict]:
     data_arguments = recipe.data_arguments()
     try:
         splits, loaded = load_translation_dataset(data_arguments)
@@ -213,9 +204,9 @@ def _tokenize(
 
 def _get_tokenizers(recipe: Recipe, splits: DatasetDict, output: Path) -> TokenizerPair:
     """Reads the tokenizers of the run in ``output``, or makes them for it."""
-    if list_checkpoints(output) and (output / "tokenizer_config.json").is_file():
-        return TokenizerPair.from_pretrained(str(output))
-    tokenizers = build_tokenizers(recipe, splits)
+    # A checkpoint's are whole; the run's own may have been cut off while they were written.
+    saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
+    tokenizers = TokenizerPair.from_pretrained(str(saved[-1])) if saved else build_tokenizers(recipe, splits)
     tokenizers.save_pretrained(str(output))
     return tokenizers
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -22,7 +25,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy, seed_worker
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, seed_worker
 
 from csan_hf.data import TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
@@ -31,8 +34,11 @@ from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
+from .checkpoints import last_complete_checkpoint
+from .completeness import break_seal, seal_checkpoint
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
+from .stopping import RunError, RunGuard
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -104,8 +110,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
         replace_progress_callbacks(self)
+        self.guard = RunGuard(self)
+        self.add_callback(self.guard)
         self._view: _EvaluationView | None = None
         self._loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
+        self._training_set: dict[str, Any] | None = None
         self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
         self._speed_start: float | None = None  # since when _tokens_seen counts
@@ -169,7 +178,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
         count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
         self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
-        return super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.guard.watch(loss)
+        return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, adding the seconds trained so far (evaluation included) and the tokens per second."""
@@ -328,6 +339,62 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
 
     # ---- loading and saving
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves a checkpoint, and last a list of its files, without which it counts as cut off.
+
+        Raises:
+            RunError: if the weights are not finite, which must not take the place of a good checkpoint; or if the
+                disk is full or fails.
+        """
+        self.guard.check()
+        self._check_weights()
+        folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        break_seal(folder)
+        try:
+            super()._save_checkpoint(model, trial)
+            self._seal(folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            if isinstance(error, RunError):
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            free = shutil.disk_usage(folder.parent).free / 1e9
+            raise RunError(
+                f"{folder} could not be saved: {str(error).splitlines()[0]} (free there: {free:.1f} GB). The half of "
+                f"it is deleted; what counts is {self.last_checkpoint()}. Make room, then start the same command "
+                "again (without --overwrite) to go on from there."
+            ) from error
+
+    def _seal(self, folder: Path) -> None:
+        """Lists the files, when all processes have written theirs."""
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            seal_checkpoint(folder, step=self.state.global_step, **self.describe_run())
+
+    def _check_weights(self) -> None:
+        weights = [weight for weight in self.model.state_dict().values() if weight.is_floating_point()]
+        parts = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]  # of FSDP
+        bad = torch.stack([~torch.isfinite(part).all() for part in parts if part.numel()]).any().int()
+        if self.args.world_size > 1:
+            torch.distributed.all_reduce(bad, op=torch.distributed.ReduceOp.MAX)
+        if bad:
+            raise RunError(
+                f"After update {self.state.global_step} the weights are not finite (NaN or infinite), though the loss "
+                f"was: its gradient overflowed. Nothing was saved since {self.last_checkpoint()}. Start anew with a "
+                "lower training.learning_rate, or with bf16 in the place of fp16."
+            )
+
+    def last_checkpoint(self) -> str:
+        """Returns the path of the newest complete checkpoint, or "the start"."""
+        return str(last_complete_checkpoint(self.args.output_dir) or "the start")
+
+    def describe_run(self) -> dict[str, Any]:
+        """Returns what must be as before when a run goes on: the number of processes and the training set."""
+        if self._training_set is None and self.train_dataset is not None:
+            lengths = np.stack(example_lengths(self.train_dataset))
+            digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype="<i8").tobytes()).hexdigest()
+            self._training_set = {"pairs": lengths.shape[1], "sha256_of_lengths": digest}
+        return {"processes": self.args.world_size, "training_set": self._training_set}
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Keeps quiet about tied weights, which a checkpoint stores once."""
