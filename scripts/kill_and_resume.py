@@ -87,7 +87,7 @@ class Run:
         while not condition():
             if self.process.poll() is not None:
                 return False
-            time.sleep(0.001)
+            time.sleep(0.005)
         return True
 
     def kill(self) -> None:

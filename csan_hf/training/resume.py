@@ -81,14 +81,14 @@ def choose_checkpoint(output: Path) -> Path | None:
             f"No checkpoint in {output} can be resumed from: {skipped}. "
             "Put a whole copy of one back, or start anew with --overwrite or another --output_dir."
         )
-    for path in faults:
-        delete_checkpoint(path) if path in unfinished else _set_aside(path)
     if chosen is None:
         left_over = f", because no checkpoint had been finished: deleted {skipped}" if skipped else ""
         _say(f"Starting a new run in {output}{left_over}.")
     else:
         passed_over = f"skipped {skipped}; " if skipped else ""
         _say(f"Resuming from {chosen} ({passed_over}--overwrite starts anew).")
+    for path in faults:
+        delete_checkpoint(path) if path in unfinished else _set_aside(path)
     return chosen
 
 
@@ -106,7 +106,11 @@ def _clear_leftovers(output: Path) -> None:
         if path.is_file() and re.fullmatch(r"\..+\.\d+", path.name):
             path.unlink()
     for path in output.parent.glob(f".{output.name}.????????"):
-        if path.is_dir() and os.listdir(path) in ([], ["checkpoint"]):
+        if (
+            path.is_dir()
+            and re.fullmatch(r"[a-z0-9_]{8}", path.name[-8:])
+            and os.listdir(path) in ([], ["checkpoint"])
+        ):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -131,6 +135,8 @@ def check_same_experiment(recipe: Recipe, output: Path) -> None:
     before, now = _values_of_file(saved, recipe), _values(recipe)
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     fixed = [key for key in changed if not _may_change(key, now)]
+    if "model" in fixed:  # all fields of its config differ with it
+        fixed = [key for key in fixed if not key.startswith("config.")]
     if fixed:
         changes = "; ".join(f"{key}: {before.get(key)} there, {now.get(key)} here" for key in fixed)
         raise RecipeError(

@@ -132,6 +132,7 @@ class RunGuard(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """From here on a signal waits for the end of the update."""
+        state.compute_steps(args, state.max_steps)  # the library would keep the intervals of the interrupted run
         self._losses_finite, self._stop = [], 0
         self._updates.clear()
         if self.signals is not None:

@@ -21,7 +21,8 @@ def make_checkpoint(folder, step, weights=None, *, complete=True):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
-    (path / "optimizer.pt").write_bytes(b"0")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (path / name).write_bytes(b"0")
     if complete:
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path
