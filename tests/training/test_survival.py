@@ -199,6 +199,7 @@ RECIPE = {
         "use_cpu": True,
         "seed": 3,
         "report_to": "none",
+        "metric_for_best_model": "loss",
     },
     "generation": {"num_beams": 2, "max_length": 24},
 }
@@ -303,6 +304,8 @@ def poison(trainer, number):
     seen, compute = [], trainer.compute_loss
 
     def compute_loss(model, inputs, *arguments, **options):
+        if not model.training:
+            return compute(model, inputs, *arguments, **options)
         seen.append(inputs["labels"].clone())
         loss = compute(model, inputs, *arguments, **options)
         return loss * float("nan") if len(seen) == number else loss
