@@ -1,12 +1,14 @@
 #!/usr/bin/env python
 """Trains the model that a recipe describes: `python scripts/train.py RECIPE.yaml [--key value ...]`."""
 
+import os
 import sys
 
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
 from csan_hf.training.recipe import format_help, load_recipe, split_command_line
 from csan_hf.training.run import train_from_recipe
+from csan_hf.training.stopping import RunError, RunInterrupted
 
 
 def main(arguments: list[str]) -> int:
@@ -22,9 +24,13 @@ def main(arguments: list[str]) -> int:
             print(dry_run(recipe))
         else:
             train_from_recipe(recipe)
-    except RecipeError as error:
+    except RunInterrupted as stop:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(stop, file=sys.stderr)
+        return stop.exit_code
+    except (RecipeError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, RecipeError) else 1
     return 0
 
 

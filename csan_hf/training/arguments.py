@@ -111,6 +111,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default=None, metadata={"help": "Updates between two checkpoints; null: eval_steps."}
     )
     logging_steps: float = field(default=50, metadata={"help": "Updates between two reports of the loss."})
+    logging_nan_inf_filter: bool = field(
+        default=False,
+        metadata={
+            "help": "Hide losses that are not finite from the log, at the price of waiting for the device at every "
+            "batch. A run ends at the first one either way."
+        },
+    )
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Translate the validation set at each evaluation, for BLEU."}
     )

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-# What only a resumed run reads; nothing else needs it in a checkpoint that is not the newest.
-_RESUME_FILES = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+from .completeness import RESUME_FILES, find_fault
+
+# The newest and the one before, in case that the newest is damaged.
+_RESUMABLE = 2
 
 
 def checkpoint_step(path: Path) -> int:
@@ -36,22 +37,18 @@ def list_checkpoints(output_dir: Path | str) -> list[Path]:
     return sorted((path for path in folders if re.fullmatch(r"checkpoint-\d+", path.name)), key=checkpoint_step)
 
 
-def is_complete(checkpoint: Path) -> bool:
-    """Says whether a run can resume from a checkpoint.
-
-    The Trainer writes its state last, so a folder that an interrupted run left behind has none, or half of one.
-    """
-    try:
-        json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return any(checkpoint.glob("optimizer*")) and any(checkpoint.glob("*.safetensors*"))
-
-
 def last_complete_checkpoint(output_dir: Path | str) -> Path | None:
-    """Returns the newest checkpoint that a run can resume from, or None."""
-    complete = [path for path in list_checkpoints(output_dir) if is_complete(path)]
+    """Returns the newest checkpoint whose files are all there in their sizes, or None; their contents are not read."""
+    complete = [path for path in list_checkpoints(output_dir) if find_fault(path, thorough=False) is None]
     return complete[-1] if complete else None
+
+
+def delete_checkpoint(checkpoint: Path) -> None:
+    """Deletes a checkpoint; what is left if that is cut off has no checkpoint's name."""
+    doomed = checkpoint.with_name(f"_deleted-{checkpoint.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict[int, float]:
@@ -103,7 +100,7 @@ def rotate_checkpoints(
     losses: dict[int, float] | None = None,
     protected: int | None = None,
 ) -> list[Path]:
-    """Deletes all checkpoints but the best and the newest.
+    """Deletes all checkpoints but the best and the newest two: if the newest is damaged, a run resumes from the other.
 
     Those kept for their score alone lose the optimiser's state, two thirds of their size.
 
@@ -121,15 +118,15 @@ def rotate_checkpoints(
     checkpoints = list_checkpoints(output_dir)
     if not checkpoints:
         return []
-    complete = [path for path in checkpoints if is_complete(path)]
-    newest = complete[-1] if complete else checkpoints[-1]
+    complete = [path for path in checkpoints if find_fault(path, thorough=False) is None]
+    newest = complete[-_RESUMABLE:] or checkpoints[-1:]
     ranked = rank_checkpoints(checkpoints, scores, greater_is_better=greater_is_better, losses=losses)
-    kept = {newest, *ranked[:keep_best], *(path for path in checkpoints if checkpoint_step(path) == protected)}
+    kept = {*newest, *ranked[:keep_best], *(path for path in checkpoints if checkpoint_step(path) == protected)}
     deleted = [path for path in checkpoints if path not in kept]
     for path in deleted:
-        shutil.rmtree(path, ignore_errors=True)
-    for path in kept - {newest}:
-        for pattern in _RESUME_FILES:
+        delete_checkpoint(path)
+    for path in kept.difference(newest):
+        for pattern in RESUME_FILES:
             for file in path.glob(pattern):
                 file.unlink()
     return deleted

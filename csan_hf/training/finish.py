@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict
+from transformers import set_seed
 
 from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
@@ -20,8 +23,10 @@ from .checkpoints import (
     read_weights,
     scores_by_step,
 )
+from .completeness import find_fault
 from .environment import describe_environment
 from .picture import draw_training
+from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
 from .trainer import TranslationTrainer
 
@@ -48,8 +53,12 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     greater = bool(args.greater_is_better)
     scores = scores_by_step(state.log_history, metric)
     losses = scores_by_step(state.log_history, "loss")
-    found = list_checkpoints(args.output_dir)
-    best = rank_checkpoints(found, scores, greater_is_better=greater, losses=losses)[: args.keep_best]
+    best = on_main_process(
+        args,
+        lambda: rank_checkpoints(
+            _list_whole_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses
+        )[: args.keep_best],
+    )
     if not best:
         return last
     best_step = checkpoint_step(best[0])
@@ -77,6 +86,18 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     return single
 
 
+def _list_whole_checkpoints(output_dir: str) -> list[Path]:
+    """Lists the checkpoints whose weights are all there, and says which are not."""
+    whole = []
+    for path in list_checkpoints(output_dir):
+        fault = find_fault(path, to_resume=False, thorough=False)
+        if fault is None:
+            whole.append(path)
+        else:
+            print(f"{path.name} is left out of the choice of weights: {fault}.", file=sys.stderr, flush=True)
+    return whole
+
+
 def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict) -> dict[str, Any]:
     """Chooses the weights, scores every held-out split, and writes the folder.
 
@@ -84,6 +105,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         What ``results.json`` holds.
     """
     output = Path(trainer.args.output_dir)
+    set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated
     chosen = choose_weights(trainer, tokenized.get("validation"))
     scores: dict[str, Any] = {}
     for name, split in tokenized.items():
@@ -105,6 +127,9 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         write_text(output / "recipe.yaml", recipe.to_yaml())
         draw_training(trainer.state.log_history, output / "training.png")
         write_model_card(output, recipe.to_dict(), results)
+    trainer.accelerator.wait_for_everyone()  # whoever returns finds a complete folder
+    if trainer.is_world_process_zero():
+        shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
         _push(trainer, output)
         print(summary_table(results, output), flush=True)
     return results

@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets
 import torch.distributed
-import yaml
+from datasets import DatasetDict
 from transformers import TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
@@ -22,15 +22,16 @@ from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
 from .callbacks import evaluations_without_gain
-from .checkpoints import last_complete_checkpoint, list_checkpoints, load_weights, read_weights
+from .checkpoints import list_checkpoints, load_weights, read_weights
 from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
+from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
+from .resume import DAMAGED, check_same_data, check_same_experiment, choose_checkpoint
+from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
 
-# What makes two runs the same experiment; the rest may change when a run is resumed.
-_FIXED = ("model", "init_from", "config", "data", "tokenizer")
 _RUN_FILES = (
     "recipe.yaml",
     "results.json",
@@ -45,7 +46,7 @@ _RUN_FILES = (
     "special_tokens_map.json",
     "training_args.bin",
 )
-_RUN_FOLDERS = ("runs", "hypotheses", "target_tokenizer")
+_RUN_FOLDERS = ("runs", "hypotheses", "target_tokenizer", PREPARED_DATA)
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -58,31 +59,31 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         What ``results.json`` holds.
 
     Raises:
-        RecipeError: if the recipe cannot be run, or if its folder holds another experiment.
+        RecipeError: if the recipe cannot be run, or if its folder holds another experiment or damaged checkpoints
+            alone.
+        RunError: if training met a loss that is not finite, or a full disk.
+        RunInterrupted: if a signal ended the run, after saving.
     """
     args = recipe.training_arguments()
-    _quieten()
+    with StopSignals(args.output_dir) as signals:
+        try:
+            return _train(recipe, args, signals)
+        except Exception as error:
+            if isinstance(error, RunError) or not is_disk_full(error):
+                raise
+            raise RunError(
+                f"The disk is full: {error}. Make room, then start the same command again (without --overwrite): "
+                f"it goes on from the last checkpoint in {args.output_dir}."
+            ) from error
+
+
+def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
+    _quieten(args)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
     output = Path(args.output_dir)
-    with args.main_process_first(desc="preparing the output folder"):
-        checkpoint = _prepare_folder(recipe, args, output)
+    checkpoint = on_main_process(args, lambda: _prepare_folder(recipe, output))
     set_seed(args.seed)
-    data_arguments = recipe.data_arguments()
-    try:
-        splits, loaded = load_translation_dataset(data_arguments)
-    except ValueError as error:
-        raise RecipeError(f"The data cannot be used: {error}") from error
-    if "train" not in splits:
-        raise RecipeError(f"The data cannot be used: there is no split train, only {', '.join(splits)}.")
-    if args.eval_strategy != "no" and "validation" not in splits:
-        raise RecipeError("There is no validation data: set data.validation, or training.eval_strategy to 'no'.")
-    with args.main_process_first(desc="training the tokenizers"):
-        tokenizers = _get_tokenizers(recipe, args, splits, output)
-    try:
-        tokenized, filtered = tokenize_dataset(splits, tokenizers, data_arguments)
-    except ValueError as error:
-        raise RecipeError(f"The data cannot be used: {error}") from error
-    _say(args, str(loaded.merge(filtered)))
+    tokenizers, tokenized = _prepare_data(recipe, args, output)
     set_seed(args.seed)
     model = build_model(recipe, tokenizers)
     if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
@@ -97,9 +98,15 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         bleu_tokenize=recipe.bleu_tokenize,
         batch_cost=get_family(recipe.model).batch_cost,
     )
+    trainer.guard.signals = signals
+    if checkpoint is not None:
+        check_same_data(checkpoint, trainer)
     if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
+        signals.phase = "after"
         _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
         trainer.state = state
+        state.is_world_process_zero = trainer.is_world_process_zero()  # the file was written by the main process
+        state.is_local_process_zero = trainer.is_local_process_zero()
         load_weights(model, read_weights(checkpoint))
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -117,12 +124,14 @@ def _is_finished(args: TranslationTrainingArguments, state: TrainerState) -> boo
     return stopped or 0 < args.max_steps <= state.global_step
 
 
-def _quieten() -> None:
-    """Leaves the screen to our own progress."""
-    logging.set_verbosity_warning()
+def _quieten(args: TranslationTrainingArguments) -> None:
+    """Leaves the screen to our own progress, which is that of the main process."""
+    logging.set_verbosity(logging.WARNING if args.process_index == 0 else logging.ERROR)
     logging.disable_progress_bar()  # one for each file that a checkpoint consists of
-    if not sys.stderr.isatty():
+    if args.process_index > 0 or not sys.stderr.isatty():
         datasets.disable_progress_bars()
+    if args.process_index > 0:
+        warnings.simplefilter("ignore")
 
 
 def _say(args: TranslationTrainingArguments, text: str) -> None:
@@ -130,65 +139,74 @@ def _say(args: TranslationTrainingArguments, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _prepare_folder(recipe: Recipe, args: TranslationTrainingArguments, output: Path) -> Path | None:
-    """Decides between a fresh start and a resumption; the first process clears and writes."""
-    first = args.process_index == 0
+def _prepare_folder(recipe: Recipe, output: Path) -> Path | None:
+    """Decides between a fresh start and a resumption, and clears what is in the way; in the main process."""
+    checkpoint = None
     if recipe.overwrite or not recipe.resume:
-        if first:
-            _clear(output)
-        checkpoint = None
+        _clear(output)
+        print(f"Starting a new run in {output}.", file=sys.stderr, flush=True)
     else:
-        _check_same_experiment(recipe, output)
-        checkpoint = last_complete_checkpoint(output)
-        if first:
-            _drop_unfinished(output, checkpoint)
-    if checkpoint is not None:
-        _say(args, f"Resuming from {checkpoint} (--overwrite starts anew).")
-    elif first:
-        _say(args, f"Starting a new run in {output}.")
-    if first:
-        output.mkdir(parents=True, exist_ok=True)
-        write_text(output / "recipe.yaml", recipe.to_yaml())
+        check_same_experiment(recipe, output)
+        checkpoint = choose_checkpoint(output)
+    output.mkdir(parents=True, exist_ok=True)
+    write_text(output / "recipe.yaml", recipe.to_yaml())
     return checkpoint
-
-
-def _check_same_experiment(recipe: Recipe, output: Path) -> None:
-    saved = output / "recipe.yaml"
-    if not saved.is_file() or not list_checkpoints(output):
-        return
-    old: dict[str, Any] = yaml.safe_load(saved.read_text(encoding="utf-8")) or {}
-    new = yaml.safe_load(recipe.to_yaml()) or {}
-    different = [key for key in _FIXED if old.get(key) != new.get(key)]
-    if different:
-        changes = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} here" for key in different)
-        raise RecipeError(
-            f"{output} holds a run of another experiment ({changes}). "
-            "Choose another --output_dir, or --overwrite to delete it."
-        )
 
 
 def _clear(output: Path) -> None:
     """Deletes what a run writes, and nothing else that may be in the folder."""
-    for folder in [*list_checkpoints(output), *(output / name for name in _RUN_FOLDERS)]:
+    damaged = output.glob(f"{DAMAGED}checkpoint-*")
+    for folder in [*list_checkpoints(output), *damaged, *(output / name for name in _RUN_FOLDERS)]:
         shutil.rmtree(folder, ignore_errors=True)
     for name in _RUN_FILES:
         (output / name).unlink(missing_ok=True)
 
 
-def _drop_unfinished(output: Path, checkpoint: Path | None) -> None:
-    """Deletes checkpoints later than the one to resume from: an interruption left them half written."""
-    checkpoints = list_checkpoints(output)
-    later = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint else checkpoints
-    for path in later:
-        shutil.rmtree(path, ignore_errors=True)
+def _prepare_data(
+    recipe: Recipe, args: TranslationTrainingArguments, output: Path
+) -> tuple[TokenizerPair, DatasetDict]:
+    """Loads and tokenizes the corpus; with several processes once for all.
+
+    Raises:
+        RecipeError: if the corpus or the section tokenizer cannot be used.
+    """
+    if args.world_size == 1:
+        return _tokenize(recipe, args, output)
+    folder = output / PREPARED_DATA
+
+    def prepare() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        _tokenize(recipe, args, output)[1].save_to_disk(str(folder))
+
+    on_main_process(args, prepare)
+    # Memory-mapped: the processes of a node share what they read.
+    return TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
 
 
-def _get_tokenizers(recipe: Recipe, args: TranslationTrainingArguments, splits: Any, output: Path) -> TokenizerPair:
-    """Reads the tokenizers of the run in ``output``, or makes them (first process) for it."""
-    resumed = bool(list_checkpoints(output)) and (output / "tokenizer_config.json").is_file()
-    if resumed or (args.process_index > 0 and (output / "tokenizer_config.json").is_file()):
-        return TokenizerPair.from_pretrained(str(output))
-    tokenizers = build_tokenizers(recipe, splits)
+def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) -> tuple[TokenizerPair, DatasetDict]:
+    data_arguments = recipe.data_arguments()
+    try:
+        splits, loaded = load_translation_dataset(data_arguments)
+    except ValueError as error:
+        raise RecipeError(f"The data cannot be used: {error}") from error
+    if "train" not in splits:
+        raise RecipeError(f"The data cannot be used: there is no split train, only {', '.join(splits)}.")
+    if args.eval_strategy != "no" and "validation" not in splits:
+        raise RecipeError("There is no validation data: set data.validation, or training.eval_strategy to 'no'.")
+    tokenizers = _get_tokenizers(recipe, splits, output)
+    try:
+        tokenized, filtered = tokenize_dataset(splits, tokenizers, data_arguments)
+    except ValueError as error:
+        raise RecipeError(f"The data cannot be used: {error}") from error
+    _say(args, str(loaded.merge(filtered)))
+    return tokenizers, tokenized
+
+
+def _get_tokenizers(recipe: Recipe, splits: DatasetDict, output: Path) -> TokenizerPair:
+    """Reads the tokenizers of the run in ``output``, or makes them for it."""
+    # A checkpoint's are whole; the run's own may have been cut off while they were written.
+    saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
+    tokenizers = TokenizerPair.from_pretrained(str(saved[-1])) if saved else build_tokenizers(recipe, splits)
     tokenizers.save_pretrained(str(output))
     return tokenizers
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -22,7 +25,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy, seed_worker
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, seed_worker
 
 from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
@@ -31,8 +34,11 @@ from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
+from .checkpoints import last_complete_checkpoint
+from .completeness import break_seal, seal_checkpoint
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
+from .stopping import RunError, RunGuard
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -104,8 +110,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
         replace_progress_callbacks(self)
+        self.guard = RunGuard(self)
+        self.add_callback(self.guard)
         self._view: _EvaluationView | None = None
         self._loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
+        self._training_set: dict[str, Any] | None = None
         self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
         self._speed_start: float | None = None  # since when _tokens_seen counts
@@ -144,10 +153,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         except ValueError as error:
             raise RecipeError(f"The section training is refused: {error}") from error
+        return share_epoch(self._share_batches(dataset, sampler))
+
+    def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
+        """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
         workers = self.args.dataloader_num_workers
-        loader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
+        loader: DataLoader = DataLoader(
+            rows,
+            batch_sampler=batches,
             collate_fn=self.data_collator,
             num_workers=workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -155,7 +168,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
             worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
         )
-        return share_epoch(self.accelerator.prepare(loader))
+        return self.accelerator.prepare(loader)
 
     def _mixes_lengths(self) -> bool:
         mixes = self.args.mix_lengths
@@ -170,7 +183,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
         count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
         self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
-        return super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.guard.watch(loss)
+        return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, adding the seconds trained so far (evaluation included) and the tokens per second."""
@@ -202,7 +217,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise ValueError("TranslationTrainer: evaluation requires an eval_dataset.")
-        return super().get_eval_dataloader(self._sort_for_evaluation(dataset))
+        return self._evaluation_batches(dataset, "evaluation")
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates; the time that takes does not count in the tokens per second of training."""
@@ -211,9 +226,9 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """Returns test batches, longest sentences first."""
-        return super().get_test_dataloader(self._sort_for_evaluation(test_dataset))
+        return self._evaluation_batches(test_dataset, "test")
 
-    def _sort_for_evaluation(self, dataset: Dataset) -> Dataset:
+    def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
         lengths, _ = example_lengths(dataset)
         order = np.argsort(-lengths, kind="stable").tolist()
         references: list[str] | None = None
@@ -221,7 +236,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             text = list(dataset["target"])
             references = [text[row] for row in order]
         self._view = _EvaluationView(order, references)
-        return dataset.select(order)
+        batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
+        rows: Any = self._remove_unused_columns(dataset, description=description)
+        if any(row >= len(rows) for row in batches[-1]):
+            rows = _RowsAndCopies(rows, order[-1])
+        return self._share_batches(rows, batches)
 
     def prediction_step(
         self,
@@ -241,7 +260,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if isinstance(loss, Tensor) and "labels" in inputs:
             count = int(inputs["labels"].ne(-100).sum())
             total, tokens = self._loss_sum or (0.0, 0)
-            self._loss_sum = (total + float(loss) * count, tokens + count)
+            # A process whose rows are all copies has a loss of 0 / 0.
+            self._loss_sum = (total + (float(loss) * count if count else 0.0), tokens + count)
         return result
 
     def evaluation_loop(
@@ -273,7 +293,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self._view is None or not isinstance(rows, np.ndarray):
             return rows
         restored = np.empty_like(rows[: len(self._view.order)])
-        restored[self._view.order] = rows[: len(self._view.order)]  # beyond: copies that even out the ranks
+        restored[self._view.order] = rows[: len(self._view.order)]  # beyond: copies that even out the processes
         return restored
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -325,6 +345,62 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     # ---- loading and saving
 
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves a checkpoint, and last a list of its files, without which it counts as cut off.
+
+        Raises:
+            RunError: if the weights are not finite, which must not take the place of a good checkpoint; or if the
+                disk is full or fails.
+        """
+        self.guard.check()
+        self._check_weights()
+        folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        break_seal(folder)
+        try:
+            super()._save_checkpoint(model, trial)
+            self._seal(folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            if isinstance(error, RunError):
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            free = shutil.disk_usage(folder.parent).free / 1e9
+            raise RunError(
+                f"{folder} could not be saved: {str(error).splitlines()[0]} (free there: {free:.1f} GB). The half of "
+                f"it is deleted; what counts is {self.last_checkpoint()}. Make room, then start the same command "
+                "again (without --overwrite) to go on from there."
+            ) from error
+
+    def _seal(self, folder: Path) -> None:
+        """Lists the files, when all processes have written theirs."""
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            seal_checkpoint(folder, step=self.state.global_step, **self.describe_run())
+
+    def _check_weights(self) -> None:
+        weights = [weight for weight in self.model.state_dict().values() if weight.is_floating_point()]
+        parts = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]  # of FSDP
+        bad = torch.stack([~torch.isfinite(part).all() for part in parts if part.numel()]).any().int()
+        if self.args.world_size > 1:
+            torch.distributed.all_reduce(bad, op=torch.distributed.ReduceOp.MAX)
+        if bad:
+            raise RunError(
+                f"After update {self.state.global_step} the weights are not finite (NaN or infinite), though the loss "
+                f"was: its gradient overflowed. Nothing was saved since {self.last_checkpoint()}. Start anew with a "
+                "lower training.learning_rate, or with bf16 in the place of fp16."
+            )
+
+    def last_checkpoint(self) -> str:
+        """Returns the path of the newest complete checkpoint, or "the start"."""
+        return str(last_complete_checkpoint(self.args.output_dir) or "the start")
+
+    def describe_run(self) -> dict[str, Any]:
+        """Returns what must be as before when a run goes on: the number of processes and the training set."""
+        if self._training_set is None and self.train_dataset is not None:
+            lengths = np.stack(example_lengths(self.train_dataset))
+            digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype="<i8").tobytes()).hexdigest()
+            self._training_set = {"pairs": lengths.shape[1], "sha256_of_lengths": digest}
+        return {"processes": self.args.world_size, "training_set": self._training_set}
+
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Keeps quiet about tied weights, which a checkpoint stores once."""
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or {})
@@ -347,6 +423,46 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             self._write_code(self.args.output_dir)
         super()._push_from_checkpoint(checkpoint_folder)
+
+
+def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
+    """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
+
+    Process r takes the batches r, r + R, ...: what the processes work on at one moment are neighbours in the order,
+    and gathering restores it. Evaluation in step needs equal sizes; rows beyond the last one fill the last batches.
+
+    Args:
+        order: the N rows, a permutation of 0, ..., N - 1.
+        batch_size: most rows of a batch.
+        processes: their number R.
+
+    Returns:
+        Batches, their number a multiple of R. Together they are ``order``, with R > 1 followed by the fewest possible
+        row numbers from N on, which stand for copies.
+    """
+    count = len(order)
+    size = batch_size
+    if processes > 1:
+        rounds = -(-count // (batch_size * processes))
+        size = -(-count // (rounds * processes))
+        order = [*order, *range(count, rounds * processes * size)]
+    return [list(order[start : start + size]) for start in range(0, len(order), size)]
+
+
+class _RowsAndCopies(torch.utils.data.Dataset):
+    """A dataset in which every number beyond the last row is a copy of one row, without labels that count."""
+
+    def __init__(self, rows: Dataset, copied: int) -> None:
+        self.rows, self.copied = rows, copied
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if number < len(self.rows):
+            return self.rows[number]
+        row = dict(self.rows[self.copied])
+        return {**row, "labels": [-100] * len(row["labels"])}
 
 
 class _SeedWorker:

@@ -21,7 +21,8 @@ def make_checkpoint(folder, step, weights=None, *, complete=True):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
-    (path / "optimizer.pt").write_bytes(b"0")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (path / name).write_bytes(b"0")
     if complete:
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path
@@ -41,7 +42,7 @@ def test_what_the_trainer_calls_the_best_stays(tmp_path):
     for step in (2, 4, 6, 8):
         make_checkpoint(tmp_path, step)
     rotate_checkpoints(tmp_path, dict.fromkeys((2, 4, 6, 8), 0.0), keep_best=1, protected=2)
-    assert [checkpoint_step(path) for path in list_checkpoints(tmp_path)] == [2, 8]
+    assert [checkpoint_step(path) for path in list_checkpoints(tmp_path)] == [2, 6, 8]  # and two to resume from
 
 
 def test_unfinished_newest_does_not_cost_the_one_before_its_optimizer(tmp_path):

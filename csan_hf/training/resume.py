@@ -1,0 +1,225 @@
+"""Going on with an interrupted run: from which checkpoint, and whether it is the same run at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .build import DEFAULT_TOKENIZER
+from .checkpoints import delete_checkpoint, list_checkpoints
+from .completeness import find_fault, is_unfinished, read_seal
+from .options import RecipeError
+from .recipe import Recipe, load_recipe, recipe_options
+
+if TYPE_CHECKING:
+    from .trainer import TranslationTrainer
+
+DAMAGED = "_damaged-"
+"""What the name of a checkpoint starts with that was set aside; uploads leave out names with "_"."""
+
+# What may change when a run goes on: it says what is shown, kept, uploaded or scored at the end, or how fast it goes.
+# Everything else decides which weights come out.
+_FREE = {
+    "": {"output_dir", "name", "description", "license", "language", "dataset_name"},
+    "data": {"test", "test_size"},
+    "training": {
+        *("output_dir", "logging_dir", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),
+        *("logging_nan_inf_filter", "include_num_input_tokens_seen", "log_level", "log_level_replica"),
+        *("disable_tqdm", "report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id"),
+        *("trackio_static_space_id", "debug", "skip_memory_metrics"),
+        *("eval_steps", "eval_delay", "eval_on_start", "per_device_eval_batch_size", "eval_accumulation_steps"),
+        *("eval_do_concat_batches", "eval_use_gather_object", "early_stopping_patience", "early_stopping_threshold"),
+        *("save_steps", "save_on_each_node", "keep_best", "average_best", "batch_norm_batches"),
+        *("load_best_model_at_end", "enable_jit_checkpoint", "restore_callback_states_from_checkpoint"),
+        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+        *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
+        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "torch_empty_cache_steps"),
+        *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
+        *("gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_backend"),
+        *("ddp_timeout", "use_cpu"),
+    },
+}
+# The length of a run may change where the rate of an update does not depend on it.
+_LENGTHS = ("max_steps", "num_train_epochs")
+_ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
+
+
+def choose_checkpoint(output: Path) -> Path | None:
+    """Finds the newest whole checkpoint, says what it is and what was passed over, and clears the way for the run.
+
+    Later checkpoints are removed, because the run writes them again: those whose save was cut off are deleted,
+    damaged ones are renamed to ``_damaged-checkpoint-N``. So are damaged ones that were kept for their score.
+
+    Args:
+        output: folder of the run.
+
+    Returns:
+        The checkpoint, or None if no save had ever been finished.
+
+    Raises:
+        RecipeError: if there are checkpoints and none is whole; nothing is changed then.
+    """
+    _clear_leftovers(output)
+    checkpoints = list_checkpoints(output)
+    faults: dict[Path, str] = {}
+    chosen = None
+    for path in reversed(checkpoints):
+        fault = find_fault(path, to_resume=chosen is None)
+        if fault is not None:
+            faults[path] = fault
+        elif chosen is None:
+            chosen = path
+    unfinished = {path for path in faults if is_unfinished(path)}
+    skipped = "; ".join(f"{path.name} ({fault})" for path, fault in faults.items())
+    if chosen is None and len(unfinished) < len(faults):
+        raise RecipeError(
+            f"No checkpoint in {output} can be resumed from: {skipped}. "
+            "Put a whole copy of one back, or start anew with --overwrite or another --output_dir."
+        )
+    if chosen is None:
+        left_over = f", because no checkpoint had been finished: deleted {skipped}" if skipped else ""
+        _say(f"Starting a new run in {output}{left_over}.")
+    else:
+        passed_over = f"skipped {skipped}; " if skipped else ""
+        _say(f"Resuming from {chosen} ({passed_over}--overwrite starts anew).")
+    for path in faults:
+        delete_checkpoint(path) if path in unfinished else _set_aside(path)
+    return chosen
+
+
+def _set_aside(checkpoint: Path) -> None:
+    target = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}")
+    shutil.rmtree(target, ignore_errors=True)
+    checkpoint.rename(target)
+
+
+def _clear_leftovers(output: Path) -> None:
+    """Deletes what a process that was killed had under a temporary name."""
+    for path in output.glob("_deleted-checkpoint-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (*output.glob(".*"), *(output / "hypotheses").glob(".*")):
+        if path.is_file() and re.fullmatch(r"\..+\.\d+", path.name):
+            path.unlink()
+    for path in output.parent.glob(f".{output.name}.????????"):
+        if (
+            path.is_dir()
+            and re.fullmatch(r"[a-z0-9_]{8}", path.name[-8:])
+            and os.listdir(path) in ([], ["checkpoint"])
+        ):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- the same experiment
+
+
+def check_same_experiment(recipe: Recipe, output: Path) -> None:
+    """Compares a recipe with the one that the run in ``output`` began with, and says which harmless keys changed.
+
+    Values count, not the text: a key that is left out equals its default.
+
+    Raises:
+        RecipeError: if a key differs that decides which weights come out; the message has both values of each.
+    """
+    saved = output / "recipe.yaml"
+    if not saved.is_file() or not list_checkpoints(output):
+        return
+    before, now = _values_of_file(saved, recipe), _values(recipe)
+    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+    fixed = [key for key in changed if not _may_change(key, now)]
+    if "model" in fixed:  # all fields of its config differ with it
+        fixed = [key for key in fixed if not key.startswith("config.")]
+    if fixed:
+        changes = "; ".join(f"{key}: {before.get(key)} there, {now.get(key)} here" for key in fixed)
+        raise RecipeError(
+            f"{output} holds a run of another experiment ({changes}). Go on with the old value, "
+            "or choose another --output_dir, or --overwrite to delete it."
+        )
+    if changed:
+        changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in changed)
+        _say(f"Changed since the run began: {changes}.")
+
+
+def _values_of_file(path: Path, recipe: Recipe) -> dict[str, Any]:
+    try:
+        old = load_recipe(path)
+        old.output_dir = recipe.output_dir
+        return _values(old)
+    except RecipeError as error:  # a key that this version no longer has
+        raise RecipeError(
+            f"{path} is of a run that this version cannot go on with ({error}). "
+            "Choose another --output_dir, or --overwrite to delete it."
+        ) from error
+
+
+def _values(recipe: Recipe) -> dict[str, Any]:
+    """Returns every key that has a value, those left out with their defaults."""
+    values: dict[str, Any] = {
+        field.name: getattr(recipe, field.name)
+        for field in dataclasses.fields(Recipe)
+        if isinstance(getattr(recipe, field.name), str | list | None)
+    }
+    defaults = {option.path: option.default for option in recipe_options(recipe.model)}
+    sections = {
+        "config": recipe.config,
+        "data": dataclasses.asdict(recipe.data_arguments()),
+        "tokenizer": recipe.tokenizer if recipe.init_from else {**DEFAULT_TOKENIZER, **recipe.tokenizer},
+        "training": recipe.training_arguments().to_dict(),
+        "generation": recipe.generation,
+    }
+    for section, given in sections.items():
+        if section in ("config", "tokenizer") and not recipe.init_from:
+            values |= {key: value for key, value in defaults.items() if key.startswith(f"{section}.")}
+        values |= {f"{section}.{name}": _plain(value) for name, value in given.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else getattr(value, "value", value)
+
+
+def _may_change(key: str, values: dict[str, Any]) -> bool:
+    section, _, name = key.rpartition(".")
+    if section == "generation":  # of the final scores
+        return True
+    if section == "training" and name in _LENGTHS:
+        warmup = values.get("training.warmup_steps", 0)
+        return values.get("training.lr_scheduler_type") in _ENDLESS_SCHEDULES and not 0 < warmup < 1
+    return name in _FREE.get(section, ())
+
+
+def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
+    """Compares the training set with the one that a checkpoint was trained on, in number and lengths of its pairs.
+
+    Another number of processes is allowed, and said: from there on the batches differ.
+
+    Raises:
+        RecipeError: if it is another set, for example because a file has changed.
+    """
+    seal = read_seal(checkpoint) or {}
+    now = trainer.describe_run()
+    before = seal.get("training_set", now["training_set"])
+    if before != now["training_set"]:
+        raise RecipeError(
+            f"The training data is not what {checkpoint} was trained on: {before['pairs']:,} pairs then, "
+            f"{now['training_set']['pairs']:,} now{_same_number(before, now['training_set'])}. Restore the files, "
+            "or choose another --output_dir, or --overwrite to delete the run."
+        )
+    processes = seal.get("processes", now["processes"])
+    if processes != now["processes"] and trainer.is_world_process_zero():
+        _say(
+            f"{checkpoint} was saved by {processes} processes, now there are {now['processes']}: "
+            "the batches from here on differ from those of the run before."
+        )
+
+
+def _same_number(before: dict[str, Any], now: dict[str, Any]) -> str:
+    return " of other lengths in tokens" if before["pairs"] == now["pairs"] else ""

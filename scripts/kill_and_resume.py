@@ -1,0 +1,228 @@
+#!/usr/bin/env python
+"""Kills a training run again and again, and compares its weights with those of a run that was left alone.
+
+    python scripts/kill_and_resume.py --kills 20
+    python scripts/kill_and_resume.py --kills 5 --model pervasive_attention --num_layers 2 --growth_rate 4
+
+The run is killed with SIGKILL at random moments of its start, its updates, its saves and its end, and started again
+with the same command each time. What is unknown here goes on to scripts/train.py. The exit status is 1 if any weight,
+hypothesis or score differs.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = {
+    "data": {
+        "dataset": "numbers",
+        "source_lang": "en",
+        "target_lang": "de",
+        "train_size": 300,
+        "validation_size": 16,
+        "test_size": 16,
+    },
+    "tokenizer": {"vocab_size": 300},
+    "config": {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    },
+    "training": {
+        "max_tokens": 1000,
+        "max_steps": 160,
+        "eval_steps": 10,
+        "logging_steps": 1,
+        "learning_rate": 5.0e-3,
+        "warmup_steps": 10,
+        "keep_best": 3,
+        "bf16": False,
+        "use_cpu": True,
+        "seed": 3,
+    },
+    "generation": {"num_beams": 2, "max_length": 24},
+}
+
+
+@dataclass
+class Run:
+    """One start of the training command, and what it has printed."""
+
+    command: list[str]
+    output: Path
+    log: Path
+    process: subprocess.Popen = field(init=False)
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.started = time.time()
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def step(self) -> int:
+        return max(map(int, re.findall(r"^step (\d+)/", self.text(), flags=re.MULTILINE)), default=0)
+
+    def wait_until(self, condition) -> bool:
+        """Waits for a condition; False if the run ended before."""
+        while not condition():
+            if self.process.poll() is not None:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def unsealed(output: Path) -> list[str]:
+    """Names of the checkpoints that are being saved."""
+    folders = [path for path in output.glob("checkpoint-*") if path.is_dir()]
+    return [path.name for path in folders if not (path / "complete.json").exists()]
+
+
+def plan(kills: int, last: int, rng: random.Random) -> list[tuple[str, int]]:
+    """Draws the phase of each kill and the update from which it counts, in the order in which a run can meet them."""
+    phases = ["start", "update", "save", "end", "update", "save"]
+    drawn = [phases[number % len(phases)] for number in range(kills)]
+    ends = [("end", last) for phase in drawn if phase == "end"]
+    moments = [(phase, rng.randrange(last)) for phase in drawn if phase != "end"]
+    return sorted(moments, key=lambda moment: moment[1]) + ends
+
+
+def kill_once(run: Run, phase: str, step: int, times: dict[str, float], rng: random.Random) -> str:
+    """Kills a run at a random moment of a phase, and says what it was doing."""
+    if phase == "start":
+        time.sleep(rng.uniform(0.0, times["start"]))
+    elif phase == "update":
+        run.wait_until(lambda: run.step() > step)
+        time.sleep(rng.uniform(0.0, times["update"]))
+    elif phase == "save":
+        run.wait_until(lambda: run.step() >= step and unsealed(run.output))
+        time.sleep(rng.uniform(0.0, times["save"]))
+    else:
+        text = "only the end of the run is repeated"
+        run.wait_until(lambda: run.step() >= step or text in run.text())
+        time.sleep(rng.uniform(0.0, 0.8 * times["end"]))
+    run.kill()
+    if run.process.returncode != -signal.SIGKILL:
+        return f"{phase}: the run had ended with {run.process.returncode}"
+    cut_off = unsealed(run.output)
+    where = f"after update {run.step()}" if run.step() else f"{time.time() - run.started:.1f} s after the start"
+    return f"{phase}: {where}" + (f", in the save of {cut_off[-1]}" if cut_off else "")
+
+
+def measure(run: Run, last: int) -> dict[str, float]:
+    """Lets a run go through, and returns the seconds of its start, an update, a save and its end."""
+    run.wait_until(lambda: run.step() > 0)
+    start = time.time()
+    run.wait_until(lambda: bool(unsealed(run.output)))
+    saving = time.time()
+    run.wait_until(lambda: not unsealed(run.output))
+    saved = time.time()
+    run.wait_until(lambda: run.step() >= last)
+    end = time.time()
+    if run.process.wait() != 0:
+        sys.exit(f"The run that was left alone failed:\n{run.text()}")
+    return {
+        "start": start - run.started,
+        "update": (end - start) / last,
+        "save": saved - saving,
+        "end": time.time() - end,
+    }
+
+
+def reports(run: Run) -> tuple[str, str]:
+    """Returns what a run resumed from and what it skipped, from its own words."""
+    text = run.text()
+    found = re.search(r"Resuming from \S*(checkpoint-\d+) \((?:skipped (.*); )?--overwrite", text)
+    if found:
+        return found[1], found[2] or ""
+    anew = re.search(
+        r"Starting a new run in \S+?(?:, because no checkpoint had been finished: deleted (.*))?\.\n", text
+    )
+    return ("the beginning", anew[1] or "") if anew else ("(killed before it said)", "")
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Names what two finished runs do not have in common, bit for bit."""
+    names = ["model.safetensors", *(f"hypotheses/{split}.txt" for split in ("validation", "test"))]
+    different = [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]
+    newest = max(one.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1])).name
+    if (one / newest / "model.safetensors").read_bytes() != (other / newest / "model.safetensors").read_bytes():
+        different.append(f"{newest}/model.safetensors")
+    results = [json.loads((folder / "results.json").read_text()) for folder in (one, other)]
+    for result in results:
+        for scores in result["scores"].values():
+            del scores["seconds"]
+    return different + [key for key in ("chosen", "scores") if results[0][key] != results[1][key]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20, help="how often the run is killed")
+    parser.add_argument("--kill_seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--recipe", help="a recipe with logging_steps 1; without it a tiny one on 'numbers'")
+    parser.add_argument("--work_dir", type=Path, default=Path("runs/kill_and_resume"), help="emptied first")
+    arguments, rest = parser.parse_known_args()
+    work = arguments.work_dir
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    recipe = Path(arguments.recipe or work / "tiny.yaml")
+    if not arguments.recipe:
+        recipe.write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    rng = random.Random(arguments.kill_seed)
+
+    def start(name: str, log: str) -> Run:
+        output = work / name
+        script = str(ROOT / "scripts" / "train.py")
+        command = [sys.executable, script, str(recipe), *rest, "--output_dir", str(output)]
+        return Run(command, output, work / log)
+
+    last = int(yaml.safe_load(recipe.read_text())["training"]["max_steps"])
+    times = measure(start("whole", "whole.log"), last)
+    print("Uninterrupted:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()), flush=True)
+    print(f"{'kill':>4}  {'moment':<58}  {'resumed from':<24}  skipped", flush=True)
+    moments = plan(arguments.kills, last, rng)
+    for number, (phase, step) in enumerate(moments, start=1):
+        while True:
+            run = start("killed", f"killed-{number:02d}.log")
+            moment = kill_once(run, phase, step, times, rng)
+            if run.process.returncode == -signal.SIGKILL:
+                break
+            print(f"{'':>4}  {moment}: too late, not counted", flush=True)
+        came_from, skipped = reports(run)
+        print(f"{number:>4}  {moment:<58}  {came_from:<24}  {skipped}", flush=True)
+    run = start("killed", "last.log")
+    if run.process.wait() != 0:
+        print(run.text())
+        return 1
+    came_from, skipped = reports(run)
+    print(f"{'':>4}  {'to the end':<58}  {came_from:<24}  {skipped}")
+    different = differences(work / "whole", work / "killed")
+    print(f"After {len(moments)} kills: " + (f"different: {', '.join(different)}" if different else "bitwise equal."))
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

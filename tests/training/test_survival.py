@@ -1,0 +1,555 @@
+"""Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not finite."""
+
+import json
+import multiprocessing
+import os
+import runpy
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
+
+from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.training import RecipeError, load_recipe
+from csan_hf.training.checkpoints import list_checkpoints, rotate_checkpoints
+from csan_hf.training.completeness import SEAL, find_fault, seal_checkpoint
+from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
+from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
+
+ROOT = Path(__file__).parents[2]
+
+
+def truncate(path, size=None):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2 if size is None else size])
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*checkpoint-*"))
+
+
+# ---- damaged checkpoints
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A run of three checkpoints, without having trained one."""
+    folder = tmp_path_factory.mktemp("saved")
+    for step in (2, 4, 6):
+        path = folder / f"checkpoint-{step}"
+        path.mkdir()
+        save_file({"weight": torch.full((100,), float(step)), "count": torch.tensor(step)}, path / "model.safetensors")
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+            torch.save({"step": step, "moments": torch.zeros(100)}, path / name)
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": []}))
+        seal_checkpoint(path, step=step)
+    return folder
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def put_nan(path):
+    weights = load_file(path)
+    weights["weight"][7] = float("nan")
+    save_file(weights, path)
+    seal_checkpoint(path.parent)
+
+
+FAULTS = [
+    ("model.safetensors", truncate, "model.safetensors has 268 of 536 bytes"),
+    ("model.safetensors", Path.unlink, "model.safetensors is missing"),
+    ("model.safetensors", flip_a_bit, "model.safetensors is damaged: it is not what was saved"),
+    ("model.safetensors", put_nan, "1 of its 2 weights are not finite (weight...)"),
+    ("optimizer.pt", truncate, "optimizer.pt has "),
+    ("trainer_state.json", Path.unlink, "trainer_state.json is missing"),
+    ("trainer_state.json", truncate, "trainer_state.json has "),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil", "message"), FAULTS)
+def test_a_damaged_newest_checkpoint_is_skipped(copy, capsys, name, spoil, message):
+    spoil(copy / "checkpoint-6" / name)
+    assert choose_checkpoint(copy) == copy / "checkpoint-4"
+    said = capsys.readouterr().err
+    assert f"Resuming from {copy / 'checkpoint-4'} (skipped checkpoint-6 ({message}" in said
+    assert said.count("\n") == 1
+    assert names(copy) == ["_damaged-checkpoint-6", "checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.safetensors", "its weights cannot be read"),
+        ("optimizer.pt", "optimizer.pt cannot be read"),
+        ("rng_state.pth", "rng_state.pth cannot be read"),
+        ("trainer_state.json", "its save was cut off: trainer_state.json cannot be read"),
+    ],
+)
+def test_a_folder_without_a_list_of_files_must_be_readable(copy, name, message):
+    (copy / "checkpoint-6" / SEAL).unlink()
+    assert find_fault(copy / "checkpoint-6") is None
+    truncate(copy / "checkpoint-6" / name)
+    assert find_fault(copy / "checkpoint-6").startswith(message)
+
+
+def test_a_damaged_checkpoint_that_was_kept_for_its_score_is_set_aside(copy, capsys):
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        for step in (2, 4):
+            (copy / f"checkpoint-{step}" / name).unlink()
+    truncate(copy / "checkpoint-2" / "model.safetensors")
+    assert choose_checkpoint(copy) == copy / "checkpoint-6"
+    assert "skipped checkpoint-2 (model.safetensors has 268 of 536 bytes)" in capsys.readouterr().err
+    assert names(copy) == ["_damaged-checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+def test_damaged_checkpoints_alone_are_an_error_and_no_new_start(copy):
+    for step in (2, 4, 6):
+        truncate(copy / f"checkpoint-{step}" / "optimizer.pt", 10)
+    with pytest.raises(RecipeError, match=r"(?s)can be resumed from: checkpoint-6 .*10 of.*checkpoint-2.*--overwrite"):
+        choose_checkpoint(copy)
+    assert names(copy) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+def test_checkpoints_without_an_optimizer_cannot_be_resumed_from(copy):
+    for step in (2, 4, 6):
+        (copy / f"checkpoint-{step}" / "optimizer.pt").unlink()
+        seal_checkpoint(copy / f"checkpoint-{step}")
+    with pytest.raises(RecipeError, match="saved without the optimizer's state"):
+        choose_checkpoint(copy)
+
+
+def test_a_first_save_that_was_cut_off_is_a_new_start(copy, capsys):
+    for step in (4, 6):
+        shutil.rmtree(copy / f"checkpoint-{step}")
+    (copy / "checkpoint-2" / SEAL).unlink()
+    (copy / "checkpoint-2" / "trainer_state.json").unlink()
+    assert choose_checkpoint(copy) is None
+    assert "no checkpoint had been finished: deleted checkpoint-2 (its save was cut off" in capsys.readouterr().err
+    assert names(copy) == []
+
+
+def test_what_a_killed_process_left_is_cleared_away(copy):
+    for path in (copy / "_deleted-checkpoint-1", copy.parent / ".run.ab3_xy9z" / "checkpoint"):
+        path.mkdir(parents=True)
+    (copy / ".results.json.123").write_text("{")
+    stays = [copy / ".gitignore", copy.parent / ".run.not.ours", copy.parent / ".run.backup99" / "data"]
+    for path in stays:
+        path.mkdir(parents=True)
+    choose_checkpoint(copy)
+    assert names(copy) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+    assert not (copy / ".results.json.123").exists()
+    assert not (copy.parent / ".run.ab3_xy9z").exists()
+    assert all(path.exists() for path in stays)
+
+
+def test_the_checkpoint_before_the_newest_stays_resumable(copy):
+    rotate_checkpoints(copy, {2: 3.0, 4: 2.0, 6: 1.0}, keep_best=1)
+    assert [find_fault(copy / f"checkpoint-{step}") for step in (4, 6)] == [None, None]
+    assert find_fault(copy / "checkpoint-2") == "optimizer.pt is missing"
+    assert find_fault(copy / "checkpoint-2", to_resume=False) is None
+
+
+# ---- a changed recipe
+
+RECIPE = {
+    "model": "csan",
+    "data": {
+        "dataset": "numbers",
+        "source_lang": "en",
+        "target_lang": "de",
+        "train_size": 200,
+        "validation_size": 8,
+        "test_size": 8,
+    },
+    "tokenizer": {"vocab_size": 300},
+    "config": {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+    },
+    "training": {
+        "max_tokens": 1000,
+        "max_steps": 12,
+        "eval_steps": 4,
+        "logging_steps": 2,
+        "learning_rate": 5e-3,
+        "warmup_steps": 4,
+        "keep_best": 2,
+        "bf16": False,
+        "use_cpu": True,
+        "seed": 3,
+        "report_to": "none",
+        "metric_for_best_model": "loss",
+    },
+    "generation": {"num_beams": 2, "max_length": 24},
+}
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"config.d_model": "32"}, ["config.d_model: 16 there, 32 here"]),
+        ({"training.seed": "4"}, ["training.seed: 3 there, 4 here"]),
+        ({"learning_rate": "1e-3"}, ["training.learning_rate: 0.005 there, 0.001 here"]),
+        ({"train_size": "100"}, ["data.train_size: 200 there, 100 here"]),
+        ({"label_smoothing_factor": "0.2"}, ["training.label_smoothing_factor: 0.1 there, 0.2 here"]),
+        ({"tokenizer.vocab_size": "400"}, ["tokenizer.vocab_size: 300 there, 400 here"]),
+        ({"bleu_tokenize": "char"}, ["bleu_tokenize: None there, char here"]),
+        ({"lr_scheduler_type": "cosine", "max_steps": "9"}, ["lr_scheduler_type: inverse_sqrt there, cosine here"]),
+    ],
+)
+def test_a_recipe_that_changes_the_run_is_refused(copy, recipe_file, overrides, words):
+    (copy / "recipe.yaml").write_text(recipe_file.read_text())
+    recipe = load_recipe(recipe_file, [("output_dir", str(copy)), *overrides.items()])
+    with pytest.raises(RecipeError) as error:
+        check_same_experiment(recipe, copy)
+    for word in [*words, "another experiment", "--output_dir", "--overwrite"]:
+        assert word in str(error.value)
+
+
+def test_another_family_is_named_without_all_its_fields(copy, recipe_file):
+    (copy / "recipe.yaml").write_text(recipe_file.read_text())
+    recipe = load_recipe(recipe_file, [("output_dir", str(copy)), ("model", "pervasive_attention")])
+    with pytest.raises(RecipeError, match=r"\(model: csan there, pervasive_attention here\)"):
+        check_same_experiment(recipe, copy)
+
+
+def test_harmless_changes_are_said(copy, recipe_file, capsys):
+    (copy / "recipe.yaml").write_text(recipe_file.read_text())
+    same = {"output_dir": str(copy), "config.dropout": "0.1", "adam_beta2": "0.98"}  # the defaults, written out
+    check_same_experiment(load_recipe(recipe_file, list(same.items())), copy)
+    assert capsys.readouterr().err == ""
+    harmless = {"max_steps": "20", "logging_steps": "1", "per_device_eval_batch_size": "8", "keep_best": "3"}
+    check_same_experiment(load_recipe(recipe_file, list({**same, **harmless}.items())), copy)
+    said = capsys.readouterr().err
+    assert "Changed since the run began: training.keep_best from 2 to 3;" in said
+    assert "training.max_steps from 12 to 20" in said
+
+
+def test_the_length_is_no_harmless_change_where_the_rate_depends_on_it(copy, recipe_file):
+    (copy / "recipe.yaml").write_text(recipe_file.read_text().replace("warmup_steps: 4", "warmup_steps: 0.1"))
+    overrides = {"output_dir": str(copy), "warmup_steps": "0.1", "max_steps": "20"}
+    with pytest.raises(RecipeError, match="max_steps: 12 there, 20 here"):
+        check_same_experiment(load_recipe(recipe_file, list(overrides.items())), copy)
+
+
+def test_changed_training_data_is_refused(copy, make_trainer, capsys):
+    trainer = make_trainer()
+    seal_checkpoint(copy / "checkpoint-6", **{**trainer.describe_run(), "processes": 8})
+    check_same_data(copy / "checkpoint-6", trainer)
+    assert "was saved by 8 processes, now there are 1" in capsys.readouterr().err
+    fewer = make_trainer(train=trainer.train_dataset.select(range(100)))
+    with pytest.raises(RecipeError, match="300 pairs then, 100 now"):
+        check_same_data(copy / "checkpoint-6", fewer)
+    check_same_data(copy / "checkpoint-4", fewer)  # an older version did not note its data
+
+
+# ---- losses that are not finite, a full disk, signals
+
+
+class At(TrainerCallback):
+    """Does something at the end of an update, before the trainer's own callbacks."""
+
+    def __init__(self, step, action, event="on_step_end"):
+        self.step, self.action, self.event = step, action, event
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.event == "on_step_end" and state.global_step == self.step:
+            self.action()
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if self.event == "on_prediction_step" and state.global_step == self.step:
+            self.action()
+
+
+def grid_model(tokenizers):
+    torch.manual_seed(0)
+    sizes = {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4}
+    model = PervasiveAttentionForConditionalGeneration(
+        PervasiveAttentionConfig(vocab_size=len(tokenizers.source), **sizes)
+    )
+    model.generation_config.max_length = 16
+    return model
+
+
+def poison(trainer, number):
+    """Makes the loss of one batch NaN, and returns where its labels will be found."""
+    seen, compute = [], trainer.compute_loss
+
+    def compute_loss(model, inputs, *arguments, **options):
+        if not model.training:
+            return compute(model, inputs, *arguments, **options)
+        seen.append(inputs["labels"].clone())
+        loss = compute(model, inputs, *arguments, **options)
+        return loss * float("nan") if len(seen) == number else loss
+
+    trainer.compute_loss = compute_loss
+    return seen
+
+
+@pytest.mark.parametrize(("family", "accumulated"), [("csan", 1), ("csan", 2), ("pervasive_attention", 1)])
+def test_a_loss_that_is_nan_ends_the_run_with_its_batch(make_trainer, tokenizers, family, accumulated):
+    model = grid_model(tokenizers) if family == "pervasive_attention" else None
+    trainer = make_trainer(
+        model=model,
+        max_steps=20,
+        eval_steps=2 if accumulated == 2 else 5,
+        predict_with_generate=False,
+        metric_for_best_model="loss",
+        gradient_accumulation_steps=accumulated,
+    )
+    length = len(trainer.get_train_dataloader())
+    place = length + 2  # the second batch of the second epoch
+    seen = poison(trainer, place)
+    with pytest.raises(RunError) as error:
+        trainer.train()
+    message = str(error.value)
+    update = -(-length // accumulated) + -(-2 // accumulated)
+    assert f"at update {update}, batch 2 of {length} in epoch 2 (rows " in message
+    rows = [int(row) for row in message.split("(rows ")[1].split(")")[0].split(", ")]
+    wanted = [list(trainer.train_dataset[row]["labels"]) for row in rows]
+    assert [[token for token in labels if token != -100] for labels in seen[place - 1].tolist()] == wanted
+    newest = list_checkpoints(trainer.args.output_dir)[-1]
+    assert f"Nothing was saved since {newest}." in message
+    assert "learning_rate" in message
+    assert find_fault(newest) is None
+
+
+def test_weights_that_are_not_finite_are_not_saved(make_trainer):
+    trainer = make_trainer(max_steps=6, eval_steps=3, predict_with_generate=False, metric_for_best_model="loss")
+    weight = next(trainer.model.parameters())
+    trainer.add_callback(At(6, lambda: weight.data.fill_(float("inf"))))
+    with pytest.raises(RunError, match=r"After update 6 the weights are not finite.*since \S+checkpoint-3\. Start"):
+        trainer.train()
+    assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full is Linux's")
+@pytest.mark.parametrize("name", ["optimizer.pt", "trainer_state.json"])
+def test_a_full_disk_costs_no_good_checkpoint(make_trainer, name):
+    trainer = make_trainer(max_steps=6, eval_steps=3, predict_with_generate=False, metric_for_best_model="loss")
+    save = trainer._save_optimizer_and_scheduler
+
+    def fill_the_disk(folder):
+        if folder.endswith("-6"):
+            os.symlink("/dev/full", os.path.join(folder, name))
+        save(folder)
+
+    trainer._save_optimizer_and_scheduler = fill_the_disk
+    with pytest.raises(
+        RunError, match=r"checkpoint-6 could not be saved: .*what counts is \S+checkpoint-3\. Make room"
+    ):
+        trainer.train()
+    assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize(
+    ("family", "moments"),
+    [
+        # after an update, where an evaluation is due, and during one
+        ("csan", [(4, "on_step_end"), (5, "on_step_end"), (5, "on_prediction_step")]),
+        ("pervasive_attention", [(7, "on_step_end")]),
+    ],
+)
+def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers, capfd, family, moments):
+    grid = family == "pervasive_attention"
+
+    def build(folder):
+        trainer = make_trainer(
+            folder,
+            model=grid_model(tokenizers) if grid else None,
+            max_steps=12,
+            eval_steps=5,
+            keep_best=2,
+            max_tokens=700,
+            max_cells=7000,
+            predict_with_generate=False,
+            metric_for_best_model="loss",
+        )
+        trainer.batch_cost = "cells" if grid else "tokens"
+        return trainer
+
+    whole = build("whole")
+    whole.train()
+    for step, event in moments:
+        cut = build(f"cut {step} {event}")
+        cut.callback_handler.callbacks.insert(0, At(step, lambda: os.kill(os.getpid(), signal.SIGTERM), event))
+        with StopSignals(cut.args.output_dir) as signals:
+            cut.guard.signals = signals
+            with pytest.raises(RunInterrupted) as stop:
+                cut.train()
+        folder = Path(cut.args.output_dir) / f"checkpoint-{step}"
+        assert f"Stopped by SIGTERM at update {step} of 12: saved in {folder}. Start the same" in str(stop.value)
+        assert stop.value.exit_code == 143
+        assert "SIGTERM: saving a checkpoint at the end of this update" in capfd.readouterr().err
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert choose_checkpoint(folder.parent) == folder
+        resumed = build(f"cut {step} {event}")
+        resumed.train(resume_from_checkpoint=str(folder))
+        for name, tensor in whole.model.state_dict().items():
+            assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+        assert resumed.state.best_global_step == whole.state.best_global_step
+        assert evaluations(resumed) == evaluations(whole)
+
+
+def evaluations(trainer):
+    return [(entry["step"], entry["eval_loss"]) for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd):
+    with StopSignals(tmp_path) as signals:
+        with pytest.raises(RunInterrupted, match="Stopped by SIGINT before training began") as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.value.exit_code == 130
+        signals.phase = "training"
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signals.received == signal.SIGUSR1
+        with pytest.raises(RunInterrupted, match=r"Stopped by SIGTERM without saving.*from the last checkpoint"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        signals.phase = "after"
+        with pytest.raises(RunInterrupted, match="Stopped by SIGTERM after training"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_intervals_of_a_resumed_run_may_change(make_trainer):
+    first = make_trainer("run", max_steps=4, eval_steps=4, predict_with_generate=False, metric_for_best_model="loss")
+    first.train()
+    options = {"max_steps": 8, "eval_steps": 2, "predict_with_generate": False, "metric_for_best_model": "loss"}
+    second = make_trainer("run", **options)
+    second.train(resume_from_checkpoint=str(list_checkpoints(first.args.output_dir)[-1]))
+    assert [entry["step"] for entry in second.state.log_history if "eval_loss" in entry] == [4, 6, 8]
+
+
+# ---- kill -9 at chosen places, each in a process of its own
+
+
+def _kill_at(place):
+    """Has the process kill itself at a place, given as "module:function:how often it has returned"."""
+    import importlib
+
+    module_name, _, rest = place.partition(":")
+    name, _, count = rest.partition(":")
+    owner = importlib.import_module(module_name)
+    *path, attribute = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, attribute), []
+
+    def last_words(*arguments, **options):
+        result = original(*arguments, **options)
+        calls.append(None)
+        if len(calls) == int(count):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, attribute, last_words)
+
+
+def _train(arguments, log, place):
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    torch.set_num_threads(1)
+    main = runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
+    if place:
+        _kill_at(place)
+    sys.exit(main(arguments))
+
+
+@pytest.fixture(scope="module")
+def train(recipe_file, tmp_path_factory):
+    """Starts the training script in a fork of a process that has imported everything and computed nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["csan_hf.training", "csan_hf.hub", "torch.utils.tensorboard"])
+    log = tmp_path_factory.mktemp("logs") / "log.txt"
+
+    def start(output, place=None):
+        arguments = [str(recipe_file), "--output_dir", str(output)]
+        process = context.Process(target=_train, args=(arguments, str(log), place))
+        process.start()
+        process.join(timeout=300)
+        return process.exitcode, log.read_text()
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def whole(train, tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole") / "out"
+    code, said = train(output)
+    assert code == 0, said
+    return output
+
+
+@pytest.mark.parametrize(
+    ("places", "reports"),
+    [
+        # the very first start, the first save, a save with one before it, a resumption, the rotation of checkpoints
+        (
+            [
+                "csan_hf.training.run:write_text:1",
+                "transformers.trainer:Trainer._save_rng_state:1",
+                "csan_hf.training.trainer:TranslationTrainer._save:2",
+                "csan_hf.training.checkpoints:Path.rename:1",
+                "csan_hf.training.checkpoints:Path.rename:1",
+            ],
+            [
+                "Starting a new run in",
+                "Starting a new run in",
+                "deleted checkpoint-4 (its save was cut off: trainer_state.json is missing)",
+                "checkpoint-4 (skipped checkpoint-8 (its save was cut off: trainer_state.json is missing)",
+                "checkpoint-4 (--overwrite",
+                "checkpoint-12 (--overwrite",
+            ],
+        ),
+        # the end: weights chosen; files of the model half moved; all but the card written
+        (
+            [
+                "csan_hf.training.finish:choose_weights:1",
+                "csan_hf.hub.checkpoint:os.replace:4",
+                "csan_hf.training.finish:draw_training:1",
+            ],
+            ["Starting a new run in", *["only the end of the run is repeated"] * 3],
+        ),
+    ],
+    ids=["training", "end"],
+)
+def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, places, reports):
+    output = tmp_path / "out"
+    for place, report in zip([*places, None], reports, strict=True):
+        code, said = train(output, place)
+        assert code == (-signal.SIGKILL if place else 0), said
+        assert report in said
+    for name in ("model.safetensors", "checkpoint-12/model.safetensors", "hypotheses/test.txt", "tokenizer.json"):
+        assert (output / name).read_bytes() == (whole / name).read_bytes(), name
+    assert names(output) == names(whole)
+    assert not list(output.glob(".*"))
+    results = [json.loads((folder / "results.json").read_text()) for folder in (whole, output)]
+    assert results[0]["chosen"] == results[1]["chosen"]
