@@ -1,7 +1,10 @@
 #!/usr/bin/env python
 """Trains the model that a recipe describes: `python scripts/train.py RECIPE.yaml [--key value ...]`."""
 
+import os
 import sys
+
+from accelerate import PartialState
 
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
@@ -22,8 +25,10 @@ def main(arguments: list[str]) -> int:
             print(dry_run(recipe))
         else:
             train_from_recipe(recipe)
+            PartialState().destroy_process_group()  # of `accelerate launch` or torchrun
     except RecipeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # the other processes of this machine say the same
+            print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 

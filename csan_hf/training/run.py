@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import torch.distributed
 import yaml
 from datasets import DatasetDict
 from transformers import TrainerState, set_seed
@@ -18,7 +17,6 @@ from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
 from csan_hf.evaluation import write_text
-from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
@@ -71,8 +69,6 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     tokenizers, tokenized = _prepare_data(recipe, args, output)
     set_seed(args.seed)
     model = build_model(recipe, tokenizers)
-    if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
-        model.synchronize_batch_norm(torch.distributed.group.WORLD)
     _say(args, _describe(model, tokenizers, tokenized, args))
     trainer = TranslationTrainer(
         model,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -54,6 +55,8 @@ class TranslationTrainer(Seq2SeqTrainer):
       resumed run sees the same batches.
     - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
       validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
+    - Several processes count as one: the loss is per target token of all of them, batch normalisation shares its
+      statistics, an evaluation is divided among them and put together again.
     - Evaluation runs in order of length, translates, and reports BLEU and chrF on detokenised text;
       `predict` returns its rows in dataset order all the same.
 
@@ -90,6 +93,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
         self.batch_cost = batch_cost
+        if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
+            model.synchronize_batch_norm(torch.distributed.group.WORLD)
         super().__init__(
             model=model,
             args=args,
@@ -159,6 +164,25 @@ class TranslationTrainer(Seq2SeqTrainer):
             worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
         )
         return self.accelerator.prepare(loader)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, also after an evaluation with the same trainer."""
+        self._forget_evaluation()
+        return super().train(*args, **kwargs)
+
+    def _forget_evaluation(self) -> None:
+        """Lets accelerate wrap the model for training.
+
+        An evaluation before training prepares the model without wrapping it, and accelerate prepares nothing twice:
+        the processes would train apart, each with its own gradients, without a word.
+        """
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        models = self.accelerator._models
+        if self.args.world_size == 1 or sharded or self.model_wrapped is not self.model or self.model not in models:
+            return
+        models.remove(self.model)
+        self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
+        self.model._is_accelerate_prepared = False
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
