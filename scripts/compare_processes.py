@@ -1,10 +1,12 @@
 #!/usr/bin/env python
-"""Trains a tiny model with one process and with several that share the same batch, and prints both loss curves.
+"""Trains a tiny model with one process and with several that share the batch, and prints the loss curves.
 
     python scripts/compare_processes.py [--processes 2] [--output_dir FOLDER] [--key value of a recipe ...]
 
-The batches hold as many tokens, but not the same sentences: as a yardstick a second single process sees the data in another
-order. At last the model of several processes translates its test sets with one process and with several.
+Without dropout (each process draws masks of its own) R processes with 1/R of the token bound make the updates of one process
+that accumulates R batches: that curve shows the rounding alone. One process with the whole bound has as many tokens in a
+batch, but other sentences: all of one length, where several batches have several. It is trained twice, in two orders, to
+show how much that matters. At last the model of several processes translates its test sets with one and with several.
 """
 
 import argparse
@@ -21,22 +23,24 @@ from csan_hf.training.checkpoints import list_checkpoints
 SCRIPTS = Path(__file__).parent
 TOKENS = 4000
 TINY = {
-    "data.train_size": 3000,
+    "data.train_size": 2000,
     "data.validation_size": 51,
     "data.test_size": 7,
     "tokenizer.vocab_size": 500,
-    "config.d_model": 64,
+    "config.d_model": 32,
     "config.encoder_layers": 2,
     "config.decoder_layers": 1,
-    "config.encoder_ffn_dim": 128,
-    "config.decoder_ffn_dim": 128,
-    "training.max_steps": 160,
+    "config.encoder_ffn_dim": 64,
+    "config.decoder_ffn_dim": 64,
+    "config.dropout": 0.0,
+    "training.max_steps": 120,
     "training.warmup_steps": 20,
     "training.learning_rate": 5e-3,
-    "training.eval_steps": 80,
+    "training.eval_steps": 120,
     "training.logging_steps": 10,
+    "training.bf16": "false",
     "training.report_to": "none",
-    "generation.max_length": 60,
+    "generation.max_length": 40,
 }
 
 
@@ -49,26 +53,26 @@ def launch(processes: int, script: str, *arguments: object) -> None:
     subprocess.run([*command, str(SCRIPTS / script), *map(str, arguments)], check=True, env=environment)
 
 
-def train(processes: int, folder: Path, overrides: list[str]) -> dict[int, float]:
+def train(folder: Path, processes: int, tokens: int, overrides: list[str], accumulated: int = 1) -> dict[int, float]:
     """Update -> training loss."""
-    arguments = [word for key, value in TINY.items() for word in (f"--{key}", value)]
+    words = [word for key, value in TINY.items() for word in (f"--{key}", value)]
+    words += ["--training.max_tokens", tokens, "--training.gradient_accumulation_steps", accumulated]
     recipe = SCRIPTS / "recipes" / "numbers.yaml"
-    bound = ["--training.max_tokens", TOKENS // processes]
-    launch(processes, "train.py", recipe, "--output_dir", folder, "--overwrite", *arguments, *bound, *overrides)
+    launch(processes, "train.py", recipe, "--output_dir", folder, "--overwrite", *words, *overrides)
     state = json.loads((list_checkpoints(folder)[-1] / "trainer_state.json").read_text())
     return {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
 
 
-def print_curves(curves: list[dict[int, float]], processes: int) -> None:
-    one, several, other = curves
-    print(f"update  1 process  {processes} processes  difference  1 process, another order  difference")
-    for step, loss in one.items():
-        print(
-            f"{step:>6}  {loss:>9.4f}  {several[step]:>11.4f}  {several[step] - loss:>+10.4f}  "
-            f"{other[step]:>24.4f}  {other[step] - loss:>+10.4f}"
-        )
-    for name, curve in ((f"{processes} processes", several), ("another order", other)):
-        print(f"largest difference, {name}: {max(abs(curve[step] - loss) for step, loss in one.items()):.4f}")
+def print_curves(curves: dict[str, dict[int, float]]) -> None:
+    """A column for every curve, and how far each is from the first."""
+    names = list(curves)
+    print("\nupdate  " + "  ".join(names))
+    for step in curves[names[0]]:
+        print(f"{step:>6}  " + "  ".join(f"{curves[name][step]:>{len(name)}.4f}" for name in names))
+    first = curves[names[0]]
+    for name in names[1:]:
+        largest = max(abs(loss - first[step]) for step, loss in curves[name].items())
+        print(f"largest difference of '{name}' from '{names[0]}': {largest:.6f}")
 
 
 def compare_translations(folder: Path, processes: int) -> None:
@@ -91,13 +95,16 @@ def main(arguments: list[str]) -> int:
     options, overrides = parser.parse_known_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         output = options.output_dir or Path(temporary)
-        several = output / "several"
-        curves = [
-            train(1, output / "one", overrides),
-            train(options.processes, several, overrides),
-            train(1, output / "other", [*overrides, "--training.data_seed", "1234"]),
-        ]
-        print_curves(curves, options.processes)
+        several, count, part = output / "several", options.processes, TOKENS // options.processes
+        curves = {
+            f"{count} processes": train(several, count, part, overrides),
+            f"1 process, {count} batches": train(output / "accumulated", 1, part, overrides, accumulated=count),
+            "1 process, 1 batch": train(output / "one", 1, TOKENS, overrides),
+            "the same, another order": train(
+                output / "other", 1, TOKENS, [*overrides, "--training.data_seed", "1234"]
+            ),
+        }
+        print_curves(curves)
         compare_translations(several, options.processes)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -11,11 +12,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 # What only a resumed run reads; nothing else needs it in a checkpoint that is not the newest.
-_RESUME_FILES = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+_RESUME_FILES = ("optimizer.*", "pytorch_model_fsdp.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth")
 
 
 def checkpoint_step(path: Path) -> int:
@@ -186,11 +189,17 @@ def _accumulator(tensor: Tensor) -> Tensor:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights into a model, whose tied tensors are stored once.
+    """Loads weights into a model, whose tied tensors are stored once; a sharded one takes its share.
 
     Raises:
         ValueError: if names do not fit the model.
     """
+    if isinstance(model, FSDPModule):
+        known = {name for name, _ in itertools.chain(model.named_parameters(), model.named_buffers())}
+        shared = sorted(known & weights.keys())  # the processes meet at every tensor, in one order
+        options = StateDictOptions(full_state_dict=True, strict=False)
+        set_model_state_dict(model, {name: weights[name] for name in shared}, options=options)
+        return
     missing, unexpected = model.load_state_dict(weights, strict=False)
     stored = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
     absent = [name for name in missing if model.state_dict()[name].data_ptr() not in stored]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 import torch.distributed
+from accelerate.utils import parse_flag_from_env
 from datasets import Dataset
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -32,6 +35,7 @@ from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
+from .checkpoints import load_weights, read_weights
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
 
@@ -95,6 +99,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.batch_cost = batch_cost
         if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
             model.synchronize_batch_norm(torch.distributed.group.WORLD)
+        if args.world_size > 1 and sharding_is_asked_for(args):
+            _prepare_sharding(model)
         super().__init__(
             model=model,
             args=args,
@@ -141,7 +147,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                 *example_lengths(self.train_dataset),
                 bound,
                 seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
-                num_replicas=self.args.world_size,
+                # An update takes one group of equal batches, however many processes share it
+                num_replicas=self.args.world_size * self.args.gradient_accumulation_steps,
                 shuffle=True,
                 max_sentences=self.args.max_sentences,
                 cost=self.batch_cost,
@@ -359,6 +366,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         missing = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
+    def _load_best_model(self) -> None:
+        """Loads the best checkpoint; a sharded model by way of `load_weights`, for the library stumbles over ties."""
+        if isinstance(self.model, FSDPModule):
+            load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
+        else:
+            super()._load_best_model()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Loads the weights of a checkpoint to resume from; see `_load_best_model`."""
+        if isinstance(self.model, FSDPModule):
+            load_weights(self.model, read_weights(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         super()._save(output_dir, state_dict)
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
@@ -367,6 +388,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _write_code(self, directory: str) -> None:
         """Completes a folder with weights so that it loads where csan_hf is not installed."""
         model = self.accelerator.unwrap_model(self.model)
+        if isinstance(model, FSDPModule):
+            with torch.device("meta"):
+                model = plain_class(model)(copy.deepcopy(model.config))
         if not type(model).__module__.startswith("transformers."):
             write_code(model, Path(directory))
 
@@ -375,6 +399,32 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             self._write_code(self.args.output_dir)
         super()._push_from_checkpoint(checkpoint_folder)
+
+
+def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:
+    """Says whether the run is to use FSDP, by its recipe or by the launch."""
+    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
+
+
+def _prepare_sharding(model: PreTrainedModel) -> None:
+    """Makes one module of embeddings that share their weights: FSDP wants a weight in one of its groups only.
+
+    Raises:
+        RecipeError: if the output projection shares the weights of another embedding, which cannot be helped.
+    """
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    model.set_input_embeddings(embedding)
+    uses = [name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter is output.weight]
+    if len(uses) > 1 and output.weight is not embedding.weight:
+        raise RecipeError(
+            "FSDP cannot share the output projection's weights with the target embedding alone: set "
+            "config.tie_word_embeddings to false, or tokenizer.joint to true, or train without FSDP."
+        )
+
+
+def plain_class(model: nn.Module) -> type:
+    """The class of a model, without what FSDP adds to it."""
+    return next(found for found in type(model).__mro__ if not issubclass(found, FSDPModule))
 
 
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:

@@ -69,6 +69,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
     command = [*accelerate, "--config_file", config, ROOT / "tests" / "training" / "launched.py", folder]
     command += [folder / "tiny.yaml", "--output_dir", folder / "run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["ACCELERATE_USE_CPU"] = "true"
     result = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, env=environment, cwd=ROOT, check=False
     )
