@@ -48,7 +48,10 @@ def launch(processes: int, script: str, *arguments: object) -> None:
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]),
+    }
     environment.setdefault("OMP_NUM_THREADS", "1")
     subprocess.run([*command, str(SCRIPTS / script), *map(str, arguments)], check=True, env=environment)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
@@ -195,10 +194,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
         ValueError: if names do not fit the model.
     """
     if isinstance(model, FSDPModule):
-        known = {name for name, _ in itertools.chain(model.named_parameters(), model.named_buffers())}
-        shared = sorted(known & weights.keys())  # the processes meet at every tensor, in one order
-        options = StateDictOptions(full_state_dict=True, strict=False)
-        set_model_state_dict(model, {name: weights[name] for name in shared}, options=options)
+        _load_sharded(model, weights)
         return
     missing, unexpected = model.load_state_dict(weights, strict=False)
     stored = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
@@ -208,3 +204,16 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     absent = [name for name in absent if name in trained]
     if absent or unexpected:
         raise ValueError(f"The weights do not fit the model: missing {absent[:5]}, unexpected {unexpected[:5]}.")
+
+
+def _load_sharded(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # generation leaves whole weights behind
+    trained = {name for name, _ in model.named_parameters()}  # of tied ones the first name alone
+    if absent := sorted(trained - weights.keys()):
+        raise ValueError(f"The weights do not fit the model: missing {absent[:5]}.")
+    known = trained | {name for name, _ in model.named_buffers()}
+    ordered = sorted(known & weights.keys())  # the processes meet at every tensor, in one order
+    options = StateDictOptions(full_state_dict=True, strict=False)
+    set_model_state_dict(model, {name: weights[name] for name in ordered}, options=options)

@@ -52,9 +52,9 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     losses = scores_by_step(state.log_history, "loss")
     best = on_main_process(
         args,
-        lambda: rank_checkpoints(
-            list_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses
-        )[: args.keep_best],
+        lambda: rank_checkpoints(list_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses)[
+            : args.keep_best
+        ],
     )
     if not best:
         return last

@@ -186,9 +186,7 @@ def _prepare_data(
     return TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
 
 
-def _tokenize(
-    recipe: Recipe, args: TranslationTrainingArguments, output: Path
-) -> tuple[TokenizerPair, DatasetDict]:
+def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) -> tuple[TokenizerPair, DatasetDict]:
     data_arguments = recipe.data_arguments()
     try:
         splits, loaded = load_translation_dataset(data_arguments)

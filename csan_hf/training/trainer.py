@@ -410,8 +410,14 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
     """Makes one module of embeddings that share their weights: FSDP wants a weight in one of its groups only.
 
     Raises:
-        RecipeError: if the output projection shares the weights of another embedding, which cannot be helped.
+        RecipeError: for Pervasive Attention, whose decoder is one group with embeddings that others share; and if the
+            output projection shares the weights of another embedding than the source's.
     """
+    if isinstance(model, PervasiveAttentionPreTrainedModel):
+        raise RecipeError(
+            "FSDP does not work with pervasive_attention: its few million parameters fit into every device, so train "
+            "it without FSDP (accelerate launch --multi_gpu, or training.fsdp: false)."
+        )
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     model.set_input_embeddings(embedding)
     uses = [name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter is output.weight]
