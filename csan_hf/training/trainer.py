@@ -189,7 +189,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             return
         models.remove(self.model)
         self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
-        self.model._is_accelerate_prepared = False
+        vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
@@ -387,10 +387,10 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _write_code(self, directory: str) -> None:
         """Completes a folder with weights so that it loads where csan_hf is not installed."""
-        model = self.accelerator.unwrap_model(self.model)
+        model: Any = self.accelerator.unwrap_model(self.model)
         if isinstance(model, FSDPModule):
             with torch.device("meta"):
-                model = plain_class(model)(copy.deepcopy(model.config))
+                model = plain_class(self.model)(copy.deepcopy(self.model.config))
         if not type(model).__module__.startswith("transformers."):
             write_code(model, Path(directory))
 
