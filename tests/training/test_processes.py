@@ -119,10 +119,11 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
     model = make_trainer(folder, family).model
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     losses = train_alone(model, [pad_together(batches) for batches in zip(*halves, strict=True)])
+    rounding = 1e-6 if family == "csan" else 5e-6  # statistics are sums in another order
     for process in found:
         assert process[family]["losses"] == pytest.approx(losses, abs=2e-6)
         for name, tensor in model.state_dict().items():
-            torch.testing.assert_close(process[family]["weights"][name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+            torch.testing.assert_close(process[family]["weights"][name], tensor, rtol=1e-5, atol=rounding, msg=name)
     moved = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, start[name])]
     assert len(moved) > len(start) / 2
 
