@@ -1,5 +1,8 @@
 #!/usr/bin/env python
-"""Translates a test set and scores it; writes the hypotheses in order and a JSON of scores."""
+"""Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
+
+Under `accelerate launch` or torchrun the processes share the work.
+"""
 
 import argparse
 import sys
@@ -7,7 +10,7 @@ import time
 from pathlib import Path
 
 from csan_hf.evaluation import score_translations, translate, write_json, write_lines
-from csan_hf.evaluation.loading import DTYPES, load_translation_model
+from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -61,9 +64,13 @@ def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[st
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, dict]:
+    processes = launched_processes(options.device)
     sets, bleu_tokenize = load_test_sets(options)
     model, tokenizers = load_translation_model(
-        options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
+        options.model,
+        device=options.device if processes is None else str(processes.device),
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
     )
     arguments = {name: getattr(options, name) for name in ("num_beams", "max_length", "length_penalty")}
     output = options.output_dir or Path(options.model) / "evaluation"
@@ -76,16 +83,22 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
             sources,
             max_batch_tokens=options.max_batch_tokens,
             progress=not options.quiet,
+            processes=processes,
             **arguments,
         )
         seconds = time.time() - start
-        write_lines(output / f"{name}.hypotheses.txt", hypotheses)
         scores[name] = {
             **score_translations(hypotheses, references, tokenize=options.bleu_tokenize or bleu_tokenize),
             "sentences": len(sources),
             "num_beams": options.num_beams or model.generation_config.num_beams,
             "seconds": round(seconds, 2),
         }
+        if processes is None or processes.is_main_process:
+            write_lines(output / f"{name}.hypotheses.txt", hypotheses)
+    if processes is not None:
+        processes.destroy_process_group()
+        if not processes.is_main_process:
+            return scores
     write_json(output / "scores.json", {"model": str(options.model), "scores": scores})
     print_table(scores)
     print(f"Hypotheses and scores.json are in {output}.")

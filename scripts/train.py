@@ -4,6 +4,8 @@
 import os
 import sys
 
+from accelerate import PartialState
+
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
 from csan_hf.training.recipe import format_help, load_recipe, split_command_line
@@ -24,13 +26,18 @@ def main(arguments: list[str]) -> int:
             print(dry_run(recipe))
         else:
             train_from_recipe(recipe)
+            PartialState().destroy_process_group()  # of `accelerate launch` or torchrun
     except RunInterrupted as stop:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(stop, file=sys.stderr)
         return stop.exit_code
-    except (RecipeError, RunError) as error:
+    except RecipeError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # the other processes of this machine say the same
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, RecipeError) else 1
+        return 1
     return 0
 
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python
-"""Translates standard input or a file, line for line; an empty line stays an empty line."""
+"""Translates standard input or a file, line for line; an empty line stays an empty line.
+
+Under `accelerate launch` or torchrun the processes share the work; it then wants --input and --output.
+"""
 
 import argparse
 import sys
 from pathlib import Path
 
 from csan_hf.evaluation import translate, write_lines
-from csan_hf.evaluation.loading import DTYPES, load_translation_model
+from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -37,10 +40,13 @@ def read_sentences(path: Path | None) -> list[str]:
 def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     try:
+        processes = launched_processes(options.device)
+        if processes is not None and (options.input is None or options.output is None):
+            raise ValueError("Several processes cannot share standard input and output: pass --input and --output.")
         sentences = read_sentences(options.input)
         model, tokenizers = load_translation_model(
             options.model,
-            device=options.device,
+            device=options.device if processes is None else str(processes.device),
             dtype=options.dtype,
             trust_remote_code=options.trust_remote_code,
         )
@@ -50,10 +56,15 @@ def main(arguments: list[str]) -> int:
             sentences,
             max_batch_tokens=options.max_batch_tokens,
             progress=not options.quiet,
+            processes=processes,
             num_beams=options.num_beams,
             max_length=options.max_length,
             length_penalty=options.length_penalty,
         )
+        if processes is not None:
+            processes.destroy_process_group()
+            if not processes.is_main_process:
+                return 0
         if options.output is not None:
             write_lines(options.output, translations)
             return 0

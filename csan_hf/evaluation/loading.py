@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import gzip
+import os
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def launched_processes(device: str | None = None) -> PartialState | None:
+    """Joins the processes that `accelerate launch` or torchrun started.
+
+    Args:
+        device: "cpu" keeps them off the accelerators.
+
+    Returns:
+        The state of all of them, or None if this process is alone.
+
+    Raises:
+        ValueError: if all are to use one numbered device.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    if device is not None and torch.device(device).index is not None:
+        raise ValueError(f"device {device!r} is one device, but several processes were launched: leave it out.")
+    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    # They meet at the end of their work, not in every batch.
+    return PartialState(cpu=on_cpu, timeout=timedelta(hours=6))
 
 
 def load_translation_model(

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -81,6 +83,7 @@ def translate(
     *,
     max_batch_tokens: int = 4096,
     progress: bool = False,
+    processes: PartialState | None = None,
     **generate_arguments: Any,
 ) -> list[str]:
     """Translates any number of sentences, longest first, and returns them in the order given.
@@ -91,10 +94,13 @@ def translate(
         sentences: source sentences. A blank one gives an empty translation.
         max_batch_tokens: source tokens in a batch, padding included; beams count on top.
         progress: shows a bar on standard error.
+        processes: those that share the work, each of them calling this with the same sentences. Of R processes each
+            translates every R-th batch; the batches, and hence the translations, are those of a single process.
+            None: this process does it all.
         generate_arguments: for ``generate``; None means the generation config's value.
 
     Returns:
-        As many translations as there are sentences.
+        As many translations as there are sentences, in every process.
 
     Raises:
         ValueError: if ``max_batch_tokens`` is less than 1.
@@ -102,19 +108,22 @@ def translate(
     if max_batch_tokens < 1:
         raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
     model.eval()
-    translations = [""] * len(sentences)
     numbers = [number for number, sentence in enumerate(sentences) if sentence.strip()]
-    if not numbers:
-        return translations
-    encoded = tokenizers.source([sentences[number] for number in numbers])["input_ids"]
+    encoded = tokenizers.source([sentences[number] for number in numbers])["input_ids"] if numbers else []
     lengths = [len(ids) for ids in encoded]
-    with tqdm(total=len(sentences), desc="translating", unit="sentence", disable=not progress) as bar:
-        bar.update(len(sentences) - len(numbers))
-        for batch in _batches_by_length(lengths, max_batch_tokens):
-            texts = [sentences[numbers[place]] for place in batch]
-            for place, text in zip(
-                batch, translate_batch(model, tokenizers, texts, **generate_arguments), strict=True
-            ):
-                translations[numbers[place]] = text
+    batches = [[numbers[place] for place in batch] for batch in _batches_by_length(lengths, max_batch_tokens)]
+    if processes is not None:
+        batches = batches[processes.process_index :: processes.num_processes]
+        progress = progress and processes.is_main_process
+    found: list[tuple[int, str]] = []
+    with tqdm(total=sum(map(len, batches)), desc="translating", unit="sentence", disable=not progress) as bar:
+        for batch in batches:
+            texts = [sentences[number] for number in batch]
+            found += zip(batch, translate_batch(model, tokenizers, texts, **generate_arguments), strict=True)
             bar.update(len(batch))
+    if processes is not None:
+        found = gather_object(found)
+    translations = [""] * len(sentences)
+    for number, text in found:
+        translations[number] = text
     return translations

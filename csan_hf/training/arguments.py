@@ -165,8 +165,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """Checks our fields, fills those that follow from others, then runs the library's own checks."""
         self._check_ours()
         self.bf16 = resolve_bf16(self.bf16)
-        if self.bf16 and not accelerator_is_available():
-            self.use_cpu = True  # transformers refuses bf16 on a CPU that was not asked for
+        if not accelerator_is_available():
+            # transformers refuses bf16 on a CPU that was not asked for, and takes several processes for strangers
+            self.use_cpu = True
         if str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
             self.load_best_model_at_end = False
             self.metric_for_best_model = None

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .completeness import RESUME_FILES, find_fault
@@ -183,11 +185,14 @@ def _accumulator(tensor: Tensor) -> Tensor:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights into a model, whose tied tensors are stored once.
+    """Loads weights into a model, whose tied tensors are stored once; a sharded one takes its share.
 
     Raises:
         ValueError: if names do not fit the model.
     """
+    if isinstance(model, FSDPModule):
+        _load_sharded(model, weights)
+        return
     missing, unexpected = model.load_state_dict(weights, strict=False)
     stored = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
     absent = [name for name in missing if model.state_dict()[name].data_ptr() not in stored]
@@ -196,3 +201,16 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     absent = [name for name in absent if name in trained]
     if absent or unexpected:
         raise ValueError(f"The weights do not fit the model: missing {absent[:5]}, unexpected {unexpected[:5]}.")
+
+
+def _load_sharded(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # generation leaves whole weights behind
+    trained = {name for name, _ in model.named_parameters()}  # of tied ones the first name alone
+    if absent := sorted(trained - weights.keys()):
+        raise ValueError(f"The weights do not fit the model: missing {absent[:5]}.")
+    known = trained | {name for name, _ in model.named_buffers()}
+    ordered = sorted(known & weights.keys())  # the processes meet at every tensor, in one order
+    options = StateDictOptions(full_state_dict=True, strict=False)
+    set_model_state_dict(model, {name: weights[name] for name in ordered}, options=options)

@@ -21,7 +21,7 @@ SEAL = "complete.json"
 """The file that a save ends with: names, sizes and SHA-256 of all others."""
 
 # What only a resumed run reads; nothing else needs it in a checkpoint that is kept for its score.
-RESUME_FILES = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+RESUME_FILES = ("optimizer.*", "pytorch_model_fsdp.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth")
 
 _FOLDERS_OF_SHARDS = ("pytorch_model_fsdp*", "global_step*")  # of FSDP and DeepSpeed, which write their own formats
 

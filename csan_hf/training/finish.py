@@ -28,7 +28,7 @@ from .environment import describe_environment
 from .picture import draw_training
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
-from .trainer import TranslationTrainer
+from .trainer import TranslationTrainer, plain_class
 
 
 def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
     if validation is None or metric is None:
         return last
-    if _is_sharded(trainer):  # no process has all weights; the Trainer has loaded the best checkpoint
+    if trainer.is_deepspeed_enabled:  # no process has all weights; the Trainer has loaded the best checkpoint
         return {"weights": f"the best checkpoint (step {state.best_global_step})", "steps": [state.best_global_step]}
     greater = bool(args.greater_is_better)
     scores = scores_by_step(state.log_history, metric)
@@ -114,7 +114,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
             if trainer.is_world_process_zero():
                 write_lines(output / "hypotheses" / f"{name}.txt", hypotheses)
     results = {
-        "model": type(trainer.model).__name__,
+        "model": plain_class(trainer.model).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "chosen": chosen,
         "scores": scores,

@@ -13,7 +13,7 @@ from .options import RecipeError
 T = TypeVar("T")
 
 PREPARED_DATA = "_prepared_data"
-"""Folder in ``output_dir`` with the tokenized corpus while several processes train; uploads leave out names with "_"."""
+"""Folder in ``output_dir`` with the tokenized corpus while several processes train; uploads leave out its like."""
 
 
 def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import torch.distributed
 from datasets import DatasetDict
 from transformers import TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
@@ -17,7 +16,6 @@ from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
 from csan_hf.evaluation import write_text
-from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
@@ -86,8 +84,6 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
     tokenizers, tokenized = _prepare_data(recipe, args, output)
     set_seed(args.seed)
     model = build_model(recipe, tokenizers)
-    if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
-        model.synchronize_batch_norm(torch.distributed.group.WORLD)
     _say(args, _describe(model, tokenizers, tokenized, args))
     trainer = TranslationTrainer(
         model,

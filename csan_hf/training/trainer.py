@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import shutil
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed
+from accelerate.utils import parse_flag_from_env
 from datasets import Dataset
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -34,7 +38,7 @@ from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
-from .checkpoints import last_complete_checkpoint
+from .checkpoints import last_complete_checkpoint, load_weights, read_weights
 from .completeness import break_seal, seal_checkpoint
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
@@ -60,6 +64,8 @@ class TranslationTrainer(Seq2SeqTrainer):
       resumed run sees the same batches.
     - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
       validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
+    - Several processes count as one: the loss is per target token of all of them, batch normalisation shares its
+      statistics, an evaluation is divided among them and put together again.
     - Evaluation runs in order of length, translates, and reports BLEU and chrF on detokenised text;
       `predict` returns its rows in dataset order all the same.
 
@@ -96,6 +102,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
         self.batch_cost = batch_cost
+        if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
+            model.synchronize_batch_norm(torch.distributed.group.WORLD)
+        if args.world_size > 1 and sharding_is_asked_for(args):
+            _prepare_sharding(model)
         super().__init__(
             model=model,
             args=args,
@@ -146,7 +156,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                 *example_lengths(self.train_dataset),
                 bound,
                 seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
-                num_replicas=self.args.world_size,
+                # An update takes one group of equal batches, however many processes share it
+                num_replicas=self.args.world_size * self.args.gradient_accumulation_steps,
                 shuffle=True,
                 max_sentences=self.args.max_sentences,
                 cost=self.batch_cost,
@@ -173,6 +184,25 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _mixes_lengths(self) -> bool:
         mixes = self.args.mix_lengths
         return self.batch_cost == "cells" if mixes is None else mixes
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, also after an evaluation with the same trainer."""
+        self._forget_evaluation()
+        return super().train(*args, **kwargs)
+
+    def _forget_evaluation(self) -> None:
+        """Lets accelerate wrap the model for training.
+
+        An evaluation before training prepares the model without wrapping it, and accelerate prepares nothing twice:
+        the processes would train apart, each with its own gradients, without a word.
+        """
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        models = self.accelerator._models
+        if self.args.world_size == 1 or sharded or self.model_wrapped is not self.model or self.model not in models:
+            return
+        models.remove(self.model)
+        self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
+        vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
@@ -407,6 +437,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         missing = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
+    def _load_best_model(self) -> None:
+        """Loads the best checkpoint; a sharded model by way of `load_weights`, for the library stumbles over ties."""
+        if isinstance(self.model, FSDPModule):
+            load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
+        else:
+            super()._load_best_model()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Loads the weights of a checkpoint to resume from; see `_load_best_model`."""
+        if isinstance(self.model, FSDPModule):
+            load_weights(self.model, read_weights(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         super()._save(output_dir, state_dict)
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
@@ -414,7 +458,10 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _write_code(self, directory: str) -> None:
         """Completes a folder with weights so that it loads where csan_hf is not installed."""
-        model = self.accelerator.unwrap_model(self.model)
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if isinstance(model, FSDPModule):
+            with torch.device("meta"):
+                model = plain_class(self.model)(copy.deepcopy(self.model.config))
         if not type(model).__module__.startswith("transformers."):
             write_code(model, Path(directory))
 
@@ -423,6 +470,38 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             self._write_code(self.args.output_dir)
         super()._push_from_checkpoint(checkpoint_folder)
+
+
+def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:
+    """Says whether the run is to use FSDP, by its recipe or by the launch."""
+    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
+
+
+def _prepare_sharding(model: PreTrainedModel) -> None:
+    """Makes one module of embeddings that share their weights: FSDP wants a weight in one of its groups only.
+
+    Raises:
+        RecipeError: for Pervasive Attention, whose decoder is one group with embeddings that others share; and if the
+            output projection shares the weights of another embedding than the source's.
+    """
+    if isinstance(model, PervasiveAttentionPreTrainedModel):
+        raise RecipeError(
+            "FSDP does not work with pervasive_attention: its few million parameters fit into every device, so train "
+            "it without FSDP (accelerate launch --multi_gpu, or training.fsdp: false)."
+        )
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    model.set_input_embeddings(embedding)
+    uses = [name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter is output.weight]
+    if len(uses) > 1 and output.weight is not embedding.weight:
+        raise RecipeError(
+            "FSDP cannot share the output projection's weights with the target embedding alone: set "
+            "config.tie_word_embeddings to false, or tokenizer.joint to true, or train without FSDP."
+        )
+
+
+def plain_class(model: nn.Module) -> type:
+    """The class of a model, without what FSDP adds to it."""
+    return next(found for found in type(model).__mro__ if not issubclass(found, FSDPModule))
 
 
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:

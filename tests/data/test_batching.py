@@ -267,3 +267,24 @@ def test_lengths_of_a_dataset_follow_a_selection():
     )
     source, target = example_lengths(dataset.select([2, 0]))
     assert (source.tolist(), target.tolist()) == ([3, 1], [0, 2])
+
+
+def news_lengths(count, seed=0):
+    """Subword lengths like those of WMT news: mean about 28, a long tail, cut at 100, the two sides correlated."""
+    rng = np.random.RandomState(seed)
+    source = np.clip(np.exp(rng.normal(3.15, 0.62, count)).round(), 2, 100).astype(int)
+    target = np.clip((source * np.exp(rng.normal(0.05, 0.2, count))).round(), 2, 100).astype(int)
+    return source, target
+
+
+@pytest.mark.parametrize(("replicas", "worst"), [(2, 0.02), (8, 0.05), (64, 0.1)])
+def test_the_processes_see_about_as_many_tokens_in_an_epoch(replicas, worst):
+    """Real tokens without padding, of both sides and of the targets alone: each process within 10 % of the mean."""
+    source, target = news_lengths(100_000)
+    sampler = TokenBatchSampler(source, target, 8_192, num_replicas=replicas)
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        for tokens in (source + target, target):
+            shares = np.array([sum(tokens[batch].sum() for batch in batches[r::replicas]) for r in range(replicas)])
+            assert np.abs(shares / shares.mean() - 1).max() < worst

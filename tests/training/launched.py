@@ -1,0 +1,94 @@
+"""What each of two launched processes does for `test_processes.py`; the argument is the folder that both share.
+
+The folder holds a tokenizer, tokenized data and models; every process adds a file `found-RANK.pt`.
+"""
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from datasets import DatasetDict
+from transformers import AutoModelForSeq2SeqLM
+
+import csan_hf  # noqa: F401  (registers the families)
+from csan_hf.data import TokenizerPair
+from csan_hf.evaluation import translate
+from csan_hf.training import TranslationTrainer, TranslationTrainingArguments
+
+UPDATES, ACCUMULATION = 3, 2
+SIZES = (1, 7, 11)
+
+
+def make_trainer(folder: Path, family: str, **arguments) -> TranslationTrainer:
+    """A trainer whose updates are plain gradient steps, so that a gradient that is too large shows."""
+    data = DatasetDict.load_from_disk(str(folder / "data"))
+    defaults = {
+        "max_steps": UPDATES,
+        "gradient_accumulation_steps": ACCUMULATION,
+        "max_tokens": 400,
+        "max_cells": 3000,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "label_smoothing_factor": 0.1,
+        "logging_steps": 1,
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "per_device_eval_batch_size": 4,
+        "bf16": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return TranslationTrainer(
+        AutoModelForSeq2SeqLM.from_pretrained(folder / family),
+        TranslationTrainingArguments(output_dir=str(folder / "trainer"), **{**defaults, **arguments}),
+        tokenizers=TokenizerPair.from_pretrained(str(folder / "tokenizer")),
+        train_dataset=data["train"],
+        batch_cost="cells" if family == "pervasive_attention" else "tokens",
+    )
+
+
+def evaluate(trainer: TranslationTrainer, folder: Path) -> dict:
+    """Hypotheses and loss of test sets of several sizes."""
+    test = DatasetDict.load_from_disk(str(folder / "data"))["test"]
+    return {size: trainer.translate_dataset(test.select(range(size)), num_beams=2) for size in SIZES}
+
+
+def translate_all(trainer: TranslationTrainer, folder: Path, processes=None) -> dict:
+    test = DatasetDict.load_from_disk(str(folder / "data"))["test"]
+    return {
+        size: translate(
+            trainer.model, trainer.tokenizers, test["source"][:size], max_batch_tokens=40, processes=processes
+        )
+        for size in SIZES
+    }
+
+
+def work(folder: Path, family: str) -> dict:
+    trainer = make_trainer(folder, family)
+    batches = list(itertools.islice(trainer.get_train_dataloader(), UPDATES * ACCUMULATION))
+    found = {"evaluated": evaluate(trainer, folder), "translated": translate_all(trainer, folder, PartialState())}
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    found |= {"batches": batches, "losses": losses, "weights": trainer.model.state_dict()}
+    if family == "pervasive_attention":
+        found["shares"] = trainer.model.model.decoder.dense_block.process_group is torch.distributed.group.WORLD
+    return found
+
+
+def main(folder: Path, arguments: list[str]) -> None:
+    found = {family: work(folder, family) for family in ("csan", "pervasive_attention")}
+    torch.save(found, folder / f"found-{PartialState().process_index}.pt")
+    PartialState().wait_for_everyone()
+    specification = importlib.util.spec_from_file_location("train", "scripts/train.py")
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    sys.exit(script.main(arguments))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,57 @@
+"""The launch configurations beside the recipes: accelerate reads them and starts what they say."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env
+
+FOLDER = Path(__file__).parents[2] / "scripts" / "recipes" / "accelerate"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+
+
+def launch(path, *options):
+    """What `accelerate launch` makes of a configuration: its arguments and the environment of the processes."""
+    command = ["--config_file", str(path), *options, "scripts/train.py", "RECIPE.yaml", "--output_dir", "runs/x"]
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    return args, prepare_multi_gpu_env(args)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_accelerate_reads_and_launches_it(path):
+    config = load_config_from_file(str(path))
+    assert config.num_processes in (2, 8, 32)
+    args, environment = launch(path)
+    assert args.training_script == "scripts/train.py"
+    assert args.training_script_args == ["RECIPE.yaml", "--output_dir", "runs/x"]
+    assert args.multi_gpu or args.use_fsdp  # what makes accelerate start more than one process
+    assert args.nproc_per_node == str(config.num_processes // config.num_machines)
+    assert environment["ACCELERATE_MIXED_PRECISION"] == config.mixed_precision
+
+
+def test_the_fsdp_configuration_asks_for_fsdp2_and_complete_checkpoints():
+    environment = launch(FOLDER / "fsdp_1_node_8_gpus.yaml")[1]
+    assert environment["ACCELERATE_USE_FSDP"] == "true"
+    assert environment["FSDP_VERSION"] == "2"
+    assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
+    assert environment["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
+
+
+def test_a_node_of_several_takes_its_place_from_the_command_line():
+    """As slurm.sbatch calls it."""
+    options = ["--num_machines", "2", "--num_processes", "16", "--machine_rank", "1"]
+    options += ["--main_process_ip", "node7", "--main_process_port", "20123"]
+    args, _ = launch(FOLDER / "4_nodes_8_gpus.yaml", *options)
+    assert (args.nnodes, args.nproc_per_node, args.node_rank) == ("2", "8", 1)
+    assert "node7" in (getattr(args, "rdzv_endpoint", ""), args.main_process_ip)
+    assert str(args.main_process_port) == "20123"
+
+
+def test_the_slurm_script_is_valid_shell():
+    subprocess.run(["bash", "-n", FOLDER / "slurm.sbatch"], check=True)
+    text = (FOLDER / "slurm.sbatch").read_text()
+    commands = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert text.index("#SBATCH --signal") < text.index(commands[0])  # SLURM stops reading options at the first command
+    assert str(FOLDER.relative_to(Path(__file__).parents[2]) / "4_nodes_8_gpus.yaml") in text

@@ -1,0 +1,199 @@
+"""Two launched processes do what one does: gradients, evaluation, translation, and a whole run of a recipe."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from reference.tiny_csan import tiny_model as tiny_csan
+from reference.tiny_pervasive_attention import tiny_model as tiny_pervasive_attention
+from torch.nn import functional as F
+
+from csan_hf.evaluation import translate
+from csan_hf.evaluation.loading import load_translation_model, read_lines
+from csan_hf.training.trainer import cut_for_processes
+
+sys.path.insert(0, str(Path(__file__).parent))
+from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, translate_all
+
+ROOT = Path(__file__).parents[2]
+FAMILIES = ("csan", "pervasive_attention")
+RECIPE = {
+    "model": "pervasive_attention",
+    "data": {
+        "dataset": "numbers",
+        "source_lang": "en",
+        "target_lang": "de",
+        "train_size": 200,
+        "validation_size": 7,
+        "test_size": 5,
+    },
+    "tokenizer": {"vocab_size": 300},
+    "config": {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4},
+    "training": {
+        "max_cells": 8000,
+        "max_steps": 4,
+        "eval_steps": 2,
+        "logging_steps": 1,
+        "warmup_steps": 1,
+        "learning_rate": 1e-2,
+        "batch_norm_batches": 2,
+        "bf16": False,
+    },
+    "generation": {"num_beams": 2, "max_length": 12},
+}
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory, tokenizers, tokenized):
+    """The folder, what every process found, and what the launch printed."""
+    folder = tmp_path_factory.mktemp("launched")
+    tokenizers.save_pretrained(str(folder / "tokenizer"))
+    tokenized.save_to_disk(str(folder / "data"))
+    size = len(tokenizers.source)
+    tiny_csan(vocab_size=size, tie_word_embeddings=False).save_pretrained(folder / "csan")
+    sizes = {"vocab_size": size, "decoder_vocab_size": size}
+    tiny_pervasive_attention(**sizes).save_pretrained(folder / "pervasive_attention")
+    for family in FAMILIES:
+        path = folder / family / "generation_config.json"
+        # random weights repeat themselves otherwise, whatever the source
+        settings = {"max_length": 10, "no_repeat_ngram_size": 1}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
+    config = ROOT / "scripts" / "recipes" / "accelerate" / "2_cpu_processes.yaml"
+    command = [*accelerate, "--config_file", config, ROOT / "tests" / "training" / "launched.py", folder]
+    command += [folder / "tiny.yaml", "--output_dir", folder / "run"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["ACCELERATE_USE_CPU"] = "true"
+    result = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return folder, [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)], result
+
+
+def pad_together(batches):
+    """One batch of several, as a single process would have collated it."""
+    joined = {}
+    for name, filler in (("input_ids", 0), ("attention_mask", 0), ("labels", -100)):
+        width = max(batch[name].shape[1] for batch in batches)
+        rows = [F.pad(batch[name], (0, width - batch[name].shape[1]), value=filler) for batch in batches]
+        joined[name] = torch.cat(rows)
+    return joined
+
+
+def train_alone(model, batches, rate=0.1):
+    """The oracle: gradient steps on the smoothed loss per target token of all that an update saw."""
+    model.train()
+    losses = []
+    for update in range(UPDATES):
+        parts = batches[update * ACCUMULATION : (update + 1) * ACCUMULATION]
+        tokens = sum(int(part["labels"].ne(-100).sum()) for part in parts)
+        model.zero_grad()
+        loss = 0.0
+        for part in parts:
+            logits = model(**part).logits
+            labels = part["labels"].flatten()
+            total = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", label_smoothing=0.1) / tokens
+            total.backward()
+            loss += total.item()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= rate * parameter.grad
+        losses.append(loss)
+    return losses
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family):
+    """Uneven halves, accumulation, label smoothing and, in Pervasive Attention, shared batch statistics included."""
+    folder, found, _ = launched
+    halves = [process[family]["batches"] for process in found]
+    counts = [[int(batch["labels"].ne(-100).sum()) for batch in half] for half in halves]
+    assert all(left != right for left, right in zip(*counts, strict=True)), "the test wants uneven halves"
+    model = make_trainer(folder, family).model
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    losses = train_alone(model, [pad_together(batches) for batches in zip(*halves, strict=True)])
+    rounding = 1e-6 if family == "csan" else 5e-6  # statistics are sums in another order
+    for process in found:
+        assert process[family]["losses"] == pytest.approx(losses, abs=2e-6)
+        for name, tensor in model.state_dict().items():
+            torch.testing.assert_close(process[family]["weights"][name], tensor, rtol=1e-5, atol=rounding, msg=name)
+    moved = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, start[name])]
+    assert len(moved) > len(start) / 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_evaluation_is_put_together_without_loss_or_copies(launched, family):
+    """Sizes that two processes cannot share equally, one sentence for two processes among them."""
+    folder, found, _ = launched
+    alone = evaluate(make_trainer(folder, family), folder)
+    for process in found:
+        for size in SIZES:
+            hypotheses, metrics = process[family]["evaluated"][size]
+            assert hypotheses == alone[size][0]
+            assert len(hypotheses) == size
+            assert metrics["loss"] == pytest.approx(alone[size][1]["loss"], rel=1e-5)
+            assert metrics["bleu"] == alone[size][1]["bleu"]
+    assert len(set(alone[11][0])) > 5, "the test wants different hypotheses"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_translation_is_shared(launched, family):
+    folder, found, _ = launched
+    alone = translate_all(make_trainer(folder, family), folder)
+    assert [process[family]["translated"] for process in found] == [alone, alone]
+
+
+def test_batch_statistics_are_shared_in_a_launched_run(launched):
+    _, found, _ = launched
+    assert [process["pervasive_attention"]["shares"] for process in found] == [True, True]
+
+
+def test_a_recipe_runs_in_two_processes(launched):
+    folder, _, result = launched
+    run = folder / "run"
+    results = json.loads((run / "results.json").read_text())
+    assert results["training"]["processes"] == 2
+    # what only one process says and writes
+    assert result.stderr.count("Starting a new run") == result.stderr.count("step 1/4") == 1
+    assert result.stdout.count("Weights: ") == 1
+    names = {path.name for path in run.iterdir()}
+    assert {"README.md", "model.safetensors", "results.json", "training.png", "recipe.yaml", "hypotheses"} <= names
+    assert not [name for name in names if name.startswith((".", "_"))]
+    assert {path.name for path in run.glob("checkpoint-4/rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+
+
+def test_the_final_hypotheses_are_those_of_one_process(launched, text):
+    run = launched[0] / "run"
+    model, tokenizers = load_translation_model(str(run), device="cpu")
+    from csan_hf.data import load_translation_dataset
+    from csan_hf.training.recipe import load_recipe
+
+    splits, _ = load_translation_dataset(load_recipe(run / "recipe.yaml").data_arguments())
+    for split, size in (("validation", 7), ("test", 5)):
+        written = read_lines(run / "hypotheses" / f"{split}.txt")
+        assert written == translate(model, tokenizers, list(splits[split]["source"]))
+        assert len(written) == size
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [1, 2, 7, 11, 64, 129, 3003])
+def test_evaluation_batches_are_equal_and_complete(count, processes):
+    order = list(reversed(range(count)))
+    batches = cut_for_processes(order, 16, processes)
+    rows = [row for batch in batches for row in batch]
+    assert rows[:count] == order
+    assert rows[count:] == list(range(count, len(rows)))
+    assert max(map(len, batches)) <= 16
+    if processes == 1:
+        assert len(rows) == count
+        return
+    assert len(batches) % processes == 0
+    assert len({len(batch) for batch in batches}) == 1
+    assert len(rows) - count < len(batches)  # less than one copy for every batch
