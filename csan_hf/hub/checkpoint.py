@@ -137,7 +137,9 @@ def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory
 @contextmanager
 def _unmarked(config: PreTrainedConfig) -> Iterator[None]:
     """Hides what a checkpoint has written into a config, so that saving takes nothing of that checkpoint along."""
-    hidden = {name: vars(config).pop(name) for name in ("auto_map", "custom_pipelines") if name in vars(config)}
+    hidden: dict[str, Any] = {
+        name: vars(config).pop(name) for name in ("auto_map", "custom_pipelines") if name in vars(config)
+    }
     try:
         yield
     finally:

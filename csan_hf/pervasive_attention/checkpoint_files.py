@@ -44,9 +44,8 @@ def keep_checkpoint_files(config: PreTrainedConfig, directory: str | os.PathLike
         lost += [] if _save_target_tokenizer(config, directory) else [f"{_TARGET_TOKENIZER}/"]
     if lost:
         logger.warning(
-            f"{directory} lacks {', '.join(lost)}, which its config.json needs and {_origin(config) or 'no checkpoint'} "
-            "could give: it will not load where csan_hf is not installed. `save_self_contained` of csan_hf.hub writes "
-            "everything."
+            f"{directory} lacks {', '.join(lost)}, which config.json needs and {_origin(config) or 'no checkpoint'} "
+            "could give: it will not load without csan_hf. `csan_hf.hub.save_self_contained` writes it."
         )
 
 
