@@ -35,6 +35,7 @@ _RUN_FILES = (
     "recipe.yaml",
     "results.json",
     "training.png",
+    "locality.png",
     "README.md",
     "config.json",
     "generation_config.json",

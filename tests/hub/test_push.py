@@ -168,7 +168,7 @@ def test_a_missing_shard_and_a_poor_card_are_named(joint, tmp_path):
     with pytest.raises(IncompleteCheckpointError) as error:
         check_checkpoint(directory)
     assert "model-00002-of-00002.safetensors is missing" in str(error.value)
-    assert "README.md has no library_name" in str(error.value)
+    assert "README.md: the metadata have no library_name" in str(error.value)
     assert "model-00001" not in str(error.value)
 
 
