@@ -169,7 +169,7 @@ def _text_problems(text: str, results: dict[str, Any]) -> Iterator[str]:
         (training.get("seconds") and training["seconds"] / 60, "in {:.1f} minutes"),
         (training.get("tokens_per_second"), "{:,.0f} tokens per second"),
         (training.get("updates_per_second"), "{:.3g} updates per second"),
-        (training.get("seed"), "seed {}"),
+        (None if training.get("seed") is None else str(training["seed"]), "seed {}"),  # 0 is one, too
         ((results.get("chosen") or {}).get("weights"), "The weights are those of {}"),
         (environment.get("transformers"), "transformers {}"),
         (environment.get("torch"), "torch {}"),
@@ -177,7 +177,7 @@ def _text_problems(text: str, results: dict[str, Any]) -> Iterator[str]:
         (environment.get("device"), "on {}"),
     ]
     for value, template in formats:
-        if value and (phrase := template.format(value)) not in text:
+        if value and not re.search(re.escape(phrase := template.format(value)) + r"(?!\w)", text):
             yield f"the text does not say {phrase!r}, as the results do"
     table = score_table(text)
     for split, entry in (results.get("scores") or {}).items():
