@@ -8,7 +8,7 @@ huggingface/huggingface.js. No network is needed here.
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from huggingface_hub import ModelCard, ModelCardData
 
@@ -56,9 +56,10 @@ def card_problems(
     Returns:
         What is wrong, one sentence each; nothing where all is well.
     """
-    problems = list(_metadata_problems(card.data, pipeline_tag))
+    data = cast(ModelCardData, card.data)
+    problems = list(_metadata_problems(data, pipeline_tag))
     if not problems:  # what follows needs valid metadata
-        problems += _score_problems(card, results)
+        problems += _score_problems(data, card.text, results)
     if results is not None:
         problems += _text_problems(card.text, results)
     return problems
@@ -121,10 +122,10 @@ def _is_language(code: Any) -> bool:
     return code in LANGUAGES or code in ("multilingual", "code") or re.fullmatch("[a-z]{3}", code) is not None
 
 
-def _score_problems(card: ModelCard, results: dict[str, Any] | None) -> Iterator[str]:
+def _score_problems(data: ModelCardData, text: str, results: dict[str, Any] | None) -> Iterator[str]:
     """Compares model-index, the table of scores and, where there are any, the run's results."""
-    table = score_table(card.text)
-    index = {(entry.dataset_split, entry.metric_type): entry for entry in card.data.eval_results or []}
+    table = score_table(text)
+    index = {(str(entry.dataset_split), entry.metric_type): entry for entry in data.eval_results or []}
     for (split, metric), entry in index.items():
         shown = _number(table.get(split, {}).get(metric))
         if shown != entry.metric_value and (shown is not None or results is not None):
@@ -133,7 +134,7 @@ def _score_problems(card: ModelCard, results: dict[str, Any] | None) -> Iterator
         return
     for entry in index.values():
         signature = (entry.metric_args or {}).get("signature")
-        if signature and f"`{signature}`" not in card.text:
+        if signature and f"`{signature}`" not in text:
             yield f"the text lacks the signature of {entry.metric_type}, {signature}"
     measured = {
         (split, metric): (float(entry[metric]), entry.get(f"{metric}_signature"))

@@ -101,7 +101,7 @@ def run(hub, home, *arguments, with_csan_hf=False, **more):
         cwd=home.parent,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    return (done.stdout.strip().splitlines() or [""])[-1]
 
 
 def card_code(text):
