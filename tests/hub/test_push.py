@@ -66,6 +66,7 @@ TRAIN = {
         "max_tokens": 2000,
         "max_steps": 4,
         "eval_steps": 2,
+        "logging_steps": 1,
         "learning_rate": 1e-3,
         "warmup_steps": 1,
         "use_cpu": True,
