@@ -1,11 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of CSAN, the Transformer with locality in its attention."""
 
+import os
 from typing import Any
 
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
+from .checkpoint_files import keep_checkpoint_files
 from .locality import check_head_area, check_window
 
 LOCALNESS_WINDOWS = ("fixed", "layer", "query", "head")
@@ -153,6 +155,17 @@ class CsanConfig(PreTrainedConfig):
     def is_local(self) -> bool:
         """Whether any locality is switched on: a window, an area of heads or a Gaussian."""
         return self.local_window is not None or self.head_area > 1 or self.localness_window is not None
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save as transformers does, with the code that the config of a shared checkpoint names.
+
+        Args:
+            save_directory: The directory, made if need be. Saving a model comes by here, too.
+            push_to_hub: See transformers.
+            kwargs: See transformers.
+        """
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        keep_checkpoint_files(self, save_directory)
 
     def validate_fields(self) -> None:
         """Raise `ValueError`, naming field and value, where the configuration is impossible."""

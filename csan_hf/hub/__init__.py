@@ -1,17 +1,20 @@
 """Sharing: self-contained checkpoints, model cards, conversion of foreign checkpoints."""
 
 from .attn2d import convert_attn2d
+from .card_rules import card_problems
 from .checkpoint import save_self_contained
 from .marian import convert_marian
-from .model_card import build_model_card, write_model_card
+from .model_card import build_model_card, copy_model_card, write_model_card
 from .push import IncompleteCheckpointError, check_checkpoint, push_checkpoint, push_to_hub
 
 __all__ = [
     "IncompleteCheckpointError",
     "build_model_card",
+    "card_problems",
     "check_checkpoint",
     "convert_attn2d",
     "convert_marian",
+    "copy_model_card",
     "push_checkpoint",
     "push_to_hub",
     "save_self_contained",

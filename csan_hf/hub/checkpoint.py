@@ -5,6 +5,8 @@ import copy
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.dynamic_module_utils import custom_object_save
@@ -124,10 +127,23 @@ def _translates(model: PreTrainedModel) -> bool:
 def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: Path) -> None:
     """Writes the whole checkpoint into an empty `directory`."""
     auto_map(model)  # refuses foreign models before anything is written
-    model.save_pretrained(directory)
+    with _unmarked(model.config):
+        model.save_pretrained(directory)
     write_code(model, directory)
     if tokenizers is not None:
         _write_tokenizers(model, tokenizers, directory)
+
+
+@contextmanager
+def _unmarked(config: PreTrainedConfig) -> Iterator[None]:
+    """Hides what a checkpoint has written into a config, so that saving takes nothing of that checkpoint along."""
+    hidden: dict[str, Any] = {
+        name: vars(config).pop(name) for name in ("auto_map", "custom_pipelines") if name in vars(config)
+    }
+    try:
+        yield
+    finally:
+        vars(config).update(hidden)
 
 
 def write_code(model: PreTrainedModel, directory: Path) -> None:
@@ -149,7 +165,8 @@ def write_code(model: PreTrainedModel, directory: Path) -> None:
         shutil.copy(translation.__file__, directory)
     elif hasattr(config, "custom_pipelines"):  # of the translation checkpoint that the classifier was made of
         del config.custom_pipelines
-    config.save_pretrained(directory)
+    # Not the config's own method: that one completes a checkpoint from the one that was loaded
+    PreTrainedConfig.save_pretrained(config, directory)
     for code in (model, config):
         custom_object_save(code, directory)
 

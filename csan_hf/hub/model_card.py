@@ -4,18 +4,27 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..analysis.locality_picture import draw_locality
 from ..data import DataArguments
+from .card_rules import card_problems
 from .grid_text import describe_grid
 from .locality_text import describe_locality, short_name
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
-_METRICS = {"bleu": "BLEU", "chrf": "chrF"}
+LOCALITY_PICTURE = "locality.png"
+# By the name that the Hub has for a metric: what a card calls it
+_METRICS = {
+    "translation": {"bleu": "BLEU", "chrf": "chrF"},
+    "classification": {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"},
+}
+_TASKS = {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
 _EXAMPLES = {
     "de": "Ein Hund läuft durch den Schnee.",
     "en": "A dog runs through the snow.",
@@ -36,13 +45,13 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
     """Writes `README.md`, the model card, into the folder of a run.
 
     Args:
-        output_dir: The run's folder. Its `config.json` describes the model, where there is one; its
-            `training.png` is shown.
+        output_dir: The folder of a run or checkpoint. Its `config.json` describes the model, where there is one: a
+            translation model or a classifier, whose locality is drawn as `locality.png`. Its `training.png` is shown.
         recipe: The recipe as a dict: `name`, `description`, `language`, `license`, `dataset_name`, `init_from` and
-            the sections `config`, `data`, `tokenizer`, `training`, `generation`. All may be missing.
-        results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split (`bleu`, `chrf`,
-            their signatures, `sentences`, `num_beams`, `seconds`, ...), `training`, `environment`. All may be
-            missing.
+            the sections `config`, `data`, `tokenizer`, `training`, `generation`; `hub_dataset`. All may be missing.
+        results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split (`bleu`, `chrf` and
+            their signatures, or `accuracy`, `f1`, `precision`, `recall` of a classifier; `sentences`, `num_beams`,
+            `seconds`, ...), `training`, `environment`. All may be missing.
 
     Returns:
         The path of the card.
@@ -51,6 +60,11 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
         OSError: The card cannot be written.
     """
     output_dir = Path(output_dir)
+    config = _read_config(output_dir)
+    if config is not None and config.get("model_type") in _FAMILY_TAGS:
+        draw_locality(config, output_dir / LOCALITY_PICTURE)
+    else:
+        (output_dir / LOCALITY_PICTURE).unlink(missing_ok=True)  # of a model that stood there before
     card = build_model_card(output_dir, recipe, results)
     path = output_dir / "README.md"
     temporary = output_dir / f".README.{os.getpid()}.md"
@@ -65,81 +79,163 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
 def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str, Any]) -> ModelCard:
     """Makes the card of a run without writing it; the arguments are those of `write_model_card`."""
     config = _read_config(output_dir) or dict(recipe.get("config") or {})
+    task = task_of(config)
     name = recipe.get("name") or output_dir.resolve().name
     languages = _languages(recipe)
     dataset = _dataset_name(recipe)
     # Weights that nobody has trained here, a converted checkpoint, say, have no results
     scores = results.get("scores") or {}
+    metrics = _metrics_of(task, scores)
     source = languages[0] if languages else None
     examples = _BUILT_IN_EXAMPLES if dataset == "numbers" else _EXAMPLES
+    pictures = {"picture": "training.png", "locality_picture": LOCALITY_PICTURE}
     return ModelCard.from_template(
-        _card_data(recipe, name, languages, dataset, scores),
+        _card_data(recipe, name, _family_of(recipe, config), task, languages, dataset, metrics, scores),
         template_path=str(TEMPLATE),
         name=name,
         description=recipe.get("description"),
+        task=task,
         languages=languages,
-        **_architecture(config, results),
+        **_architecture(config, results, task),
         config=config,
+        labels=list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),  # the library's default
         model_id=_model_id(recipe, output_dir),
         example=examples.get(source or "en", _EXAMPLES["en"]),
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=_recipe_text(recipe),
-        scores=[_score_row(split, entry) for split, entry in scores.items()],
-        signatures=_signatures(scores),
+        metrics=metrics,
+        scores=[_score_row(split, entry, metrics) for split, entry in scores.items()],
+        signatures=_signatures(scores, metrics),
+        speeds=_speeds(results, task),
         training=results.get("training") or {},
         chosen=(results.get("chosen") or {}).get("weights"),
         parameters=results.get("parameters"),
         environment=results.get("environment") or {},
-        picture="training.png" if (output_dir / "training.png").is_file() else None,
+        **{key: file if (output_dir / file).is_file() else None for key, file in pictures.items()},
     )
 
 
-def _architecture(config: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the template says of the network: its kind, then its grid or its locality."""
+def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
+    """Copies the card of a run to a folder of cards, with its pictures and the results that it was written from.
+
+    `copy_model_card("runs/numbers", "model_cards/numbers.md")` writes `numbers.md`, `numbers.json` (the run's
+    `results.json`), `numbers.png` (loss and scores) and `numbers_locality.png`.
+
+    Args:
+        run: Folder of the run.
+        path: The card's new name, with the ending `.md`.
+
+    Returns:
+        `path` as a `Path`.
+
+    Raises:
+        ValueError: `path` does not end in `.md`, or the card does not say what the results do.
+        OSError: The run has no card or no results, or the copies cannot be written.
+    """
+    run, path = Path(run), Path(path)
+    if path.suffix != ".md":
+        raise ValueError(f"The card's new name must end in .md, got {path}.")
+    text = (run / "README.md").read_text(encoding="utf-8")
+    results = (run / "results.json").read_text(encoding="utf-8")
+    if problems := card_problems(ModelCard(text), json.loads(results)):
+        raise ValueError(f"The card of {run} and its results.json do not agree:\n- " + "\n- ".join(problems))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for picture, name in (("training.png", f"{path.stem}.png"), (LOCALITY_PICTURE, f"{path.stem}_{LOCALITY_PICTURE}")):
+        if f"]({picture})" in text:
+            shutil.copyfile(run / picture, path.with_name(name))
+            text = text.replace(f"]({picture})", f"]({name})")
+    path.with_suffix(".json").write_text(results, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def task_of(config: dict[str, Any]) -> str:
+    """Returns the Hub's name for what a model does, its `pipeline_tag`.
+
+    Args:
+        config: The fields of its config; `architectures` names the class that was saved.
+    """
+    architecture = next(iter(config.get("architectures") or []), "")
+    return next((task for head, task in _TASKS.items() if architecture.endswith(head)), "translation")
+
+
+def _family_of(recipe: dict[str, Any], config: dict[str, Any]) -> str:
+    return str(config.get("model_type") or recipe.get("model") or "csan")
+
+
+def _metrics_of(task: str, scores: dict[str, Any]) -> dict[str, str]:
+    """Returns the metrics of a task, with their names: those of a translation always, a classifier's if measured."""
+    if task == "translation":
+        return _METRICS["translation"]
+    known = _METRICS["classification"].items()
+    return {metric: label for metric, label in known if any(metric in entry for entry in scores.values())}
+
+
+def _architecture(config: dict[str, Any], results: dict[str, Any], task: str) -> dict[str, Any]:
+    """Returns what the template says of the network: its kind, its grid or its locality, and whose ideas those are."""
     family = config.get("model_type", "csan")
+    said: dict[str, Any] = {"kind": results.get("model"), "grid": None, "locality": [], "papers": []}
     if family == "pervasive_attention":
-        return {"kind": "Pervasive Attention", "grid": describe_grid(config), "locality": []}
-    if family == "csan":
-        return {"kind": short_name(config), "grid": None, "locality": describe_locality(config)}
-    return {"kind": results.get("model"), "grid": None, "locality": []}
+        said |= {"kind": "Pervasive Attention", "grid": describe_grid(config), "papers": ["elbayad2018"]}
+    elif family == "csan":
+        if task != "translation":  # an encoder alone
+            config = {**config, "decoder_localness_layers": None, "cross_localness_layers": None}
+        kind = short_name(config)
+        ideas = {"yang2019": "CSAN" in kind, "yang2018": "Gaussian" in kind, "vaswani2017": True}
+        papers = [paper for paper, applies in ideas.items() if applies]
+        said |= {"kind": kind, "locality": describe_locality(config), "papers": papers}
+    return said
 
 
 def _card_data(
-    recipe: dict[str, Any], name: str, languages: list[str], dataset: str | None, scores: dict[str, Any]
+    recipe: dict[str, Any],
+    name: str,
+    family: str,
+    task: str,
+    languages: list[str],
+    dataset: str | None,
+    metrics: dict[str, str],
+    scores: dict[str, Any],
 ) -> ModelCardData:
     """Returns what the Hub reads: the block at the head of the card."""
     slug = _slug(dataset) if dataset else None
-    family = recipe.get("model") or "csan"
     hub_dataset = _hub_name((recipe.get("data") or {}).get("dataset"))
+    training_data = hub_dataset or _hub_name(recipe.get("hub_dataset"))
+    task_name = task.replace("-", " ").capitalize()
     return ModelCardData(
         language=languages or None,
         license=recipe.get("license") or "unknown",
         library_name="transformers",
-        pipeline_tag="translation",
-        tags=["translation", family, _FAMILY_TAGS.get(family, family)],
+        pipeline_tag=task,
+        tags=[task, family, _FAMILY_TAGS.get(family, family)],
         base_model=_hub_name(recipe.get("init_from")),
-        datasets=[hub_dataset] if hub_dataset else None,
-        metrics=list(_METRICS),
+        datasets=[training_data] if training_data else None,
+        metrics=list(metrics) or None,
         model_name=name,
         eval_results=[
             EvalResult(
-                task_type="translation",
-                task_name="Translation" + (f" {'-'.join(languages)}" if languages else ""),
+                task_type=task,
+                task_name=task_name + (f" {'-'.join(languages)}" if languages else ""),
                 dataset_type=hub_dataset or slug or "unknown",
                 dataset_name=dataset or "unknown",
                 dataset_split=split,
                 metric_type=metric,
-                metric_name=_METRICS[metric],
-                metric_value=round(float(entry[metric]), 2),
+                metric_name=label,
+                metric_value=round(float(entry[metric]), _decimals(metric)),
                 metric_args={"signature": entry[f"{metric}_signature"]} if f"{metric}_signature" in entry else None,
             )
             for split, entry in scores.items()
-            for metric in _METRICS
+            for metric, label in metrics.items()
             if entry.get(metric) is not None
         ]
         or None,
     )
+
+
+def _decimals(metric: str) -> int:
+    """Returns how exactly a score is given: scores of translations go to 100, the others to 1."""
+    return 2 if metric in _METRICS["translation"] else 4
 
 
 def _read_config(output_dir: Path) -> dict[str, Any] | None:
@@ -202,17 +298,46 @@ def _without_folders(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
 
 
-def _score_row(split: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns one line of the card's table; a speed where the time is known."""
+def _score_row(split: str, entry: dict[str, Any], metrics: dict[str, str]) -> dict[str, Any]:
+    """Returns one line of the card's table; a speed where it or the time is known."""
     sentences, seconds = entry.get("sentences"), entry.get("seconds")
-    speed = sentences / seconds if sentences and seconds else None
-    return {"split": split, **entry, "speed": speed}
+    speed = entry.get("sentences_per_second") or (sentences / seconds if sentences and seconds else None)
+    values = {metric: entry.get(metric) for metric in metrics}
+    cells = ["" if value is None else f"{value:.{_decimals(metric)}f}" for metric, value in values.items()]
+    return {"split": split, **entry, "cells": cells, "speed": speed}
 
 
-def _signatures(scores: dict[str, Any]) -> dict[str, list[str]]:
+def _signatures(scores: dict[str, Any], metrics: dict[str, str]) -> dict[str, list[str]]:
     """Returns the distinct sacreBLEU signatures of each metric, in order of appearance."""
     found = {
-        name: dict.fromkeys(filter(None, (entry.get(f"{metric}_signature") for entry in scores.values())))
-        for metric, name in _METRICS.items()
+        label: dict.fromkeys(filter(None, (entry.get(f"{metric}_signature") for entry in scores.values())))
+        for metric, label in metrics.items()
     }
-    return {name: list(signatures) for name, signatures in found.items() if signatures}
+    return {label: list(signatures) for label, signatures in found.items() if signatures}
+
+
+def _speeds(results: dict[str, Any], task: str) -> list[str]:
+    """Returns sentences on the speed in training and in use, and on what they were measured; none without either."""
+    training, environment = results.get("training") or {}, results.get("environment") or {}
+    rows = [_score_row(split, entry, {}) for split, entry in (results.get("scores") or {}).items()]
+    lines = []
+    if training.get("tokens_per_second") and training.get("updates_per_second"):
+        lines.append(
+            f"Training: {training['tokens_per_second']:,.0f} tokens (source and target) and "
+            f"{training['updates_per_second']:.3g} updates per second; medians, evaluations left out."
+        )
+    if used := [row for row in rows if row["speed"]]:
+        what = "Translation, with its loss" if task == "translation" else "Classification"
+        beams = {row["num_beams"] for row in used if row.get("num_beams")}
+        with_beam = f", beam {beams.pop()}" if len(beams) == 1 else ""
+        speeds = ", ".join(f"{row['speed']:.1f} ({row['split']})" for row in used)
+        lines.append(f"{what}: {speeds} sentences per second{with_beam}.")
+    if lines and environment.get("device"):
+        lines.append(f"Device: {_device(environment)}.")
+    return lines
+
+
+def _device(environment: dict[str, Any]) -> str:
+    devices, threads = environment.get("devices") or 1, environment.get("threads")
+    name = f"{devices} × {environment['device']}" if devices > 1 else environment["device"]
+    return name + (f", {threads} thread{'s' if threads > 1 else ''} per process" if threads else "")

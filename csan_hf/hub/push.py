@@ -13,8 +13,9 @@ from typing import Any
 from huggingface_hub import CommitInfo, HfApi, ModelCard
 from transformers import PreTrainedModel
 
+from .card_rules import card_problems
 from .checkpoint import SavesPretrained, save_self_contained
-from .model_card import write_model_card
+from .model_card import task_of, write_model_card
 
 # Of a run's folder, what is nobody else's business
 IGNORED = ["checkpoint-*/**", "runs/**", "evaluation/**", "training_args.bin", ".*", "**/.*"]
@@ -25,14 +26,15 @@ import sys
 sys.modules["csan_hf"] = None
 from transformers import AutoConfig, AutoTokenizer, pipeline
 import transformers
-directory = sys.argv[1]
+directory, task = sys.argv[1:]
 config = AutoConfig.from_pretrained(directory, trust_remote_code=True)
 for name in config.auto_map:
     if name.startswith("AutoModel"):
         getattr(transformers, name).from_pretrained(directory, trust_remote_code=True)
 AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
-if getattr(config, "custom_pipelines", None):
-    pipeline("translation", model=directory, trust_remote_code=True, device="cpu")("a", max_new_tokens=2)
+options = {"max_new_tokens": 2} if task == "translation" else {}
+if task != "translation" or getattr(config, "custom_pipelines", None):
+    pipeline(task, model=directory, trust_remote_code=True, device="cpu")("a", **options)
 """
 
 
@@ -112,7 +114,7 @@ def push_to_hub(
     """Uploads a model at hand: weights, config, code, tokenizers, translation pipeline and card.
 
     Args:
-        model: A model of csan_hf.
+        model: A model of csan_hf: one that translates, or a classifier.
         tokenizers: Its tokenizer or `TokenizerPair`.
         repo_id: `owner/name`.
         recipe: For the card; see `write_model_card`.
@@ -143,7 +145,7 @@ def _missing(directory: Path) -> Iterator[str]:
         if config.get("share_encoder_decoder_embeddings") is False:
             names.append("target_tokenizer/tokenizer_config.json")
     yield from (f"{name} is missing" for name in names if not (directory / name).is_file())
-    yield from _problems_of_card(directory / "README.md")
+    yield from _problems_of_card(directory / "README.md", task_of(config))
 
 
 def _missing_code(directory: Path, config: dict[str, Any]) -> Iterator[str]:
@@ -172,26 +174,26 @@ def _missing_weights(directory: Path) -> Iterator[str]:
             yield f"{shard} is missing, which model.safetensors.index.json names"
 
 
-def _problems_of_card(path: Path) -> Iterator[str]:
+def _problems_of_card(path: Path, task: str) -> Iterator[str]:
     if not path.is_file():
         yield "README.md, the model card, is missing"
         return
     try:
-        data = ModelCard.load(path).data
+        card = ModelCard.load(path)
     except Exception as error:  # whatever the YAML parser or the card's own checks raise
         yield f"README.md has no valid metadata: {error}"
         return
-    for name in ("library_name", "pipeline_tag", "license"):
-        if not data.get(name):
-            yield f"README.md has no {name} in its metadata"
+    for problem in card_problems(card, pipeline_tag=task):
+        yield f"README.md: {problem}"
 
 
 def _failures(directory: Path) -> Iterator[str]:
     """Loads the checkpoint where csan_hf cannot be imported."""
+    task = task_of(_read_json(directory / "config.json") or {})
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve())],
+            [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task],
             capture_output=True,
             text=True,
             check=False,

@@ -1,9 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of Pervasive Attention, translation by one 2D convolutional network."""
 
+import os
 from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
+
+from .checkpoint_files import keep_checkpoint_files
 
 AGGREGATIONS = ("max", "average", "attention", "max_attention")
 POSITION_EMBEDDINGS = ("learned", "sinusoidal")
@@ -118,6 +121,17 @@ class PervasiveAttentionConfig(PreTrainedConfig):
     def aggregated_channels(self) -> int:
         """Channels of a target row after aggregation."""
         return self.grid_channels * (2 if self.aggregation == "max_attention" else 1)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save as transformers does, with the code that the config of a shared checkpoint names.
+
+        Args:
+            save_directory: The directory, made if need be. Saving a model comes by here, too.
+            push_to_hub: See transformers.
+            kwargs: See transformers.
+        """
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        keep_checkpoint_files(self, save_directory)
 
     def validate_fields(self) -> None:
         """Raise `ValueError`, naming field and value, where the configuration is impossible."""

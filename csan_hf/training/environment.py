@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,14 @@ def describe_environment() -> dict[str, str | int]:
         environment["device"] = torch.cuda.get_device_name()
         environment["devices"] = torch.cuda.device_count()
     else:
-        environment["device"] = platform.processor() or platform.machine()
+        environment["device"] = _processor()
         environment["threads"] = torch.get_num_threads()
     return environment
+
+
+def _processor() -> str:
+    """Returns the processor's name where the system tells it, else its architecture."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, names), None) or platform.processor() or platform.machine()

@@ -179,21 +179,28 @@ def _score_split(
         "num_beams": config.num_beams,
         "length_penalty": config.length_penalty,
         "seconds": round(seconds, 2),
+        "sentences_per_second": round(len(references) / max(seconds, 1e-9), 2),
     }, hypotheses
 
 
 def _training_facts(trainer: TranslationTrainer) -> dict[str, Any]:
     history, args = trainer.state.log_history, trainer.args
-    speeds = [entry["tokens_per_second"] for entry in history if "tokens_per_second" in entry]
     return {
         "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
         "updates": trainer.state.global_step,
         "epochs": round(trainer.state.epoch or 0.0, 3),
-        "tokens_per_second": round(sorted(speeds)[len(speeds) // 2], 1) if speeds else None,
+        "tokens_per_second": _median(history, "tokens_per_second"),
+        "updates_per_second": _median(history, "updates_per_second"),
         "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
         "seed": args.seed,
         "processes": args.world_size,
     }
+
+
+def _median(history: list[dict[str, Any]], key: str) -> float | None:
+    """Returns the (upper) median of what the log says of a speed; an interruption leaves it as it is."""
+    values = sorted(entry[key] for entry in history if key in entry)
+    return values[len(values) // 2] if values else None
 
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:
@@ -219,6 +226,6 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
             f"{training['seconds'] / 60:.1f} minutes ({training['tokens_per_second'] or 0:,.0f} tokens/s).",
             f"Weights: {results['chosen']['weights']}.",
             f"BLEU: {signature}" if signature else "",
-            f"Saved in {output}: model, tokenizer, card, recipe, results.json, hypotheses, training.png.",
+            f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, hypotheses.",
         ]
     )

@@ -93,6 +93,7 @@ class Recipe:
         license: licence of the trained model, as a Hub identifier such as apache-2.0.
         language: languages of the trained model, as ISO codes; null = those of the data.
         dataset_name: what the model card calls the data.
+        hub_dataset: name on the Hub of training data that is read from files, for the model card to link.
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
         resume: whether to go on from the last checkpoint in output_dir.
         overwrite: whether to delete what an earlier run left in output_dir first.
@@ -112,6 +113,7 @@ class Recipe:
     license: str | None = None
     language: str | list[str] | None = None
     dataset_name: str | None = None
+    hub_dataset: str | None = None
     bleu_tokenize: str | None = None
     resume: bool = True
     overwrite: bool = False

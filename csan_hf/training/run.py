@@ -34,6 +34,7 @@ _RUN_FILES = (
     "recipe.yaml",
     "results.json",
     "training.png",
+    "locality.png",
     "README.md",
     "config.json",
     "generation_config.json",

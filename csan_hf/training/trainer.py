@@ -128,6 +128,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
         self._speed_start: float | None = None  # since when _tokens_seen counts
+        self._speed_step = 0  # the update at that time
 
     @staticmethod
     def _check_generation_length(model: PreTrainedModel, args: TranslationTrainingArguments) -> None:
@@ -209,7 +210,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> Tensor:
         """One forward and backward, counting real (unpadded) tokens on the way."""
         if self._tokens_seen is None:
-            self._speed_start = time.time()
+            self._speed_start, self._speed_step = time.time(), self.state.global_step
             self._tokens_seen = torch.zeros((), dtype=torch.long, device=self.args.device)
         count = inputs["attention_mask"].sum() + inputs["labels"].ne(-100).sum()
         self._tokens_seen = self._tokens_seen + count.to(self._tokens_seen.device)
@@ -218,7 +219,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, adding the seconds trained so far (evaluation included) and the tokens per second."""
+        """Logs, adding the seconds trained so far (evaluation included), and tokens and updates per second."""
         now = time.time()
         if self._clock is None:
             self._clock = (now if start_time is None else start_time, self._seconds_before())
@@ -227,7 +228,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         logs = dict(logs)
         if "loss" in logs and self._tokens_seen is not None and self._speed_start is not None:
             tokens = float(self._tokens_seen) * self.args.world_size  # the other ranks have about as many
-            logs["tokens_per_second"] = round(tokens / max(now - self._speed_start, 1e-9), 1)
+            seconds = max(now - self._speed_start, 1e-9)
+            logs["tokens_per_second"] = round(tokens / seconds, 1)
+            logs["updates_per_second"] = round((self.state.global_step - self._speed_step) / seconds, 3)
             self._tokens_seen = None
         if self.is_in_train:
             logs["elapsed_seconds"] = round(self._clock[1], 2)

@@ -1,13 +1,17 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
+    AutoModel,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     MarianConfig,
     MarianMTModel,
@@ -21,6 +25,7 @@ from csan_hf.pipelines import TASK, TranslationPipeline, register
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
 CODE = {
     "csan": {
+        "checkpoint_files.py",
         "configuration_csan.py",
         "locality.py",
         "local_attention.py",
@@ -29,6 +34,7 @@ CODE = {
         "translation.py",
     },
     "pervasive_attention": {
+        "checkpoint_files.py",
         "configuration_pervasive_attention.py",
         "grid_convolution.py",
         "grid_cache.py",
@@ -64,6 +70,10 @@ def translate(directory):
 pipe, results = translate(directory)
 pipe.save_pretrained(again)
 results += translate(again)[1]
+# not the pipeline but its parts, as after a fine-tuning
+for loaded in (AutoModelForSeq2SeqLM, AutoTokenizer):
+    loaded.from_pretrained(directory, **trust).save_pretrained(again + "-parts")
+results.append(pipeline("translation", model=again + "-parts", device="cpu", **trust)(sentences))
 print(json.dumps(results))
 """
 
@@ -111,12 +121,14 @@ def test_loads_where_the_package_is_not_installed(kind, request, tmp_path):
     done = run_elsewhere(tmp_path, "check.py", directory, tmp_path / "again", json.dumps(SENTENCES), *names)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[["), done.stdout + done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [here] * 6
+    assert json.loads(done.stdout.splitlines()[-1]) == [here] * 7
     # what was loaded and saved there is as complete as what was saved here
-    assert set(os.listdir(directory)) <= set(os.listdir(tmp_path / "again"))
-    first, second = (json.loads((folder / "config.json").read_text()) for folder in (directory, tmp_path / "again"))
-    assert second["auto_map"] == first["auto_map"]
-    assert second["custom_pipelines"] == first["custom_pipelines"]
+    config = json.loads((directory / "config.json").read_text())
+    generation = json.loads((directory / "generation_config.json").read_text())
+    for again in (tmp_path / "again", tmp_path / "again-parts"):
+        assert set(os.listdir(directory)) <= set(os.listdir(again))
+        assert json.loads((again / "config.json").read_text()) == config
+        assert json.loads((again / "generation_config.json").read_text()) == generation
 
 
 def test_config_names_every_class_and_the_pipeline(joint, tmp_path):
@@ -216,6 +228,51 @@ def test_loads_here_without_trust(joint, tmp_path):
     assert pipeline(TASK, model=directory, device="cpu")(SENTENCES) == expected
     by_class = pipeline("translation", model=directory, device="cpu", pipeline_class=TranslationPipeline)
     assert by_class(SENTENCES) == expected
+
+
+def test_every_class_loads_here_without_trust(separate, grid, tmp_path):
+    checkpoints = {"csan": separate, "grid": grid}
+    for name, (model, tokenizers) in checkpoints.items():
+        directory = save_self_contained(model, tokenizers, tmp_path / name)
+        assert type(AutoConfig.from_pretrained(directory)) is type(model.config)
+        assert type(AutoModel.from_pretrained(directory)) is type(model.model)
+        assert type(AutoModelForSeq2SeqLM.from_pretrained(directory)) is type(model)
+        assert len(AutoTokenizer.from_pretrained(directory)) == len(tokenizers.source)
+    heads = {
+        CsanForSequenceClassification: AutoModelForSequenceClassification,
+        CsanForTokenClassification: AutoModelForTokenClassification,
+    }
+    for head, auto_class in heads.items():
+        directory = save_self_contained(classifier_of(tmp_path / "csan", head), separate[1], tmp_path / head.__name__)
+        assert type(auto_class.from_pretrained(directory)) is head
+
+
+@pytest.mark.parametrize("kind", ["joint", "separate", "grid"])
+def test_saved_again_here_it_keeps_its_code(kind, request, tmp_path):
+    model, tokenizers = request.getfixturevalue(kind)
+    directory = save_self_contained(model, tokenizers, tmp_path / "model")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(directory)
+    loaded.save_pretrained(tmp_path / "again")
+    assert set(os.listdir(directory)) - {"tokenizer.json", "tokenizer_config.json"} == set(
+        os.listdir(tmp_path / "again")
+    )
+    # a complete save takes nothing of the older checkpoint along
+    if kind == "separate":
+        with pytest.raises(ValueError, match="TokenizerPair"):
+            save_self_contained(loaded, tokenizers.source, tmp_path / "third")
+
+
+def test_what_cannot_be_kept_is_said(grid, tmp_path, caplog):
+    directory = save_self_contained(*grid, tmp_path / "model")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(directory)
+    shutil.rmtree(directory)
+    loaded.save_pretrained(tmp_path / "again")
+    assert "lacks translation.py, target_tokenizer/" in caplog.text
+    assert str(directory) in caplog.text
+    assert (tmp_path / "again" / "grid_cache.py").is_file()
+    caplog.clear()
+    save_self_contained(*grid, tmp_path / "complete")
+    assert "lacks" not in caplog.text
 
 
 def test_saved_over_an_earlier_model(joint, separate, tmp_path):

@@ -1,10 +1,17 @@
+import json
 import re
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
-from csan_hf import CsanConfig
-from csan_hf.hub import save_self_contained, write_model_card
+from csan_hf import (
+    CsanConfig,
+    CsanForSequenceClassification,
+    CsanForTokenClassification,
+    PervasiveAttentionConfig,
+)
+from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
 from csan_hf.hub.locality_text import describe_locality, short_name
 
 RECIPE = {
@@ -32,14 +39,28 @@ RESULTS = {
     "parameters": 7_123_456,
     "chosen": {"weights": "the average of 3 checkpoints"},
     "scores": {"validation": {**ENTRY, "bleu": 96.0}, "test": ENTRY},
-    "training": {"seconds": 330.0, "updates": 1500, "epochs": 3.25, "tokens_per_second": 9000.4, "seed": 0},
-    "environment": {"torch": "2.13.0", "transformers": "5.23.0", "sacrebleu": "2.5.1", "device": "x86_64"},
+    "training": {
+        "seconds": 330.0,
+        "updates": 1500,
+        "epochs": 3.25,
+        "tokens_per_second": 9000.4,
+        "updates_per_second": 4.731,
+        "seed": 0,
+    },
+    "environment": {
+        "torch": "2.13.0",
+        "transformers": "5.23.0",
+        "sacrebleu": "2.5.1",
+        "device": "x86_64",
+        "threads": 2,
+    },
 }
 
 
 @pytest.fixture
-def run(tmp_path):
-    """The folder of a run: what a trained model leaves there."""
+def run(tmp_path, monkeypatch):
+    """The folder of a run: what a trained model leaves there. Its locality is not drawn, which takes a second."""
+    monkeypatch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn"))
     CsanConfig.base(vocab_size=8000, localness_window="query").save_pretrained(tmp_path)
     (tmp_path / "training.png").write_bytes(b"")
     return tmp_path
@@ -76,8 +97,11 @@ def test_text_says_what_was_measured(run):
     assert "runs/numbers" not in text
     assert "window of 11 tokens" in text
     assert "(training.png)" in text
-    for paper in ("N19-1407", "D18-1475"):
-        assert paper in text
+    assert "(locality.png)" in text
+    assert (run / "locality.png").read_bytes() == b"drawn"
+    assert "9,000 tokens (source and target) and 4.73 updates per second" in text
+    assert "50.0 (validation), 50.0 (test) sentences per second, beam 5" in text
+    assert "Device: x86_64, 2 threads per process." in text
     assert not [line for line in text.splitlines() if "{{" in line or "{%" in line or "None" in line]
 
 
@@ -107,7 +131,7 @@ def test_written_at_once_or_not_at_all(run, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_model_card(run, {}, {})
     assert path.read_text(encoding="utf-8") == before
-    assert {file.name for file in run.iterdir()} == {"README.md", "config.json", "training.png"}
+    assert {file.name for file in run.iterdir()} == {"README.md", "config.json", "locality.png", "training.png"}
 
 
 def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
@@ -115,6 +139,10 @@ def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
     data = ModelCard.load(write_model_card(run, recipe, RESULTS)).data
     assert data.base_model == "Helsinki-NLP/opus-mt-de-en"
     assert data.datasets == ["bentrevett/multi30k"]
+    recipe = {"hub_dataset": "bentrevett/multi30k", "data": {"data_dir": "multi30k"}}
+    data = ModelCard.load(write_model_card(run, recipe, RESULTS)).data
+    assert data.datasets == ["bentrevett/multi30k"]
+    assert data.eval_results[0].dataset_type == "multi30k", "what was scored were the files"
     recipe = {"init_from": str(run / "older"), "data": {"data_dir": str(run / "pairs"), "target_lang": "fr"}}
     path = write_model_card(run, recipe, RESULTS)
     data, text = ModelCard.load(path).data, path.read_text(encoding="utf-8")
@@ -126,16 +154,98 @@ def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
     assert str(run) not in text
 
 
-def test_code_of_the_card_runs(joint, tmp_path, monkeypatch, capsys):
-    model, tokenizer = joint
-    directory = save_self_contained(model, tokenizer, tmp_path / "model")
-    text = write_model_card(directory, RECIPE, RESULTS).read_text(encoding="utf-8")
-    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(code.strip().splitlines()) == 3
+@pytest.fixture
+def run_code(tmp_path, monkeypatch, capsys):
+    """Runs the code of a card, which names a model in the working directory, and returns what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    exec(code, {})
-    assert capsys.readouterr().out.strip()
+
+    def run(text):
+        [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+        assert len([line for line in code.splitlines() if line]) == 3
+        capsys.readouterr()
+        exec(code, {})
+        return capsys.readouterr().out.strip()
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["joint", "grid"])
+def test_code_of_the_card_runs(kind, request, tmp_path, run_code):
+    directory = save_self_contained(*request.getfixturevalue(kind), tmp_path / "model")
+    text = write_model_card(directory, RECIPE, RESULTS).read_text(encoding="utf-8")
+    assert (directory / "locality.png").read_bytes().startswith(b"\x89PNG")
+    assert run_code(text)
+
+
+@pytest.mark.parametrize(
+    ("head", "task", "unit"),
+    [
+        (CsanForSequenceClassification, "text-classification", "sentence"),
+        (CsanForTokenClassification, "token-classification", "token"),
+    ],
+)
+def test_the_card_of_a_classifier(head, task, unit, joint, tmp_path, run_code):
+    translator = save_self_contained(*joint, tmp_path / "translator")
+    model = head.from_pretrained(translator, num_labels=3, id2label={0: "O", 1: "animal", 2: "number"})
+    directory = save_self_contained(model, joint[1], tmp_path / "model")
+    scores = {"test": {"accuracy": 0.91234, "f1": 0.8, "sentences": 30, "seconds": 3.0}}
+    path = write_model_card(directory, {"license": "mit", "language": "de"}, {"scores": scores})
+    card, text = ModelCard.load(path), path.read_text(encoding="utf-8")
+    assert card_problems(card, {"scores": scores}, pipeline_tag=task) == []
+    assert card.data.pipeline_tag == task
+    assert task in card.data.tags
+    assert "translation" not in card.data.tags
+    assert card.data.metrics == ["accuracy", "f1"]
+    assert [result.task_type for result in card.data.eval_results] == [task, task]
+    assert f"gives each {unit} one of 3 labels (O, animal, number)" in text
+    assert "| test | 30 | 0.9123 | 0.8000 | 10.0 |" in text
+    assert "ranslat" not in text.replace("translator", "")
+    assert "decoder" not in text
+    assert any(label in run_code(text) for label in ("O", "animal", "number"))
+
+
+@pytest.mark.parametrize(
+    ("config", "cited"),
+    [
+        (CsanConfig(localness_window="query"), {"N19-1407", "D18-1475", "7181-attention"}),
+        (CsanConfig(), {"N19-1407", "7181-attention"}),
+        (CsanConfig(local_window=None, head_area=1), {"7181-attention"}),
+        (PervasiveAttentionConfig(), {"K18-1010"}),
+    ],
+)
+def test_the_papers_that_apply_are_cited(config, cited, run):
+    config.save_pretrained(run)
+    text = write_model_card(run, {}, {}).read_text(encoding="utf-8")
+    citation = text[text.index("## Citation") :]
+    papers = {"N19-1407", "D18-1475", "7181-attention", "K18-1010"}
+    assert {paper for paper in papers if paper in citation} == cited
+    assert citation.count("{") == citation.count("}")
+    assert len(re.findall(r"^@inproceedings", citation, flags=re.MULTILINE)) == len(cited)
+
+
+def test_the_picture_of_an_older_model_goes(run):
+    write_model_card(run, RECIPE, RESULTS)
+    (run / "config.json").write_text('{"model_type": "marian"}')
+    text = write_model_card(run, RECIPE, RESULTS).read_text(encoding="utf-8")
+    assert "locality.png" not in text
+    assert not (run / "locality.png").exists()
+
+
+def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
+    write_model_card(run, RECIPE, RESULTS)
+    (run / "results.json").write_text(json.dumps(RESULTS))
+    path = copy_model_card(run, tmp_path / "cards" / "numbers.md")
+    names = {"numbers.md", "numbers.json", "numbers.png", "numbers_locality.png"}
+    assert {file.name for file in path.parent.iterdir()} == names
+    card = ModelCard.load(path)
+    assert set(re.findall(r"!\[.*?\]\((.*?)\)", card.text)) == {"numbers.png", "numbers_locality.png"}
+    assert card_problems(card, json.loads((tmp_path / "cards" / "numbers.json").read_text())) == []
+    (run / "results.json").write_text(json.dumps({**RESULTS, "parameters": 8}))
+    with pytest.raises(ValueError, match=r"do not agree:\n- the text does not say '8 parameters'"):
+        copy_model_card(run, tmp_path / "cards" / "numbers.md")
+    with pytest.raises(ValueError, match=r"must end in \.md"):
+        copy_model_card(run, tmp_path / "cards")
 
 
 @pytest.mark.parametrize(
@@ -170,3 +280,100 @@ def test_locality_in_words(fields, name, phrases):
 @pytest.mark.parametrize("strategy", ["fixed", "layer", "query", "head"])
 def test_every_strategy_has_words(strategy):
     assert "Gaussian" in " ".join(describe_locality(CsanConfig.base(localness_window=strategy).to_dict()))
+
+
+RULES = [
+    ({"license": None}, "no license"),
+    ({"license": "Apache 2.0"}, "license 'Apache 2.0' is none"),
+    ({"library_name": "csan_hf"}, "library_name must be transformers"),
+    ({"pipeline_tag": "text2text-generation"}, "pipeline_tag must be translation or"),
+    ({"language": ["de", "jp"]}, "language 'jp'"),
+    ({"language": "de_DE"}, "language 'de_DE'"),
+    ({"language": [False]}, "language False"),
+    ({"metrics": ["bleu", "blue"]}, "metric 'blue'"),
+    ({"datasets": ["my data"]}, "datasets: 'my data'"),
+    ({"base_model": "/home/me/model"}, "base_model: '/home/me/model'"),
+    ({"tags": [1]}, "tags: 1 is no text"),
+]
+
+
+def changed(card, **metadata):
+    """The card with other metadata; None takes one out."""
+    header = {**yaml.safe_load(card.content.split("---")[1]), **metadata}
+    header = {key: value for key, value in header.items() if value is not None}
+    return ModelCard(f"---\n{yaml.safe_dump(header)}---\n{card.text}")
+
+
+def test_the_rules_of_the_hub(run):
+    card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
+    assert card_problems(card, RESULTS) == []
+    assert card_problems(changed(card, language=["nds", "multilingual"], license="other")) == []
+    for metadata, words in RULES:
+        problems = card_problems(changed(card, **metadata))
+        assert len(problems) == 1, (metadata, problems)
+        assert words in problems[0]
+    assert card_problems(card, pipeline_tag="text-classification") == [
+        "pipeline_tag must be text-classification, got 'translation'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("task", "type"), "translating", "unknown task 'translating'"),
+        (("dataset", "type"), "my data", "dataset type 'my data'"),
+        (("metrics", 0, "type"), "blue", "unknown metric"),
+        (("metrics", 0, "value"), "41 ± 1", "no number"),
+        (("metrics", 0, "args"), {}, "no sacreBLEU signature"),
+        (("metrics", 0, "value"), 96.5, "bleu of validation is 96.5 in the model-index and 96.0 in the table"),
+    ],
+)
+def test_the_rules_of_results(path, value, words, run):
+    card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
+    index = yaml.safe_load(card.content.split("---")[1])["model-index"]
+    *parents, last = path
+    place = index[0]["results"][0]
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    problems = card_problems(changed(card, **{"model-index": index}))
+    assert problems
+    assert all(words in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("7,123,456 parameters", "7,123,457 parameters"),
+        ("1,500 updates", "1,501 updates"),
+        ("(3.25 epochs)", "(3.5 epochs)"),
+        ("in 5.5 minutes", "in 5.6 minutes"),
+        ("9,000 tokens per second", "9,001 tokens per second"),
+        ("4.73 updates", "4.74 updates"),
+        ("the average of 3", "the average of 4"),
+        ("seed 0", "seed 00"),
+        ("sacreBLEU 2.5.1", "sacreBLEU 2.6.1"),
+        ("on x86_64", "on arm"),
+        ("| test | 1,000 | 97.12 |", "| test | 1,000 | 97.13 |"),
+        ("| test | 1,000 | 97.12 |", "| test | 999 | 97.12 |"),
+        ("| 98.20 | 5 | 50.0 |", "| 98.20 | 4 | 50.0 |"),
+        ("`nrefs:1|case:mixed|eff:no", "`nrefs:1|case:lc|eff:no"),
+    ],
+)
+def test_a_card_that_says_something_else_than_the_results(old, new, run):
+    path = write_model_card(run, RECIPE, RESULTS)
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    head, rule, body = text.rpartition("---\n\n# ")
+    problems = card_problems(ModelCard(head + rule + body.replace(old, new)), RESULTS)
+    assert problems, f"{new} went unnoticed"
+
+
+def test_scores_that_only_one_side_has(run):
+    card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
+    more = {**RESULTS, "scores": {**RESULTS["scores"], "test_2017": ENTRY}}
+    assert "bleu of test_2017 is in the results alone" in card_problems(card, more)
+    fewer = {**RESULTS, "scores": {"test": ENTRY}}
+    assert "bleu of validation is in the card alone" in card_problems(card, fewer)
+    other = {**RESULTS, "scores": {**RESULTS["scores"], "test": {**ENTRY, "bleu": 97.2}}}
+    assert card_problems(card, other) == ["bleu of test is 97.2 in the results and 97.12 in the card"]

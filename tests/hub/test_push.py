@@ -2,15 +2,24 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 from reference.loopback_hub import LoopbackHub
 
-from csan_hf.hub import IncompleteCheckpointError, check_checkpoint, save_self_contained, write_model_card
+from csan_hf import CsanForTokenClassification
+from csan_hf.hub import (
+    IncompleteCheckpointError,
+    card_problems,
+    check_checkpoint,
+    save_self_contained,
+    write_model_card,
+)
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = ["eins zwei", "Hund", "drei vier Katze Hund"]
@@ -25,11 +34,12 @@ AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
 AutoTokenizer.from_pretrained(name, trust_remote_code=True)
 print(json.dumps(pipeline("translation", model=name, trust_remote_code=True, device="cpu")(sentences)))
 """
-PUSH = """
+PUSH_CLASSIFIER = """
 import sys
-from hub_models import build
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 from csan_hf.hub import push_to_hub
-print(push_to_hub(*build(sys.argv[1]), "tester/model", recipe={"license": "apache-2.0", "language": ["de", "en"]}).oid)
+model, tokenizer = (auto.from_pretrained(sys.argv[1]) for auto in (AutoModelForTokenClassification, AutoTokenizer))
+push_to_hub(model, tokenizer, "tester/classifier", recipe={"license": "apache-2.0", "language": "de"})
 """
 TRAIN = {
     "model": "csan",
@@ -56,6 +66,7 @@ TRAIN = {
         "max_tokens": 2000,
         "max_steps": 4,
         "eval_steps": 2,
+        "logging_steps": 1,
         "learning_rate": 1e-3,
         "warmup_steps": 1,
         "use_cpu": True,
@@ -91,7 +102,14 @@ def run(hub, home, *arguments, with_csan_hf=False, **more):
         cwd=home.parent,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+def card_code(text):
+    """The code of a card: three lines."""
+    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 3
+    return code
 
 
 @pytest.mark.parametrize("kind", ["joint", "grid"])
@@ -128,14 +146,46 @@ def test_a_training_pushes_complete_checkpoints(hub, tmp_path):
         "Training in progress, step 4",
         "Trained model with scores and card",
     ]
+    # the last one by the code of its card, as it stands there
+    code = card_code(repository.files["README.md"].decode())
+    (tmp_path / "card.py").write_text('import sys\nsys.modules["csan_hf"] = None\n' + code)
+    run(hub, tmp_path / "elsewhere-2", "card.py")
     (tmp_path / "load.py").write_text(LOAD)
-    sentence = json.dumps(["zwölf"])
-    for number in (0, 2):
-        repository.files = repository.history[number]
-        elsewhere = tmp_path / f"elsewhere-{number}"
-        assert json.loads(run(hub, elsewhere, "load.py", "tester/trained", sentence))[0].keys() == {"translation_text"}
-    assert "BLEU" in repository.files["README.md"].decode()
+    repository.files = repository.history[0]
+    loaded = json.loads(run(hub, tmp_path / "elsewhere-0", "load.py", "tester/trained", json.dumps(["zwölf"])))
+    assert loaded[0].keys() == {"translation_text"}
+    repository.files = repository.history[2]
+    text = repository.files["README.md"].decode()
+    assert {"locality.png", "training.png"} <= set(repository.files)
+    # card and results are of one run
+    results = json.loads(repository.files["results.json"])
+    assert card_problems(ModelCard(text), results, pipeline_tag="translation") == []
+    assert results["training"]["updates_per_second"] > 0
+    assert "updates per second" in text
+    assert f"Device: {results['environment']['device']}, 1 thread" in text
     assert not [path for path in repository.files if path.startswith(("checkpoint-", "training_args"))]
+
+
+def test_a_classifier_is_pushed_as_what_it_is(hub, joint, tmp_path):
+    translator = save_self_contained(*joint, tmp_path / "translator")
+    names = {0: "O", 1: "animal", 2: "number"}
+    model = CsanForTokenClassification.from_pretrained(translator, num_labels=3, id2label=names)
+    directory = save_self_contained(model, joint[1], tmp_path / "model")
+    # the card of a translator is none for it
+    (directory / "README.md").write_text(
+        "---\nlicense: mit\nlibrary_name: transformers\npipeline_tag: translation\n---\n"
+    )
+    with pytest.raises(IncompleteCheckpointError, match="pipeline_tag must be token-classification"):
+        check_checkpoint(directory)
+    (tmp_path / "push.py").write_text(PUSH_CLASSIFIER)
+    run(hub, tmp_path / "home", "push.py", directory, with_csan_hf=True)
+    files = hub.repositories["tester/classifier"].files
+    assert {"config.json", "modeling_csan_classification.py", "locality.png", "tokenizer.json"} <= set(files)
+    assert not {"translation.py", "generation_config.json"} & set(files)
+    card = ModelCard(files["README.md"].decode())
+    assert card_problems(card, pipeline_tag="token-classification") == []
+    (tmp_path / "card.py").write_text('import sys\nsys.modules["csan_hf"] = None\n' + card_code(card.content))
+    assert "entity" in run(hub, tmp_path / "elsewhere", "card.py")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +218,7 @@ def test_a_missing_shard_and_a_poor_card_are_named(joint, tmp_path):
     with pytest.raises(IncompleteCheckpointError) as error:
         check_checkpoint(directory)
     assert "model-00002-of-00002.safetensors is missing" in str(error.value)
-    assert "README.md has no library_name" in str(error.value)
+    assert "README.md: the metadata have no library_name" in str(error.value)
     assert "model-00001" not in str(error.value)
 
 

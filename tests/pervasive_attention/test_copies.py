@@ -4,8 +4,9 @@ import inspect
 
 import torch
 
-from csan_hf.csan import modeling_csan
+from csan_hf.csan import checkpoint_files, modeling_csan
 from csan_hf.csan.attention import CsanSinusoidalPositionalEmbedding
+from csan_hf.pervasive_attention import checkpoint_files as grid_checkpoint_files
 from csan_hf.pervasive_attention import modeling_pervasive_attention
 from csan_hf.pervasive_attention.modeling_pervasive_attention import SinusoidalPositionalEmbedding
 
@@ -13,6 +14,10 @@ from csan_hf.pervasive_attention.modeling_pervasive_attention import SinusoidalP
 def test_labels_are_shifted_alike():
     copies = [inspect.getsource(module.shift_tokens_right) for module in (modeling_csan, modeling_pervasive_attention)]
     assert copies[0] == copies[1]
+
+
+def test_what_completes_a_checkpoint_is_alike():
+    assert inspect.getsource(checkpoint_files) == inspect.getsource(grid_checkpoint_files)
 
 
 def test_the_sinusoids_are_alike():

@@ -92,6 +92,7 @@ def test_the_folder_is_complete(run):
         "tokenizer.json",
         "recipe.yaml",
         "training.png",
+        "locality.png",
         "results.json",
         "README.md",
         "hypotheses/test.txt",
@@ -117,6 +118,8 @@ def test_results_say_what_was_measured(run):
     assert results["scores"]["test"]["num_beams"] == 2
     assert results["training"]["updates"] == 24
     assert results["training"]["tokens_per_second"] > 0
+    assert results["training"]["updates_per_second"] > 0
+    assert results["scores"]["test"]["sentences_per_second"] > 0
     assert results["environment"]["transformers"]
 
 

@@ -1,0 +1,366 @@
+"""The picture of a model's locality: which keys a query sees, or how far a cell of the grid sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from transformers import PreTrainedConfig
+
+from csan_hf.csan import CsanConfig
+from csan_hf.csan.locality import GaussianBias, Locality, relative_positions, visible_heads, within_locality
+from csan_hf.pervasive_attention import PervasiveAttentionConfig
+
+from .heat_map import _save
+
+_UNSEEN = "#e9e9e9"
+_SEEN = "#2f6fb0"
+_QUERY = "#d62728"
+_MASKED = "#f6c7c7"
+_PARTS = {
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "cross": "Cross-attention of the decoder",
+}
+_SHORTEST, _MARGIN = 15, 6  # tokens drawn: at least so many, and so many more than the window
+_GRID_LINES = 45  # cells on a side beyond which lines between them would only darken the picture
+
+
+@dataclass(frozen=True)
+class AttentionReach:
+    """What the queries of some layers see; between layers of one reach there is no difference.
+
+    Attributes:
+        part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
+        layers: The layers, counted from 0.
+        depth: Layers of that encoder or decoder.
+        locality: Window, area of heads and direction.
+        gaussian: What is drawn of the Gaussian, in words; None = it has none.
+        query: Head and position of the query that `heads` is about.
+        heads: [H, J], weight of every key in every head for that query: 0 = not seen, 1 = seen, between them =
+            lowered by the Gaussian.
+        positions: [I, J], the same for every query and the keys of its own head.
+    """
+
+    part: str
+    layers: tuple[int, ...]
+    depth: int
+    locality: Locality
+    gaussian: str | None
+    query: tuple[int, int]
+    heads: torch.Tensor
+    positions: torch.Tensor
+
+
+def draw_locality(
+    config: PreTrainedConfig | dict[str, Any], path: Path | str, *, length: int | None = None, title: str | None = None
+) -> None:
+    """Draws where a model is local, as its model card shows it.
+
+    Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are alike, the keys that
+    one query sees in every head (left), and those that every query sees in its own head (right). The Gaussian's centre
+    and width are predicted from the sentence, so those drawn are an example, and the picture says which.
+
+    Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target grid that one
+    cell sees after each layer.
+
+    ```python
+    from csan_hf.analysis import draw_locality
+
+    draw_locality(CsanConfig.base(local_window=11, head_area=3), "locality.png")
+    draw_locality(model.config, "locality.png", title="Our model")
+    ```
+
+    The file is replaced at once, so that a viewer never sees half a picture.
+
+    Args:
+        config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds them.
+        path: PNG file to write.
+        length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at least 15. Pervasive
+            Attention draws what it sees instead.
+        title: Text above the picture.
+
+    Raises:
+        ValueError: The config is of another family, or impossible; `length` is below 1.
+    """
+    config = _as_config(config)
+    if isinstance(config, PervasiveAttentionConfig):
+        figure = _draw_grid(config)
+    else:
+        figure = _draw_attention(attention_reaches(config, length=length))
+    if title is not None:
+        figure.suptitle(title, parse_math=False)
+    _save(figure, Path(path))
+
+
+def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int | None = None) -> list[AttentionReach]:
+    """Says for each group of equal layers of a CSAN which keys its queries see.
+
+    Args:
+        config: A `CsanConfig`, or its fields.
+        length: Tokens of source and target; see `draw_locality`.
+
+    Returns:
+        Local layers before the others, encoder before decoder; of a classifier only the encoder.
+
+    Raises:
+        ValueError: The config is of another family, or impossible; `length` is below 1.
+    """
+    config = _as_config(config)
+    if not isinstance(config, CsanConfig):
+        raise ValueError(
+            f"Only a CSAN's attention has reaches, not {config.model_type!r}: `draw_locality` draws both."
+        )
+    if length is None:
+        length = max(_SHORTEST, (config.local_window or 1) + _MARGIN)
+    if length < 1:
+        raise ValueError(f"`length` must be at least 1 token, got {length}.")
+    has_decoder = not any("Classification" in name for name in config.architectures or [])
+    parts = [("encoder", config.encoder_layers, config.encoder_attention_heads)]
+    if has_decoder:
+        parts += [(part, config.decoder_layers, config.decoder_attention_heads) for part in ("decoder", "cross")]
+    reaches = []
+    for part, depth, heads in parts:
+        switched_on = config.localness_window is not None if part == "cross" else config.is_local
+        local = [layer for layer in config.local_layers(part) if switched_on]
+        rest = [layer for layer in range(depth) if layer not in local]
+        for layers, is_local in ((local, True), (rest, False)):
+            if layers:
+                reaches.append(_reach(config, part, layers, depth, heads, is_local, length))
+    return reaches
+
+
+def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> torch.Tensor:
+    """Says in which dense layer of Pervasive Attention a cell of the grid first enters what one cell sees.
+
+    Args:
+        config: The config.
+        layers: Dense layers to count; None = all.
+
+    Returns:
+        [R + 1, 2 R + 1] for R = layers · (k - 1) / 2: rows are target positions from R before the cell to its own,
+        columns source positions from R before to R after it. The cell itself, which needs no convolution, has 0.
+    """
+    side = config.kernel_size // 2
+    radius = (config.num_layers if layers is None else layers) * side
+    rows = torch.arange(-radius, 1).abs()[:, None]
+    columns = torch.arange(-radius, radius + 1).abs()[None, :]
+    return torch.ceil(torch.maximum(rows, columns) / max(side, 1)).long()
+
+
+def _as_config(config: PreTrainedConfig | dict[str, Any]) -> PreTrainedConfig:
+    if not isinstance(config, dict):
+        # A config that came with a checkpoint, as remote code, is of a class of its own
+        config = config if isinstance(config, CsanConfig | PervasiveAttentionConfig) else config.to_dict()
+    if not isinstance(config, dict):
+        return config
+    family = config.get("model_type", CsanConfig.model_type)
+    for config_class in (CsanConfig, PervasiveAttentionConfig):
+        if family == config_class.model_type:
+            return config_class.from_dict(config)
+    raise ValueError(f"The locality of model_type {family!r} cannot be drawn, only of csan and pervasive_attention.")
+
+
+def _reach(
+    config: CsanConfig, part: str, layers: list[int], depth: int, num_heads: int, is_local: bool, length: int
+) -> AttentionReach:
+    causal = part == "decoder"
+    locality = Locality(causal=causal)
+    if is_local and part != "cross":
+        locality = Locality(config.local_window, config.head_area, config.head_boundary, causal)
+    positions = within_locality(relative_positions(length, length), locality).float()
+    gaussian = None
+    if is_local and config.localness_window is not None:
+        bias, gaussian = _example_gaussian(config, part, length)
+        positions = positions * bias.dense(length).exp()
+    head, position = num_heads // 2, length - 1 - length // 4 if causal else length // 2
+    heads = torch.zeros(num_heads, length)
+    heads[_area_of(head, num_heads, locality)] = positions[position]
+    return AttentionReach(part, tuple(layers), depth, locality, gaussian, (head, position), heads, positions)
+
+
+def _area_of(head: int, num_heads: int, locality: Locality) -> torch.Tensor:
+    """The heads that a head attends to."""
+    slots = torch.arange(-locality.half_area, locality.half_area + 1) + head
+    real = visible_heads(num_heads, locality)
+    return slots % num_heads if real is None else slots[real[head]]
+
+
+def _example_gaussian(config: CsanConfig, part: str, length: int) -> tuple[GaussianBias, str]:
+    """A Gaussian as a trained model might predict it, and what it is, in words."""
+    queries = torch.arange(length, dtype=torch.float32)
+    shift = {"encoder": 2, "decoder": -2, "cross": 0}[part]
+    center = (queries + shift).clamp(0, length)
+    place = "i" if shift == 0 else f"i {'+' if shift > 0 else '−'} {abs(shift)}"
+    strategy = config.localness_window
+    if strategy == "fixed":
+        width = torch.full((length,), float(config.localness_window_size))
+        size = f"{config.localness_window_size:g}"
+        return GaussianBias(center, width), f"centre P predicted, width D = {size}; here P = {place}"
+    if strategy == "head":
+        width, size = torch.full((length,), 10.0), "10"
+    else:
+        width, size = torch.full((length,), length / 2), f"{length / 2:g}"
+    learned = "D learned for each head" if strategy == "head" else f"D predicted per {strategy}"
+    return GaussianBias(center, width), f"centre P predicted, width {learned}; here P = {place}, D = {size}"
+
+
+def _draw_attention(reaches: Sequence[AttentionReach]) -> Figure:
+    figure = Figure(figsize=(9.5, 0.4 + 2.75 * len(reaches)), layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state
+    rows = figure.subfigures(len(reaches), 1, squeeze=False)
+    for row, reach in zip(rows[:, 0], reaches, strict=True):
+        row.suptitle(_describe(reach), fontsize=10, x=0.01, ha="left", fontweight="bold")
+        left, right = row.subplots(1, 2, width_ratios=(1.35, 1))
+        _show_weights(left, reach.heads, "equal" if reach.heads.shape[1] <= _GRID_LINES else "auto")
+        _show_weights(right, reach.positions, "equal")
+        head, position = reach.query
+        _outline(left, position + 1, head + 1)
+        _outline(right, position + 1, position + 1)
+        key = "source position j" if reach.part == "cross" else "position j"
+        left.set(xlabel=f"key: {key}", ylabel="head", title=f"of query i = {position + 1} in head {head + 1}")
+        right.set(xlabel=f"key: {key}", ylabel="query: position i", title="of every query, in its own head")
+        for axes in (left, right):
+            axes.title.set_fontsize(9)
+    seen = "seen" if all(reach.gaussian is None for reach in reaches) else "seen (paler: lowered by the Gaussian)"
+    handles = [
+        Patch(facecolor=_SEEN, label=seen),
+        Patch(facecolor=_UNSEEN, label="not seen"),
+        Patch(facecolor="none", edgecolor=_QUERY, linewidth=1.8, label="the query's own head and position"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _describe(reach: AttentionReach) -> str:
+    numbers = ", ".join(str(layer + 1) for layer in reach.layers)
+    text = f"{_PARTS[reach.part]}, layer{'s' if len(reach.layers) > 1 else ''} {numbers} of {reach.depth}: "
+    parts = []
+    if reach.locality.window is not None:
+        parts.append(f"window of {reach.locality.window} tokens")
+    if reach.locality.head_area > 1:
+        wrapped = ", wrapped" if reach.locality.head_boundary == "circular" else ""
+        parts.append(f"area of {reach.locality.head_area} heads{wrapped}")
+    if reach.locality.causal and parts:
+        parts.append("no later tokens")
+    whole = "all earlier tokens" if reach.locality.causal else "the whole sentence"
+    text += ", ".join(parts) or ("" if reach.gaussian else whole)
+    if reach.gaussian:
+        text += ("\n" if parts else "") + f"Gaussian ({reach.gaussian})"
+    return text
+
+
+def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "auto"]) -> None:
+    rows, columns = weights.shape
+    # From pale to full blue; what is not seen has a colour outside that range
+    shades = ListedColormap(
+        [tuple(1 - (1 - channel) * share for channel in _rgb(_SEEN)) for share in np.linspace(0.08, 1, 256)]
+    ).with_extremes(bad=_UNSEEN)
+    image = np.ma.masked_equal(weights.numpy(), 0.0)
+    extent = (0.5, columns + 0.5, rows + 0.5, 0.5)  # people count from 1, as the layers are counted here
+    axes.imshow(image, cmap=shades, vmin=0.0, vmax=1.0, aspect=aspect, extent=extent, interpolation="nearest")
+    _separate(axes, rows, columns)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    axes.tick_params(labelsize=8)
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+
+
+def _separate(axes: Axes, rows: int, columns: int) -> None:
+    """Draws thin lines between the cells, where they are not too many."""
+    if max(rows, columns) > _GRID_LINES:
+        return
+    axes.set_xticks(np.arange(1, columns) + 0.5, minor=True)
+    axes.set_yticks(np.arange(1, rows) + 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.8)
+    axes.tick_params(which="minor", length=0)
+
+
+def _outline(axes: Axes, column: float, row: float) -> None:
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3))
+
+
+def _draw_grid(config: PervasiveAttentionConfig) -> Figure:
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
+    _draw_kernel(left, config.kernel_size)
+    _draw_field(figure, right, config)
+    for axes in (left, right):
+        axes.set(xlabel="source position, from the cell's own", ylabel="target position, from the cell's own")
+        axes.tick_params(labelsize=8)
+    handles = [
+        Patch(facecolor=_SEEN, label="seen"),
+        Patch(facecolor=_MASKED, label="masked: later target tokens"),
+        Patch(facecolor="none", edgecolor=_QUERY, linewidth=1.8, label="the cell"),
+        Patch(facecolor="none", edgecolor="black", linestyle="--", label="its row, of which one vector is made"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_kernel(axes: Axes, kernel_size: int) -> None:
+    side = kernel_size // 2
+    colours = np.full((kernel_size + 2, kernel_size + 2), 0)
+    colours[1:-1, 1:-1] = 2
+    colours[1 : side + 2, 1:-1] = 1
+    edge = side + 1.5
+    axes.imshow(
+        colours,
+        cmap=ListedColormap([_UNSEEN, _SEEN, _MASKED]),
+        vmin=0,
+        vmax=2,
+        extent=(-edge, edge, edge, -edge),
+        interpolation="nearest",
+    )
+    for line in np.arange(-edge + 1, edge):
+        axes.axhline(line, color="white", linewidth=0.8)
+        axes.axvline(line, color="white", linewidth=0.8)
+    _outline(axes, 0, 0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title(f"One layer: {kernel_size}×{kernel_size} taps, {side + 1} rows live", fontsize=10)
+
+
+def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) -> None:
+    reach = grid_reach(config)
+    radius = reach.shape[0] - 1
+    border = max(2, radius // 8)
+    field = np.full((radius + 1 + 2 * border, 2 * (radius + border) + 1), np.nan)
+    field[border : border + radius + 1, border : border + 2 * radius + 1] = reach.numpy()
+    layers = config.num_layers
+    shares = np.linspace(1.0, 0.15, layers + 1)
+    colours = [tuple(1 - (1 - channel) * share for channel in _rgb(_SEEN)) for share in shares]
+    shades = ListedColormap(colours).with_extremes(bad=_UNSEEN)
+    edge = radius + border + 0.5
+    image = axes.imshow(
+        np.ma.masked_invalid(field),
+        cmap=shades,
+        norm=BoundaryNorm(np.arange(-0.5, layers + 1), layers + 1),
+        extent=(-edge, edge, border + 0.5, -edge),
+        interpolation="nearest",
+    )
+    axes.axhspan(0.5, border + 0.5, color=_MASKED)
+    row = Rectangle((-edge + 0.1, -0.5), 2 * edge - 0.2, 1, fill=False, edgecolor="black", linestyle="--", zorder=2)
+    axes.add_patch(row)
+    _outline(axes, 0, 0)
+    axes.set_title(
+        f"All {layers} layers: {radius} target tokens back, {radius} source tokens to either side", fontsize=10
+    )
+    figure.colorbar(image, ax=axes, label="seen from layer", ticks=MaxNLocator(6, integer=True), shrink=0.9)
+
+
+__all__ = ["AttentionReach", "attention_reaches", "draw_locality", "grid_reach"]

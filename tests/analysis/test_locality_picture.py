@@ -1,0 +1,140 @@
+import pytest
+import torch
+from matplotlib.image import imread
+
+from csan_hf import (
+    CsanConfig,
+    CsanForSequenceClassification,
+    CsanModel,
+    PervasiveAttentionConfig,
+    PervasiveAttentionModel,
+)
+from csan_hf.analysis import attention_reaches, draw_locality, grid_reach, locality_picture
+
+LENGTH = 9
+
+
+def csan(**overrides):
+    sizes = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    return CsanConfig(vocab_size=20, d_model=16, encoder_layers=3, decoder_layers=2, **sizes, **overrides)
+
+
+def record(attention, kept):
+    """Keeps an attention module's values and what it makes of them, before the heads are mixed."""
+    attention.v_proj.register_forward_hook(lambda module, inputs, output: kept.append(output.requires_grad_()))
+    attention.out_proj.register_forward_hook(lambda module, inputs, output: kept.append(inputs[0]))
+
+
+def seen_by(kept, query, num_heads):
+    """[H, J]: the values that a query's output depends on, by gradient."""
+    values, mixed = kept
+    head, position = query
+    width = mixed.shape[-1] // num_heads
+    part = mixed.reshape(1, -1, num_heads * width)[0, position].view(num_heads, width)[head]
+    [gradient] = torch.autograd.grad(part.sum(), values, retain_graph=True)
+    return gradient.reshape(-1, num_heads, width).abs().sum(-1).T > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"local_window": None, "head_area": 1},
+        {"local_window": 5, "head_area": 1},
+        {"local_window": 3, "head_area": 3, "localness_layers": [1]},
+        {"local_window": 3, "head_area": 5, "decoder_localness_layers": [0]},
+        {"local_window": 3, "head_area": 3, "head_boundary": "circular", "decoder_localness_layers": [0, 1]},
+        {"local_window": None, "head_area": 3, "localness_window": "query", "cross_localness_layers": [1]},
+    ],
+)
+def test_the_reach_is_the_model_s(fields):
+    torch.manual_seed(0)
+    config = csan(**fields)
+    model = CsanModel._from_config(config, attn_implementation="eager").eval()
+    modules = {
+        "encoder": [layer.self_attn for layer in model.encoder.layers],
+        "decoder": [layer.self_attn for layer in model.decoder.layers],
+        "cross": [layer.encoder_attn for layer in model.decoder.layers],
+    }
+    kept = {(part, index): [] for part, layers in modules.items() for index in range(len(layers))}
+    for (part, index), list_ in kept.items():
+        record(modules[part][index], list_)
+    ids = torch.arange(LENGTH)[None] + 2
+    model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
+    seen = set()
+    for reach in attention_reaches(config, length=LENGTH):
+        for layer in reach.layers:
+            seen.add((reach.part, layer))
+            assert torch.equal(seen_by(kept[reach.part, layer], reach.query, 4), reach.heads > 0), reach
+            for position in range(LENGTH):
+                one = seen_by(kept[reach.part, layer], (1, position), 4)[1]
+                assert torch.equal(one, reach.positions[position] > 0), reach
+    assert seen == set(kept), "every layer is in one reach"
+
+
+def test_a_classifier_has_no_decoder():
+    model = CsanForSequenceClassification(csan())
+    model.config.architectures = ["CsanForSequenceClassification"]
+    assert {reach.part for reach in attention_reaches(model.config)} == {"encoder"}
+
+
+@pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (1, 5), (2, 5), (2, 1)])
+def test_the_receptive_field_is_the_model_s(layers, kernel):
+    torch.manual_seed(0)
+    config = PervasiveAttentionConfig(
+        vocab_size=9, source_embed_dim=16, target_embed_dim=16, num_layers=layers, growth_rate=8, kernel_size=kernel
+    )
+    decoder = PervasiveAttentionModel(config).double().eval().decoder
+    target, source = (torch.randn(1, 13, 16, dtype=torch.double, requires_grad=True) for _ in range(2))
+    grid = decoder(inputs_embeds=target, encoder_hidden_states=source, use_cache=False).grid
+    gradients = torch.autograd.grad(grid[0, 7, 6].square().sum(), (target, source))
+    rows, columns = (gradient[0].abs().sum(-1).nonzero().flatten().tolist() for gradient in gradients)
+    reach = grid_reach(config)
+    radius = reach.shape[0] - 1
+    assert rows == list(range(7 - radius, 8))
+    assert columns == list(range(6 - radius, 6 + radius + 1))
+    assert reach.shape[1] == 2 * radius + 1
+    # one convolution further for each ring
+    assert reach.max() == (layers if kernel > 1 else 0)
+    assert (reach == 0).sum() == 1
+    assert reach[-1, radius] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "titles"),
+    [
+        (csan(), ["layers 1, 2, 3 of 3: window of 11 tokens, area of 3 heads", "all earlier", "the whole sentence"]),
+        (
+            csan(localness_window="fixed", local_window=None, head_area=1, cross_localness_layers=[0]),
+            ["width D = 10; here P = i + 2", "all earlier tokens", "width D = 10; here P = i)", "the whole sentence"],
+        ),
+        (
+            csan(localness_window="layer", localness_layers=[0], decoder_localness_layers=[1], local_window=3),
+            ["area of 3 heads\nGaussian", "layers 2, 3 of 3", "no later tokens\nGaussian", "all earlier", "whole"],
+        ),
+        (csan(local_window=201, localness_window="head"), ["D learned for each head", "all earlier", "whole"]),
+        (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
+    ],
+)
+def test_the_picture_says_what_it_shows(config, titles, tmp_path, monkeypatch):
+    figures = []
+    save = locality_picture._save
+    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: (figures.append(figure), save(figure, path)))
+    draw_locality(config, tmp_path / "new" / "locality.png", title="A $ sign")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["locality.png"]
+    assert min(imread(tmp_path / "new" / "locality.png").shape[:2]) > 300
+    [figure] = figures
+    assert figure.get_suptitle() == "A $ sign"
+    found = [row.get_suptitle() for row in figure.subfigs]
+    assert len(found) == len(titles)
+    for text, expected in zip(found, titles, strict=True):
+        assert expected in text
+
+
+def test_pictures_of_other_models_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="'marian' cannot be drawn"):
+        draw_locality({"model_type": "marian"}, tmp_path / "a.png")
+    with pytest.raises(ValueError, match="`length` must be at least 1 token, got 0"):
+        draw_locality(csan(), tmp_path / "a.png", length=0)
+    with pytest.raises(ValueError, match="Only a CSAN's attention"):
+        attention_reaches(PervasiveAttentionConfig())
+    assert not list(tmp_path.iterdir())
