@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
-Under `accelerate launch` or torchrun the processes share the work.
+`--hypotheses FILE` scores a translation that is there already. Under `accelerate launch` or torchrun the processes
+share the work.
 """
 
 import argparse
@@ -9,13 +10,16 @@ import sys
 import time
 from pathlib import Path
 
-from csan_hf.evaluation import score_translations, translate, write_json, write_lines
+from csan_hf.evaluation import score_by_length, score_translations, translate, write_json, write_lines
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/evaluate.py", description=__doc__)
-    parser.add_argument("--model", required=True, help="checkpoint folder or Hub name")
+    parser.add_argument("--model", help="checkpoint folder or Hub name")
+    parser.add_argument(
+        "--hypotheses", type=Path, help="translations to score instead, one a line; with --source and --reference"
+    )
     data = parser.add_argument_group("data: a recipe's held-out splits, or two files")
     data.add_argument("--recipe", type=Path, help="recipe whose data to use (default: the model's recipe.yaml)")
     data.add_argument("--split", action="append", help="split of the recipe, may be repeated (default: all but train)")
@@ -26,6 +30,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--max_length", type=int, help="most target tokens (default: the model's)")
     parser.add_argument("--length_penalty", type=float, help="above 0 favours long beams (default: the model's)")
     parser.add_argument("--bleu_tokenize", help="sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)")
+    parser.add_argument("--by_length", action="store_true", help="also score groups of sentences of like lengths")
     parser.add_argument("--max_batch_tokens", type=int, default=4096, help="source tokens in a batch (%(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32", help="(default: %(default)s)")
@@ -34,6 +39,10 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if (options.source is None) != (options.reference is None):
         parser.error("--source and --reference go together")
+    if (options.model is None) == (options.hypotheses is None):
+        parser.error("give --model, or --hypotheses to score a translation that is there")
+    if options.hypotheses is not None and options.source is None:
+        parser.error("--hypotheses needs --source and --reference")
     if options.source is not None and (options.recipe is not None or options.split):
         parser.error("give either --source and --reference, or --recipe and --split")
     return options
@@ -63,6 +72,37 @@ def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[st
     return sets, recipe.bleu_tokenize
 
 
+def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
+    """Scores the lines of a file."""
+    from csan_hf.evaluation.loading import read_lines
+
+    [(name, (sources, references))] = load_test_sets(options)[0].items()
+    hypotheses = read_lines(options.hypotheses)
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{options.hypotheses} has {len(hypotheses)} lines and {options.reference} has {len(references)}: "
+            "they must have as many."
+        )
+    scores = {name: score(options, sources, hypotheses, references, options.bleu_tokenize)}
+    if options.output_dir is not None:
+        write_json(options.output_dir / "scores.json", {"hypotheses": str(options.hypotheses), "scores": scores})
+    print_table(scores)
+    return scores
+
+
+def score(
+    options: argparse.Namespace,
+    sources: list[str],
+    hypotheses: list[str],
+    references: list[str],
+    tokenize: str | None,
+) -> dict:
+    scores = {**score_translations(hypotheses, references, tokenize=tokenize), "sentences": len(sources)}
+    if options.by_length:
+        scores["by_length"] = score_by_length(sources, hypotheses, references, tokenize=tokenize)
+    return scores
+
+
 def evaluate(options: argparse.Namespace) -> dict[str, dict]:
     processes = launched_processes(options.device)
     sets, bleu_tokenize = load_test_sets(options)
@@ -88,8 +128,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
         )
         seconds = time.time() - start
         scores[name] = {
-            **score_translations(hypotheses, references, tokenize=options.bleu_tokenize or bleu_tokenize),
-            "sentences": len(sources),
+            **score(options, sources, hypotheses, references, options.bleu_tokenize or bleu_tokenize),
             "num_beams": options.num_beams or model.generation_config.num_beams,
             "seconds": round(seconds, 2),
         }
@@ -109,17 +148,29 @@ def print_table(scores: dict[str, dict]) -> None:
     width = max(5, *(len(name) for name in scores))
     print(f"{'split':<{width}}  sentences    BLEU    chrF  sentences/s")
     for name, entry in scores.items():
-        speed = entry["sentences"] / max(entry["seconds"], 0.01)
-        print(
-            f"{name:<{width}}  {entry['sentences']:>9,}  {entry['bleu']:>6.2f}  {entry['chrf']:>6.2f}  {speed:>11,.1f}"
-        )
+        speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}" if "seconds" in entry else "-"
+        print(f"{name:<{width}}  {entry['sentences']:>9,}  {entry['bleu']:>6.2f}  {entry['chrf']:>6.2f}  {speed:>11}")
     print(f"BLEU: {next(iter(scores.values()))['bleu_signature']}")
+    for name, entry in scores.items():
+        if "by_length" in entry:
+            print_lengths(name, entry["by_length"])
+
+
+def print_lengths(name: str, groups: list[dict]) -> None:
+    print(f"\n{name}, by words in the source\n")
+    print("| words in the source | sentences | reference | hypothesis | BLEU | chrF |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for group in groups:
+        print(
+            f"| {group['shortest']} to {group['longest']} | {group['sentences']:,} | {group['reference_words']:.1f} | "
+            f"{group['hypothesis_words']:.1f} | {group['bleu']:.2f} | {group['chrf']:.2f} |"
+        )
 
 
 def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     try:
-        evaluate(options)
+        score_hypotheses(options) if options.hypotheses is not None else evaluate(options)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 """Checkpoints that load with nothing but transformers installed."""
 
 import copy
+import filecmp
 import os
 import shutil
 import tempfile
@@ -149,6 +150,8 @@ def _unmarked(config: PreTrainedConfig) -> Iterator[None]:
 def write_code(model: PreTrainedModel, directory: Path) -> None:
     """Writes a family's code and the complete `config.json` into a directory that has a model's weights.
 
+    Each file is replaced whole, and only if it differs: an upload of the directory may be under way.
+
     Args:
         model: A model of csan_hf, unwrapped.
         directory: The directory.
@@ -162,13 +165,22 @@ def write_code(model: PreTrainedModel, directory: Path) -> None:
     config.auto_map = entries
     if _translates(model):
         config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
-        shutil.copy(translation.__file__, directory)
     elif hasattr(config, "custom_pipelines"):  # of the translation checkpoint that the classifier was made of
         del config.custom_pipelines
-    # Not the config's own method: that one completes a checkpoint from the one that was loaded
-    PreTrainedConfig.save_pretrained(config, directory)
-    for code in (model, config):
-        custom_object_save(code, directory)
+    directory = directory.resolve()
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
+        staging = Path(temporary, "checkpoint")
+        staging.mkdir()
+        if _translates(model):
+            shutil.copy(translation.__file__, staging)
+        # Not the config's own method: that one completes a checkpoint from the one that was loaded
+        PreTrainedConfig.save_pretrained(config, staging)
+        for code in (model, config):
+            custom_object_save(code, staging)
+        for path in sorted(staging.iterdir()):
+            target = directory / path.name
+            if not (target.is_file() and filecmp.cmp(path, target, shallow=False)):
+                path.replace(target)
 
 
 def _write_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, directory: Path) -> None:

@@ -15,6 +15,8 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import align
 from csan_hf.evaluation import translate
 
+pytestmark = pytest.mark.xdist_group("align script")  # one worker for all: what the fixtures make is expensive
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ["one two", "", "the number is twenty-one.", "three two one"]
 TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "drei zwei eins"]

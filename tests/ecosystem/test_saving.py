@@ -38,7 +38,8 @@ def assert_same(first, second) -> None:
     state, other = first.state_dict(), second.state_dict()
     assert state.keys() == other.keys()
     assert all(torch.equal(state[name], other[name]) for name in state)
-    assert torch.equal(logits_of(first), logits_of(second))
+    # Not bit by bit: where weights lie in memory decides the order in which some processors add
+    torch.testing.assert_close(logits_of(first), logits_of(second))
 
 
 @both_families

@@ -22,6 +22,8 @@ from csan_hf.training.completeness import SEAL, find_fault, seal_checkpoint
 from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
 
+pytestmark = pytest.mark.xdist_group("survival")  # one worker for all: what the fixtures make is expensive
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.xdist_group("train script")  # one worker for all: what the fixtures make is expensive
+
 ROOT = Path(__file__).parents[2]
 RECIPE = {
     "model": "csan",
