@@ -182,15 +182,15 @@ def test_evaluate_script_on_a_translation(tmp_path):
     files = [argument for name in texts for argument in (f"--{name}", tmp_path / name)]
     result = run_script("evaluate.py", *files, "--by_length", "--output_dir", tmp_path / "out")
     assert result.returncode == 0, result.stderr
-    assert "| 1 to 1 | 1 | 1.0 | 1.0 |" in result.stdout
-    assert "| 3 to 3 | 1 | 3.0 | 3.0 |" in result.stdout
+    assert "| 1 to 1 | 1 | 1.0 | 1.0 |" in result.stdout.decode()
+    assert "| 3 to 3 | 1 | 3.0 | 3.0 |" in result.stdout.decode()
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["source"]
     assert scores["sentences"] == 2
     assert scores["by_length"][0]["chrf"] == 100.0
     (tmp_path / "hypotheses").write_text("a\n")
     result = run_script("evaluate.py", *files)
     assert result.returncode == 2
-    assert "hypotheses has 1 lines" in result.stderr
+    assert "hypotheses has 1 lines" in result.stderr.decode()
 
 
 def test_scripts_say_what_is_wrong(folder, tmp_path):
