@@ -174,7 +174,8 @@ def differences(one: Path, other: Path) -> list[str]:
     results = [json.loads((folder / "results.json").read_text()) for folder in (one, other)]
     for result in results:
         for scores in result["scores"].values():
-            del scores["seconds"]
+            for name in ("seconds", "sentences_per_second"):
+                del scores[name]
     return different + [key for key in ("chosen", "scores") if results[0][key] != results[1][key]]
 
 
