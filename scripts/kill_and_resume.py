@@ -205,13 +205,16 @@ def main() -> int:
     print("Uninterrupted:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()), flush=True)
     print(f"{'kill':>4}  {'moment':<58}  {'resumed from':<24}  skipped", flush=True)
     moments = plan(arguments.kills, last, rng)
+    gone_through = False
     for number, (phase, step) in enumerate(moments, start=1):
         while True:
             run = start("killed", f"killed-{number:02d}.log")
-            moment = kill_once(run, phase, step, times, rng)
+            moment = kill_once(run, "start" if gone_through else phase, step, times, rng)
             if run.process.returncode == -signal.SIGKILL:
                 break
             print(f"{'':>4}  {moment}: too late, not counted", flush=True)
+            # From here on a run only reads its folder and repeats its end: any moment of that
+            gone_through, times["start"] = True, 0.9 * (time.time() - run.started)
         came_from, skipped = reports(run)
         print(f"{number:>4}  {moment:<58}  {came_from:<24}  {skipped}", flush=True)
     run = start("killed", "last.log")
