@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -99,6 +99,11 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         self.cost: Cost = cost
         self.epoch = 0
         self._check_bound()
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Works out what is the same in every epoch."""
 
     def _cost(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Cost of one example in a batch whose longest source and target have these lengths."""
@@ -157,14 +162,7 @@ class TokenBatchSampler(BoundedBatchSampler):
     n * longest source * longest target cells. For arguments and errors see :class:`BoundedBatchSampler`.
     """
 
-    def __init__(
-        self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
-        max_tokens: int,
-        **options: Any,
-    ) -> None:
-        super().__init__(source_lengths, target_lengths, max_tokens, **options)
+    def _prepare(self) -> None:
         self._keys, cuts = self._plan()
         self._cuts = self._share_out(np.lexsort(self._keys), cuts)
         self._groups = self._form_groups(np.lexsort(self._keys))
@@ -290,17 +288,10 @@ class MixedBatchSampler(BoundedBatchSampler):
     at padding. For arguments and errors see :class:`BoundedBatchSampler`.
     """
 
-    def __init__(
-        self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
-        max_tokens: int,
-        **options: Any,
-    ) -> None:
-        super().__init__(source_lengths, target_lengths, max_tokens, **options)
+    def _prepare(self) -> None:
         self._alone = self._cost(*self._padded)
         # Whoever takes a place of max_sentences pays at least for it
-        self._price = np.maximum(self._alone, max_tokens / (self.max_sentences or np.inf))
+        self._price = np.maximum(self._alone, self.max_tokens / (self.max_sentences or np.inf))
         self._count = self._least_batches()
 
     def _least_batches(self) -> int:

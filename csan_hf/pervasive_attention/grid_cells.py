@@ -7,7 +7,7 @@ the batch that is padding for the most part.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,31 +18,45 @@ _CELLS_WORTH_A_CONVOLUTION = 512
 
 
 @dataclass(frozen=True)
-class GridGroup:
-    """Sentences that one convolution takes together.
+class _Cells:
+    """Some cells of a grid.
 
     Args:
-        shape: (B', I', J') of their grid.
+        shape: (B, I, J) of the grid: sentences, target rows, source columns.
+        index: [R], the cells' numbers in it; None = all of them, in order.
+    """
+
+    shape: tuple[int, int, int]
+    index: torch.Tensor | None
+
+    def pack(self, grid: torch.Tensor) -> torch.Tensor:
+        """The cells [R, channels] of a grid [B, I, J, channels]."""
+        cells = grid.reshape(-1, grid.shape[-1])
+        return cells if self.index is None else cells.index_select(0, self.index)
+
+    def unpack(self, cells: torch.Tensor) -> torch.Tensor:
+        """A grid [B, I, J, channels] of the cells [R, channels], zero elsewhere."""
+        if self.index is not None:
+            batch, rows, columns = self.shape
+            grid = cells.new_zeros(batch * rows * columns, cells.shape[-1])
+            cells = grid.index_copy(0, self.index, cells)
+        return cells.view(*self.shape, cells.shape[-1])
+
+
+@dataclass(frozen=True)
+class GridGroup(_Cells):
+    """Sentences that one convolution takes together, and their real cells.
+
+    Args:
         cells: which of the batch's packed cells are theirs.
-        index: [R'], the number of each of these cells in the group's grid; None = the grid has no other cells.
         rows: [B', I'], the numbers of the grid's rows among the batch's B * I, and B * I where a sentence has ended;
             None = the group is the whole batch.
         columns: [B', J'], likewise of its columns among B * J.
     """
 
-    shape: tuple[int, int, int]
-    cells: slice
-    index: torch.Tensor | None
+    cells: slice = field(default_factory=lambda: slice(None))
     rows: torch.Tensor | None = None
     columns: torch.Tensor | None = None
-
-    def pack(self, grid: torch.Tensor) -> torch.Tensor:
-        """The real cells [R', channels] of a grid [B', I', J', channels]."""
-        return _pack(grid, self.index)
-
-    def unpack(self, cells: torch.Tensor) -> torch.Tensor:
-        """A grid [B', I', J', channels] of real cells [R', channels], zero elsewhere."""
-        return _unpack(cells, self.index, self.shape)
 
     def rows_of(self, batch: torch.Tensor) -> torch.Tensor:
         """What stands at the group's rows [B', I', ...] in a tensor [B, I, ...] of the batch; zero after an end."""
@@ -54,39 +68,24 @@ class GridGroup:
 
 
 @dataclass(frozen=True)
-class GridCells:
-    """The real cells of a batch.
+class GridCells(_Cells):
+    """The real cells of a batch, group by group.
 
     Args:
-        shape: (B, I, J): sentences, target rows, source columns.
-        index: [R], the numbers of the real cells in the batch's grid, group by group; None = all of them, in order.
         groups: what the convolutions take together.
     """
 
-    shape: tuple[int, int, int]
-    index: torch.Tensor | None
     groups: tuple[GridGroup, ...]
 
     @classmethod
     def from_mask(cls, shape: tuple[int, int, int], mask: torch.Tensor | None) -> "GridCells":
         """Cells of a boolean mask [B, I, J], True = real; None = all are."""
-        whole = cls(shape, None, (GridGroup(shape, slice(None), None),))
-        if mask is None:
-            return whole
-        index = mask.flatten().nonzero().squeeze(1)
-        if index.shape[0] == mask.numel():
-            return whole
+        index = None if mask is None else mask.flatten().nonzero().squeeze(1)
+        if mask is None or index is None or index.shape[0] == mask.numel():
+            return cls(shape, None, (GridGroup(shape, None),))
         if index.shape[0] == 0 or index.shape[0] >= _FULL_ENOUGH * mask.numel():
-            return cls(shape, index, (GridGroup(shape, slice(None), index),))
+            return cls(shape, index, (GridGroup(shape, index),))
         return _grouped(shape, mask, index)
-
-    def pack(self, grid: torch.Tensor) -> torch.Tensor:
-        """The real cells [R, channels] of a grid [B, I, J, channels]."""
-        return _pack(grid, self.index)
-
-    def unpack(self, cells: torch.Tensor) -> torch.Tensor:
-        """A grid [B, I, J, channels] of real cells [R, channels], zero elsewhere."""
-        return _unpack(cells, self.index, self.shape)
 
     def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """At each real cell [R, channels], its row of [B, I, channels] plus its column of [B, J, channels]."""
@@ -146,18 +145,6 @@ def _look_up(batch: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
     return torch.cat([places, places.new_zeros(1, *places.shape[1:])])[index]
 
 
-def _pack(grid: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
-    cells = grid.reshape(-1, grid.shape[-1])
-    return cells if index is None else cells.index_select(0, index)
-
-
-def _unpack(cells: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, int, int]) -> torch.Tensor:
-    if index is not None:
-        grid = cells.new_zeros(shape[0] * shape[1] * shape[2], cells.shape[-1])
-        cells = grid.index_copy(0, index, cells)
-    return cells.view(*shape, cells.shape[-1])
-
-
 def _grouped(shape: tuple[int, int, int], mask: torch.Tensor, index: torch.Tensor) -> GridCells:
     """Cells of a mask that is padding for a good part; `index` are their numbers in ascending order."""
     _, rows, columns = shape
@@ -181,7 +168,7 @@ def _grouped(shape: tuple[int, int, int], mask: torch.Tensor, index: torch.Tenso
         members = order[before : before + len(group)]
         group_rows = _places(members, top, height, size[1], rows, shape[0])
         group_columns = _places(members, left, width, size[2], columns, shape[0])
-        groups.append(GridGroup(size, cells, None if full else place, group_rows, group_columns))
+        groups.append(GridGroup(size, None if full else place, cells, group_rows, group_columns))
         start, before = cells.stop, before + len(group)
     return GridCells(shape, index, tuple(groups))
 

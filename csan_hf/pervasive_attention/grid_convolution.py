@@ -190,22 +190,23 @@ class DenseBlock(nn.Module):
         dtype = _compute_dtype(grid)
         folded = cache.folded_weights if cache is not None else None
         if folded is None:
-            folded = self.fold(dtype)
+            folded = self.fold(dtype, by_row=cache is not None)
             if cache is not None:
                 cache.folded_weights = folded
         with torch.autocast(grid.device.type, enabled=False):
             return run_folded_block(folded, grid.to(dtype), real, cache)
 
     @torch.no_grad()
-    def fold(self, dtype: torch.dtype) -> FoldedBlock:
-        """The block's weights with the running statistics multiplied in."""
+    def fold(self, dtype: torch.dtype, by_row: bool) -> FoldedBlock:
+        """The block's weights with the running statistics multiplied in; `by_row` as steps with a cache want them."""
         scale = torch.rsqrt(self.running_var + self.config.batch_norm_eps)
         layers = []
         for layer in self.dense_layers():
             inner_scale = layer.norm2.weight * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
             inner_shift = layer.norm2.bias - layer.norm2.running_mean * inner_scale
             conv2 = layer.conv2.weight.to(dtype)
-            by_row = conv2.flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
+            if by_row:
+                conv2 = conv2.flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
             layers.append(
                 FoldedLayer(
                     layer.norm1.weight.to(dtype),
@@ -213,7 +214,6 @@ class DenseBlock(nn.Module):
                     (layer.conv1.weight * inner_scale.unsqueeze(1)).to(dtype).t(),
                     inner_shift.to(dtype),
                     conv2.contiguous(memory_format=torch.channels_last),
-                    by_row.contiguous(memory_format=torch.channels_last),
                 )
             )
         norm, conv = self.transition.norm, self.transition.conv

@@ -17,8 +17,8 @@ class FoldedLayer:
     shift: torch.Tensor  # [c]
     conv1: torch.Tensor  # [c, 4g], transposed
     bias: torch.Tensor  # [4g]
-    conv2: torch.Tensor  # [g or 2g, 4g, ceil(k / 2), k], channels last
-    conv2_by_row: torch.Tensor  # [ceil(k / 2) * (g or 2g), 4g, 1, k], the same, its own row first, channels last
+    # [g or 2g, 4g, ceil(k / 2), k]; for steps with a cache [ceil(k / 2) * (g or 2g), 4g, 1, k], its own row first
+    conv2: torch.Tensor  # channels last
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run_folded_block(
         if cache is None:
             new = _convolve(inner, layer.conv2)
         else:
-            new = _convolve_new_rows(inner, layer, number, cache)
+            new = _convolve_new_rows(inner, layer.conv2, number, cache)
         if block.gated:
             gate, value = new.chunk(2, dim=-1)
             new = torch.sigmoid(gate) * value
@@ -95,15 +95,15 @@ def _convolve(inner: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     return F.conv2d(image, kernel, padding=(0, columns)).permute(0, 2, 3, 1)
 
 
-def _convolve_new_rows(inner: torch.Tensor, layer: FoldedLayer, number: int, cache: GridCache) -> torch.Tensor:
+def _convolve_new_rows(inner: torch.Tensor, kernel: torch.Tensor, number: int, cache: GridCache) -> torch.Tensor:
     """The masked convolution of new rows [B, I, J, 4g], below those of the cache; [B, I, J, g or 2g].
 
     A row is multiplied at once with what its own outputs and those of the rows below need of it. The latter products
     are kept: they are narrower than the row itself.
     """
-    width, above = layer.conv2.shape[0], layer.conv2.shape[2] - 1
-    image, columns = inner.permute(0, 3, 1, 2), layer.conv2.shape[3] // 2
-    products = F.conv2d(image, layer.conv2_by_row, padding=(0, columns)).permute(0, 2, 3, 1)
+    above = kernel.shape[3] // 2  # rows, and as many columns to either side
+    width = kernel.shape[0] // (above + 1)
+    products = F.conv2d(inner.permute(0, 3, 1, 2), kernel, padding=(0, above)).permute(0, 2, 3, 1)
     new, count = products[..., :width].contiguous(), inner.shape[1]
     kept = cache.extend(products[..., width:], number)
     past = kept.shape[1] - count
