@@ -124,8 +124,103 @@ class RelativePositions(Method):
         return self.row(self.value_table, sentence, i, s, j)
 
 
+@dataclass(frozen=True)
+class BiDirectional(Method):
+    """BI_DIRECT: the first half of the heads sees the past, the second half the future (Shen et al., AAAI 2018).
+
+    DiSAN's forward and backward masks as Yang et al. put them into multi-head attention. No parameters. H is even.
+
+    - The query itself is visible in both directions. DiSAN leaves it out and lets a gate bring it back; a Transformer
+      has no such gate, the first (last) token would see nothing, and Yang et al.'s released layer keeps the diagonal.
+    - The released layer alternates past, future, past, ... Without an area the order of heads is a renaming; with one,
+      halves make neighbours agree in direction. A key of any head is visible if the query's head may see its position.
+    - In a causal layer a future head would see itself alone: the product refuses it, this oracle computes just that.
+    """
+
+    def visible(self, sentence, h, i, s, j):
+        past = h < sentence.key.shape[0] // 2
+        return j <= sentence.position(i) if past else j >= sentence.position(i)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """scalar[h] = u_h · tanh(W q_i + b) + c_h for the whole query q_i (Yang et al., EMNLP 2018, equations 7 and 9).
+
+    weight [w, d], head_weight [H, w]; the biases [w] and [H] are those of the released code (the papers have none).
+    The query is the projected one, with its bias, before the scale λ.
+    """
+
+    weight: Tensor
+    head_weight: Tensor
+    bias: Tensor | None = None
+    head_bias: Tensor | None = None
+
+    def scalar(self, sentence: Sentence, h: int, i: int) -> Tensor:
+        hidden = self.weight.double() @ sentence.whole_query(i)
+        if self.bias is not None:
+            hidden = hidden + self.bias.double()
+        scalar = self.head_weight[h].double() @ torch.tanh(hidden)
+        return scalar if self.head_bias is None else scalar + self.head_bias[h].double()
+
+
+@dataclass(frozen=True)
+class Gaussian(Method):
+    """NEIGHBOR, LOCAL_HARD and LOCAL_SOFT: the energy -(j - P)^2 / (2 σ^2), σ = D / 2, of each head and query.
+
+    Yang et al., EMNLP 2018, equations 4-6 and 10; which of P and D is predicted is what tells the three apart (the
+    preprint of the NAACL paper, section 4.2: NEIGHBOR and LOCAL_HARD "use local Gaussian biases to revise the
+    attention distribution by predicting a window size and a central position respectively. Yang et al. (2018)
+    combined the two"):
+
+    | method     | P                | D                    | predictors                                       |
+    | ---------- | ---------------- | -------------------- | ------------------------------------------------ |
+    | NEIGHBOR   | the query's rank | L · sigmoid(z)       | width: W [d/2, d], U [H, d/2]                    |
+    | LOCAL_HARD | L · sigmoid(p)   | `fixed_width` = 10   | center: W [d/2, d], U [H, d/2]                   |
+    | LOCAL_SOFT | L · sigmoid(p)   | L · sigmoid(z)       | center and width: one shared W [d, d], two U [H, d] |
+
+    NEIGHBOR: Sperber et al. (Interspeech 2018) train one σ for each head, H numbers a layer; +0.4M says
+    that Yang et al. predict it. LOCAL_HARD: Luong et al. (EMNLP 2015, equations 9 and 10) have S · sigmoid, D = 10,
+    σ = D / 2, but multiply the weights after the softmax and cut them off at P ± D. Yang et al. add the energy before
+    the softmax and cut nothing off (released layer, and EMNLP 2018 section 3.3, "Fixed-Window"); this is also what
+    gives P a gradient. `cut_off` is Luong's window: it leaves at least one key, since P lies within the sentence.
+
+    center, width: predictors of p and z, or None for the query's rank and `fixed_width`.
+    last_position: P = (L - 1) · sigmoid(p), as in the released code.
+    added_width, minimum_width: D + added_width (released code: 0.1), then not below minimum_width.
+    """
+
+    center: Predictor | None = None
+    width: Predictor | None = None
+    fixed_width: float = 10.0
+    last_position: bool = False
+    added_width: float = 0.0
+    minimum_width: float = 0.0
+    cut_off: bool = False
+
+    def center_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
+        if self.center is None:
+            return sentence.query.new_tensor(float(sentence.position(i)))
+        scale = sentence.length(i) - 1 if self.last_position else sentence.length(i)
+        return scale * torch.sigmoid(self.center.scalar(sentence, h, i))
+
+    def width_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
+        if self.width is None:
+            return sentence.query.new_tensor(self.fixed_width)
+        predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
+        return (predicted + self.added_width).clamp_min(self.minimum_width)
+
+    def energy(self, sentence, h, i, s, j):
+        sigma = self.width_of(sentence, h, i) / 2
+        return -((j - self.center_of(sentence, h, i)) ** 2) / (2 * sigma**2)
+
+    def visible(self, sentence, h, i, s, j):
+        if not self.cut_off:
+            return True
+        return abs(j - self.center_of(sentence, h, i).item()) <= self.width_of(sentence, h, i).item()
+
+
 def attend_one_query(sentence: Sentence, methods: Sequence[Method], h: int, i: int) -> Tensor:
-    """Output [D] of query i in head h."""
+    """Output of query i in head h, as wide as the values."""
     H, J, D = sentence.key.shape
     energies, values = [], []
     for s in range(H):
@@ -142,9 +237,9 @@ def attend_one_query(sentence: Sentence, methods: Sequence[Method], h: int, i: i
             energies.append(energy)
             values.append(value)
     if not energies:
-        return sentence.query.new_zeros(D)
+        return torch.zeros_like(sentence.value[h, 0])
     weights = torch.softmax(torch.stack(energies), dim=0)
-    output = sentence.query.new_zeros(D)
+    output = torch.zeros_like(sentence.value[h, 0])
     for weight, value in zip(weights, values, strict=True):
         output = output + weight * value
     return output
@@ -165,9 +260,9 @@ def local_attention(
     """Self-attention with any of the methods, under one softmax for each query.
 
     query [B, H, I, D]; key, value [B, H, J, D], I = J unless causal; key_padding_mask [B, J], True = real token.
-    Returns [B, H, I, D] in float64; padding queries yield zeros.
+    Returns [B, H, I, D] in float64; padding queries yield zeros. (Values may have a width of their own.)
     """
-    B, H, I, D = query.shape  # noqa: E741
+    B, H, I, _ = query.shape  # noqa: E741
     J = key.shape[2]
     all_methods: list[Method] = [HeadArea(head_area, head_boundary), *methods]
     if window is not None:
@@ -184,8 +279,8 @@ def local_attention(
                 if i in real_queries:
                     outputs.append(attend_one_query(sentence, all_methods, h, real_queries.index(i)))
                 else:
-                    outputs.append(torch.zeros(D, dtype=torch.float64))
-    return torch.stack(outputs).view(B, H, I, D)
+                    outputs.append(torch.zeros(value.shape[3], dtype=torch.float64))
+    return torch.stack(outputs).view(B, H, I, value.shape[3])
 
 
 def rel_pos(
@@ -193,3 +288,41 @@ def rel_pos(
 ) -> Tensor:
     """REL_POS alone or with a window, an area, padding or a causal mask; see `RelativePositions`."""
     return local_attention(query, key, value, [RelativePositions(key_table, value_table, clip)], **composition)
+
+
+def bi_direct(query: Tensor, key: Tensor, value: Tensor, **composition) -> Tensor:
+    """BI_DIRECT alone or in composition; see `BiDirectional`."""
+    return local_attention(query, key, value, [BiDirectional()], **composition)
+
+
+def neighbor(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, width_weight: Tensor, **composition) -> Tensor:
+    """NEIGHBOR: weight [d/2, d], width_weight [H, d/2]; see `Gaussian`."""
+    return local_attention(query, key, value, [Gaussian(width=Predictor(weight, width_weight))], **composition)
+
+
+def local_hard(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    center_weight: Tensor,
+    fixed_width: float = 10.0,
+    **composition,
+) -> Tensor:
+    """LOCAL_HARD: weight [d/2, d], center_weight [H, d/2]; see `Gaussian`."""
+    gaussian = Gaussian(center=Predictor(weight, center_weight), fixed_width=fixed_width)
+    return local_attention(query, key, value, [gaussian], **composition)
+
+
+def local_soft(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    center_weight: Tensor,
+    width_weight: Tensor,
+    **composition,
+) -> Tensor:
+    """LOCAL_SOFT: weight [d, d] shared by both predictions, center_weight and width_weight [H, d]; see `Gaussian`."""
+    gaussian = Gaussian(center=Predictor(weight, center_weight), width=Predictor(weight, width_weight))
+    return local_attention(query, key, value, [gaussian], **composition)
