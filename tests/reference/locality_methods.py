@@ -1,6 +1,7 @@
 """Loop oracles of the locality methods of Table 1 (Yang et al., NAACL 2019) that act inside the attention.
 
-Written from the papers, not from the product: one sentence, head, query and key at a time, scalars in float64, and
+Written from the papers, not from the product ("the released layer" is the one in baosongyang/Context-Aware-SAN, read
+where a paper leaves something open): one sentence, head, query and key at a time, scalars in float64, and
 autograd for the gradients. `local_attention` takes a list of methods; each adds visibility, an energy or a value:
 
     e[h,i,s,j] = λ · q[h,i]·k[s,j] + Σ energies      over the (s, j) that every method shows, under one softmax

@@ -132,7 +132,8 @@ def test_a_wide_gaussian_tends_to_plain_attention():
 def test_local_hard_by_hand():
     """A predictor of zero puts P at L / 2 = 2.5 of five tokens; the default D = 10, sigma = 5."""
     query, key, value = states(batch=1)
-    output = local_hard(torch.zeros_like(query), key, value, *predictors(6))
+    output = local_attention(torch.zeros_like(query), key, value, [Gaussian(center=Predictor(*predictors(6)))])
+    torch.testing.assert_close(local_hard(torch.zeros_like(query), key, value, *predictors(6)), output)
     weights = torch.tensor([math.exp(-((j - 2.5) ** 2) / 50) for j in range(5)], dtype=torch.float64)
     torch.testing.assert_close(output[0, 3, 4], (weights / weights.sum()) @ value[0, 3])
 

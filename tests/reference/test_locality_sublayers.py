@@ -1,5 +1,7 @@
 """The oracles of BLOCK and CNN, and the counts of added parameters, on cases that can be worked out by hand."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +51,24 @@ def test_masked_self_attention_of_zero_parameters_is_the_mean_of_the_past_or_fut
     assert [s.tolist() for s in past] == [[0.0, 0.0], [1.0, 8.0], [2.0, 6.0]]
     future = masked_self_attention(states, zeros, "intra", "backward")
     assert [s.tolist() for s in future] == [[4.0, 2.0], [5.0, 0.0], [0.0, 0.0]]
+
+
+def test_masked_self_attention_by_hand():
+    """One feature, scores 5 tanh((2a + b + 1) / 5): the third token, a = 3, on the first two."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    parameters = {"intra.target.weight": 2 * one, "intra.source.weight": one, "intra.bias": one[0]}
+    first, second, third = (torch.tensor([x], dtype=torch.float64) for x in (-6.0, -4.0, 3.0))
+    past = masked_self_attention([first, second, third], parameters, "intra", "forward")
+    on_first, on_second = math.exp(5 * math.tanh(1 / 5)), math.exp(5 * math.tanh(3 / 5))
+    assert past[2].item() == pytest.approx((-6 * on_first - 4 * on_second) / (on_first + on_second))
+
+
+def test_summary_by_hand():
+    """One feature: scores 3 elu(2 h + 1), so 9 for h = 1 and 3 (e^-1 - 1) for h = -1."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    parameters = {"s.hidden.weight": 2 * one, "s.hidden.bias": one[0], "s.score.weight": 3 * one}
+    summary = summary_of([one[0], -one[0]], parameters, "s")
+    assert summary.item() == pytest.approx(math.tanh((9 - 3 * (math.exp(-1) - 1)) / 2))
 
 
 def test_summary_of_zero_parameters_is_the_mean_of_the_block():
