@@ -1,0 +1,329 @@
+"""Loop oracles of the locality methods of Table 1 (Yang et al., NAACL 2019) that act inside the attention.
+
+Written from the papers, not from the product ("the released layer" is the one in baosongyang/Context-Aware-SAN, read
+where a paper leaves something open): one sentence, head, query and key at a time, scalars in float64, and
+autograd for the gradients. `local_attention` takes a list of methods; each adds visibility, an energy or a value:
+
+    e[h,i,s,j] = λ · q[h,i]·k[s,j] + Σ energies      over the (s, j) that every method shows, under one softmax
+    o[h,i]     = Σ α[h,i,s,j] · (v[s,j] + Σ values)
+
+so that whatever composes is composed here: area + REL_POS, Gaussian + REL_POS, window + BI_DIRECT. `locality_block.py`
+and `locality_cnn.py` hold the methods that act outside of it (BLOCK, CNN), `locality_parameters.py` counts parameters.
+
+Rules for every method:
+- Padding is taken out before anything is computed. Positions and lengths are therefore ranks among real tokens, and
+  padding on either side changes nothing. A padding query yields zeros, and so does a query that sees no key.
+- In a causal layer the I queries are the last I of the J positions and see no later key. Whatever a method reads of
+  the sentence (its length, its mean) it reads of the keys up to the query, so that cached decoding equals the full
+  forward.
+- A pair (query head h, key head s ≠ h), which areas show, takes the quantities of the query's head where a method
+  predicts them from the query (centre, width, direction) and those of the key's head where a method stores them with
+  the key (REL_POS): a key of head s is the same vector whoever looks at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence without its padding: query [H, I, D], key and value [H, J, D] in float64."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    causal: bool
+
+    def position(self, i: int) -> int:
+        """Rank of query i among the sentence's tokens: the queries are the last I of J."""
+        return self.key.shape[1] - self.query.shape[1] + i
+
+    def length(self, i: int) -> int:
+        """L, the keys that query i may know of: the sentence, or the tokens up to the query in a causal layer."""
+        return self.position(i) + 1 if self.causal else self.key.shape[1]
+
+    def whole_query(self, i: int) -> Tensor:
+        """The query before it was split into heads [d]."""
+        return torch.cat([self.query[h, i] for h in range(self.query.shape[0])])
+
+
+class Method:
+    """What a method adds to the pair (query head h, query i; key head s, key rank j). The default adds nothing."""
+
+    def visible(self, sentence: Sentence, h: int, i: int, s: int, j: int) -> bool:
+        return True
+
+    def energy(self, sentence: Sentence, h: int, i: int, s: int, j: int) -> Tensor | float:
+        return 0.0
+
+    def value(self, sentence: Sentence, h: int, i: int, s: int, j: int) -> Tensor | float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Window(Method):
+    """1D-CSAN (Yang et al., NAACL 2019, equations 4-6): |j - i| <= m with m = (M - 1) / 2. No parameters."""
+
+    width: int
+
+    def visible(self, sentence, h, i, s, j):
+        return abs(j - sentence.position(i)) <= (self.width - 1) // 2
+
+
+@dataclass(frozen=True)
+class HeadArea(Method):
+    """2D-CSAN (Yang et al., NAACL 2019, equations 7-9): |s - h| <= n with n = (N - 1) / 2. No parameters."""
+
+    height: int
+    boundary: str = "mask"
+
+    def visible(self, sentence, h, i, s, j):
+        n = (self.height - 1) // 2
+        if self.boundary == "circular":
+            H = sentence.key.shape[0]
+            return min((s - h) % H, (h - s) % H) <= n
+        return abs(s - h) <= n
+
+
+@dataclass(frozen=True)
+class RelativePositions(Method):
+    """REL_POS: a learned vector for every clipped distance, added to keys and to values (Shaw et al., NAACL 2018).
+
+    Equations 3, 4 and section 3.2: e = λ q_i·(k_j + a^K_r), o_i = Σ α_ij (v_j + a^V_r), r = clip(j - i, -k, k).
+
+    key_table, value_table: row r + k is a_r. [H, 2k+1, D], one for each head, or [2k+1, D] shared by the heads.
+        Shaw's base model has "unique edge representations per layer and head" with k = 16, the big one k = 8 and
+        tables shared by the heads (section 4.1). The paper's +0.1M is the former in three layers. With an area the
+        key's head s gives the row, since a^K belongs to the key.
+    clip: k, 1 or more.
+
+    The scale λ covers both parts of the energy. Nothing is added to queries. A window narrower than k leaves the outer
+    rows without a gradient; a causal layer uses rows 0..k alone. Absolute positions stay (Yang et al. add methods to
+    the full Transformer; Shaw removes the sinusoids and reports no gain from having both).
+    """
+
+    key_table: Tensor
+    value_table: Tensor
+    clip: int
+
+    def row(self, table: Tensor, sentence: Sentence, i: int, s: int, j: int) -> Tensor:
+        distance = max(-self.clip, min(self.clip, j - sentence.position(i)))
+        per_head = table if table.dim() == 2 else table[s]
+        return per_head[distance + self.clip].double()
+
+    def energy(self, sentence, h, i, s, j):
+        D = sentence.query.shape[2]
+        return (sentence.query[h, i] @ self.row(self.key_table, sentence, i, s, j)) / math.sqrt(D)
+
+    def value(self, sentence, h, i, s, j):
+        return self.row(self.value_table, sentence, i, s, j)
+
+
+@dataclass(frozen=True)
+class BiDirectional(Method):
+    """BI_DIRECT: the first half of the heads sees the past, the second half the future (Shen et al., AAAI 2018).
+
+    DiSAN's forward and backward masks as Yang et al. put them into multi-head attention. No parameters. H is even.
+
+    - The query itself is visible in both directions. DiSAN leaves it out and lets a gate bring it back; a Transformer
+      has no such gate, the first (last) token would see nothing, and Yang et al.'s released layer keeps the diagonal.
+    - The released layer alternates past, future, past, ... Without an area the order of heads is a renaming; with one,
+      halves make neighbours agree in direction. A key of any head is visible if the query's head may see its position.
+    - In a causal layer a future head would see itself alone: the product refuses it, this oracle computes just that.
+    """
+
+    def visible(self, sentence, h, i, s, j):
+        past = h < sentence.key.shape[0] // 2
+        return j <= sentence.position(i) if past else j >= sentence.position(i)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """scalar[h] = u_h · tanh(W q_i + b) + c_h for the whole query q_i (Yang et al., EMNLP 2018, equations 7 and 9).
+
+    weight [w, d], head_weight [H, w]; the biases [w] and [H] are those of the released code (the papers have none).
+    The query is the projected one, with its bias, before the scale λ.
+    """
+
+    weight: Tensor
+    head_weight: Tensor
+    bias: Tensor | None = None
+    head_bias: Tensor | None = None
+
+    def scalar(self, sentence: Sentence, h: int, i: int) -> Tensor:
+        hidden = self.weight.double() @ sentence.whole_query(i)
+        if self.bias is not None:
+            hidden = hidden + self.bias.double()
+        scalar = self.head_weight[h].double() @ torch.tanh(hidden)
+        return scalar if self.head_bias is None else scalar + self.head_bias[h].double()
+
+
+@dataclass(frozen=True)
+class Gaussian(Method):
+    """NEIGHBOR, LOCAL_HARD and LOCAL_SOFT: the energy -(j - P)^2 / (2 σ^2), σ = D / 2, of each head and query.
+
+    Yang et al., EMNLP 2018, equations 4-6 and 10; which of P and D is predicted is what tells the three apart (the
+    preprint of the NAACL paper, section 4.2: NEIGHBOR and LOCAL_HARD "use local Gaussian biases to revise the
+    attention distribution by predicting a window size and a central position respectively. Yang et al. (2018)
+    combined the two"):
+
+    | method     | P                | D                    | predictors                                       |
+    | ---------- | ---------------- | -------------------- | ------------------------------------------------ |
+    | NEIGHBOR   | the query's rank | L · sigmoid(z)       | width: W [d/2, d], U [H, d/2]                    |
+    | LOCAL_HARD | L · sigmoid(p)   | `fixed_width` = 10   | center: W [d/2, d], U [H, d/2]                   |
+    | LOCAL_SOFT | L · sigmoid(p)   | L · sigmoid(z)       | center and width: one shared W [d, d], two U [H, d] |
+
+    NEIGHBOR: Sperber et al. (Interspeech 2018) train one σ for each head, H numbers a layer; +0.4M says
+    that Yang et al. predict it. LOCAL_HARD: Luong et al. (EMNLP 2015, equations 9 and 10) have S · sigmoid, D = 10,
+    σ = D / 2, but multiply the weights after the softmax and cut them off at P ± D. Yang et al. add the energy before
+    the softmax and cut nothing off (released layer, and EMNLP 2018 section 3.3, "Fixed-Window"); this is also what
+    gives P a gradient. `cut_off` is Luong's window: it leaves at least one key, since P lies within the sentence.
+
+    center, width: predictors of p and z, or None for the query's rank and `fixed_width`.
+    last_position: P = (L - 1) · sigmoid(p), as in the released code.
+    added_width, minimum_width: D + added_width (released code: 0.1), then not below minimum_width.
+    """
+
+    center: Predictor | None = None
+    width: Predictor | None = None
+    fixed_width: float = 10.0
+    last_position: bool = False
+    added_width: float = 0.0
+    minimum_width: float = 0.0
+    cut_off: bool = False
+
+    def center_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
+        if self.center is None:
+            return sentence.query.new_tensor(float(sentence.position(i)))
+        scale = sentence.length(i) - 1 if self.last_position else sentence.length(i)
+        return scale * torch.sigmoid(self.center.scalar(sentence, h, i))
+
+    def width_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
+        if self.width is None:
+            return sentence.query.new_tensor(self.fixed_width)
+        predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
+        return (predicted + self.added_width).clamp_min(self.minimum_width)
+
+    def energy(self, sentence, h, i, s, j):
+        sigma = self.width_of(sentence, h, i) / 2
+        return -((j - self.center_of(sentence, h, i)) ** 2) / (2 * sigma**2)
+
+    def visible(self, sentence, h, i, s, j):
+        if not self.cut_off:
+            return True
+        return abs(j - self.center_of(sentence, h, i).item()) <= self.width_of(sentence, h, i).item()
+
+
+def attend_one_query(sentence: Sentence, methods: Sequence[Method], h: int, i: int) -> Tensor:
+    """Output of query i in head h, as wide as the values."""
+    H, J, D = sentence.key.shape
+    energies, values = [], []
+    for s in range(H):
+        for j in range(J):
+            if sentence.causal and j > sentence.position(i):
+                continue
+            if not all(method.visible(sentence, h, i, s, j) for method in methods):
+                continue
+            energy = sentence.query[h, i] @ sentence.key[s, j] / math.sqrt(D)
+            value = sentence.value[s, j]
+            for method in methods:
+                energy = energy + method.energy(sentence, h, i, s, j)
+                value = value + method.value(sentence, h, i, s, j)
+            energies.append(energy)
+            values.append(value)
+    if not energies:
+        return torch.zeros_like(sentence.value[h, 0])
+    weights = torch.softmax(torch.stack(energies), dim=0)
+    output = torch.zeros_like(sentence.value[h, 0])
+    for weight, value in zip(weights, values, strict=True):
+        output = output + weight * value
+    return output
+
+
+def local_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    methods: Sequence[Method] = (),
+    *,
+    window: int | None = None,
+    head_area: int = 1,
+    head_boundary: str = "mask",
+    key_padding_mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """Self-attention with any of the methods, under one softmax for each query.
+
+    query [B, H, I, D]; key, value [B, H, J, D], I = J unless causal; key_padding_mask [B, J], True = real token.
+    Returns [B, H, I, D] in float64; padding queries yield zeros. (Values may have a width of their own.)
+    """
+    B, H, I, _ = query.shape  # noqa: E741
+    J = key.shape[2]
+    all_methods: list[Method] = [HeadArea(head_area, head_boundary), *methods]
+    if window is not None:
+        all_methods.append(Window(window))
+    outputs = []
+    for b in range(B):
+        real = [j for j in range(J) if key_padding_mask is None or bool(key_padding_mask[b, j])]
+        real_queries = [i for i in range(I) if J - I + i in real]
+        sentence = Sentence(
+            query[b][:, real_queries].double(), key[b][:, real].double(), value[b][:, real].double(), causal
+        )
+        for h in range(H):
+            for i in range(I):
+                if i in real_queries:
+                    outputs.append(attend_one_query(sentence, all_methods, h, real_queries.index(i)))
+                else:
+                    outputs.append(torch.zeros(value.shape[3], dtype=torch.float64))
+    return torch.stack(outputs).view(B, H, I, value.shape[3])
+
+
+def rel_pos(
+    query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, clip: int, **composition
+) -> Tensor:
+    """REL_POS alone or with a window, an area, padding or a causal mask; see `RelativePositions`."""
+    return local_attention(query, key, value, [RelativePositions(key_table, value_table, clip)], **composition)
+
+
+def bi_direct(query: Tensor, key: Tensor, value: Tensor, **composition) -> Tensor:
+    """BI_DIRECT alone or in composition; see `BiDirectional`."""
+    return local_attention(query, key, value, [BiDirectional()], **composition)
+
+
+def neighbor(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, width_weight: Tensor, **composition) -> Tensor:
+    """NEIGHBOR: weight [d/2, d], width_weight [H, d/2]; see `Gaussian`."""
+    return local_attention(query, key, value, [Gaussian(width=Predictor(weight, width_weight))], **composition)
+
+
+def local_hard(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    center_weight: Tensor,
+    fixed_width: float = 10.0,
+    **composition,
+) -> Tensor:
+    """LOCAL_HARD: weight [d/2, d], center_weight [H, d/2]; see `Gaussian`."""
+    gaussian = Gaussian(center=Predictor(weight, center_weight), fixed_width=fixed_width)
+    return local_attention(query, key, value, [gaussian], **composition)
+
+
+def local_soft(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    center_weight: Tensor,
+    width_weight: Tensor,
+    **composition,
+) -> Tensor:
+    """LOCAL_SOFT: weight [d, d] shared by both predictions, center_weight and width_weight [H, d]; see `Gaussian`."""
+    gaussian = Gaussian(center=Predictor(weight, center_weight), width=Predictor(weight, width_weight))
+    return local_attention(query, key, value, [gaussian], **composition)
