@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from csan_hf.evaluation import score_by_length, score_translations, translate, write_json, write_lines
+from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
+from csan_hf.files import write_json, write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

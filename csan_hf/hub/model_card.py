@@ -4,7 +4,6 @@
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..analysis.locality_picture import draw_locality
 from ..data import DataArguments
+from ..files import write_bytes, write_text
 from .card_rules import card_problems
 from .grid_text import describe_grid
 from .locality_text import describe_locality, short_name
@@ -67,12 +67,7 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
         (output_dir / LOCALITY_PICTURE).unlink(missing_ok=True)  # of a model that stood there before
     card = build_model_card(output_dir, recipe, results)
     path = output_dir / "README.md"
-    temporary = output_dir / f".README.{os.getpid()}.md"
-    try:
-        card.save(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, str(card))
     return path
 
 
@@ -143,10 +138,10 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     for picture, name in (("training.png", f"{path.stem}.png"), (LOCALITY_PICTURE, f"{path.stem}_{LOCALITY_PICTURE}")):
         if f"]({picture})" in text:
-            shutil.copyfile(run / picture, path.with_name(name))
+            write_bytes(path.with_name(name), (run / picture).read_bytes())
             text = text.replace(f"]({picture})", f"]({name})")
-    path.with_suffix(".json").write_text(results, encoding="utf-8")
-    path.write_text(text, encoding="utf-8")
+    write_text(path.with_suffix(".json"), results)
+    write_text(path, text)
     return path
 
 

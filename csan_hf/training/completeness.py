@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf.evaluation import write_json
+from csan_hf.files import write_json
 
 SEAL = "complete.json"
 """The file that a save ends with: names, sizes and SHA-256 of all others."""

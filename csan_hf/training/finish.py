@@ -11,7 +11,8 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 from transformers import set_seed
 
-from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
+from csan_hf.evaluation import score_translations
+from csan_hf.files import write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 
 from .checkpoints import (

@@ -1,0 +1,107 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Writing files so that nothing is left half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+# ---- writing
+
+
+@contextmanager
+def open_for_writing(path: Path | str, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """Opens a file for writing, so that its name never stands for half of a content.
+
+    A regular file is written under a temporary name beside it, ``.NAME.DIGITS``, which takes the file's name when the
+    block ends and is deleted if the block raises; what stood there before stays until then. The new file has the
+    permissions and the owner of the one that it replaces, or what the umask says. A symbolic link is followed. A
+    device, a pipe and standard output (``/dev/stdout``, ``/dev/fd/N``) are written to as they are.
+
+    Args:
+        path: the file; its folder is made if need be.
+        binary: bytes in the place of UTF-8 text with line feeds.
+
+    Raises:
+        OSError: if it cannot be written; a folder is never replaced.
+    """
+    path = Path(path)
+    kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    descriptor = _open_descriptor(path)
+    if descriptor is not None:
+        with open(os.dup(descriptor), **kind) as file:
+            yield file
+        return
+    before = _stat(path)
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        with open(path, **kind) as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{_shortened(target.name)}.{secrets.randbelow(10**12):012d}")
+    try:
+        new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less what the umask takes away
+        with open(new, **kind) as file:
+            if before is not None:
+                _copy_permissions(before, temporary)
+            yield file
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _open_descriptor(path: Path) -> int | None:
+    """Returns the descriptor of this process that a path names; opening the path anew would forget its position."""
+    standard = {"/dev/stdout": 1, "/dev/stderr": 2}
+    match = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path))
+    return int(match[1]) if match else standard.get(os.path.abspath(path))
+
+
+def _shortened(name: str) -> str:
+    """Leaves room for more in a name, which most file systems bound at 255 bytes."""
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+def _copy_permissions(before: os.stat_result, path: Path) -> None:
+    with contextlib.suppress(PermissionError, AttributeError):  # only root may give files away; Windows has no owners
+        os.chown(path, before.st_uid, before.st_gid)
+    os.chmod(path, stat.S_IMODE(before.st_mode))
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a UTF-8 file; see `open_for_writing`."""
+    with open_for_writing(path) as file:
+        file.write(text)
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Writes a file as it is; see `open_for_writing`."""
+    with open_for_writing(path, binary=True) as file:
+        file.write(content)
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    """Writes one sentence a line, as they come; a line break inside a sentence becomes a space."""
+    with open_for_writing(path) as file:
+        file.writelines(f"{' '.join(line.splitlines())}\n" for line in lines)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Writes indented JSON, keys in the order given."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
