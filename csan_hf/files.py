@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_MOST_LINKS = 40  # as Linux follows
+
 # ---- writing
 
 
@@ -67,10 +70,17 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _open_descriptor(path: Path) -> int | None:
-    """Returns the descriptor of this process that a path names; opening the path anew would forget its position."""
-    standard = {"/dev/stdout": 1, "/dev/stderr": 2}
-    match = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", os.path.abspath(path))
-    return int(match[1]) if match else standard.get(os.path.abspath(path))
+    """Returns the descriptor of this process that a path leads to; opening it anew would forget its position."""
+    name = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", name):
+            return int(match[1])
+        if name in _STANDARD:
+            return _STANDARD[name]
+        if not os.path.islink(name):
+            break
+        name = os.path.normpath(os.path.join(os.path.dirname(name), os.readlink(name)))
+    return None
 
 
 def _shortened(name: str) -> str:
