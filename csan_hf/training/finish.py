@@ -158,7 +158,6 @@ def _push(trainer: TranslationTrainer, output: Path) -> None:
     push_checkpoint(
         output,
         str(trainer.hub_model_id),
-        token=trainer.args.hub_token,
         revision=trainer.args.hub_revision,
         private=trainer.args.hub_private_repo,
         commit_message="Trained model with scores and card",

@@ -36,7 +36,7 @@ _FREE = {
         *("eval_do_concat_batches", "eval_use_gather_object", "early_stopping_patience", "early_stopping_threshold"),
         *("save_steps", "save_on_each_node", "keep_best", "average_best", "batch_norm_batches"),
         *("load_best_model_at_end", "enable_jit_checkpoint", "restore_callback_states_from_checkpoint"),
-        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+        *("push_to_hub", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
         *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
         *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "torch_empty_cache_steps"),
         *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
