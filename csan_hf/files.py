@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Writing files so that nothing is left half-written."""
+"""Writing files so that nothing is left half-written, and names that lead nowhere else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+_RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 _STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
 _MOST_LINKS = 40  # as Linux follows
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, with what is put before and behind
 
 # ---- writing
 
@@ -115,3 +117,40 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
 def write_json(path: Path | str, value: Any) -> None:
     """Writes indented JSON, keys in the order given."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+# ---- names
+
+
+def check_file_name(name: Any, what: str) -> str:
+    """Returns a name that a recipe or a checkpoint gave, if it can only be a file of the folder that it is used in.
+
+    Args:
+        name: the name.
+        what: what to call it in an error, for example "the test set".
+
+    Raises:
+        ValueError: if it is empty, hidden or too long, leads elsewhere, or is no file's name on every system.
+    """
+    shown = f"{what} {str(name)[:80]!r}"
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{shown} must be a name, of letters, digits and _.-")
+    if re.search(r"[/\\:*?\"<>|\x00-\x1f\x7f]", name) or name.startswith((".", "~")) or name.endswith((" ", ".")):
+        raise ValueError(f"{shown} cannot be the name of a file: use letters, digits and _.-")
+    if _RESERVED_ON_WINDOWS.fullmatch(name):
+        raise ValueError(f"{shown} is the name of a device on Windows: choose another")
+    if len(name.encode("utf-8", errors="surrogateescape")) > _LONGEST_NAME:
+        raise ValueError(f"{shown}... is too long for the name of a file: use at most {_LONGEST_NAME} bytes")
+    return name
+
+
+def path_inside(folder: Path | str, *names: str) -> Path:
+    """Returns the path of a file inside a folder; links in the folder must not lead out of it.
+
+    Raises:
+        ValueError: if a name is none (`check_file_name`), or if the path leads elsewhere.
+    """
+    path = Path(folder, *(check_file_name(name, "the file") for name in names))
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
+    return path
