@@ -211,7 +211,7 @@ def _local_paths(directory: Path, recipe: Path) -> list[re.Pattern[str]]:
     escaped = {json.dumps(text)[1:-1] for text in texts}  # as JSON writes what is not ASCII
     longest_first = sorted(texts | escaped, key=len, reverse=True)
     ends = rf"(?=$|[/\\{_END}.:])[^{_END}]*"
-    return [re.compile(rf"(?:file://)?(?<![\w/~]){re.escape(text)}{ends}") for text in longest_first]
+    return [re.compile(rf"(?:file://|(?<![\w/~])){re.escape(text)}{ends}") for text in longest_first]
 
 
 def _paths_in(value: Any) -> Iterator[str]:

@@ -102,7 +102,7 @@ def push_checkpoint(
     api.create_repo(repo_id, private=private, exist_ok=True)
     there = api.list_repo_files(repo_id, revision=revision)
     private_files = [name for name in there if any(fnmatchcase(name, pattern) for pattern in _NOT_PUBLIC)]
-    operations = [*additions, *map(CommitOperationDelete, private_files)]
+    operations: Any = [*additions, *(CommitOperationDelete(name) for name in private_files)]
     return api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
 
 

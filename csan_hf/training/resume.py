@@ -14,13 +14,11 @@ from .build import DEFAULT_TOKENIZER
 from .checkpoints import delete_checkpoint, list_checkpoints
 from .completeness import find_fault, is_unfinished, read_seal
 from .options import RecipeError
+from .output_folder import DAMAGED
 from .recipe import Recipe, load_recipe, recipe_options
 
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
-
-DAMAGED = "_damaged-"
-"""What the name of a checkpoint starts with that was set aside; uploads leave out names with "_"."""
 
 # What may change when a run goes on: it says what is shown, kept, uploaded or scored at the end, or how fast it goes.
 # Everything else decides which weights come out.

@@ -87,6 +87,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     args: TranslationTrainingArguments
     model: PreTrainedModel
+    push_in_progress: Any
 
     def __init__(
         self,
@@ -486,7 +487,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             revision=self.args.hub_revision,
             commit_message=f"Training in progress, step {self.state.global_step}",
         )
-        self.push_in_progress = PushInProgress([*(self.push_in_progress.jobs if pushing else ()), job])
+        jobs: Any = [*self.push_in_progress.jobs, job] if pushing else [job]  # the library types one and takes several
+        self.push_in_progress = PushInProgress(jobs)
 
     def push_to_hub(
         self,
