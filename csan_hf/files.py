@@ -96,6 +96,16 @@ def _copy_permissions(before: os.stat_result, path: Path) -> None:
     os.chmod(path, stat.S_IMODE(before.st_mode))
 
 
+def apply_umask(paths: Iterable[Path]) -> None:
+    """Gives files the permissions of the umask; safetensors writes its own for the owner alone."""
+    for path in paths:
+        probe = path.with_name(f".{_shortened(path.name)}.{secrets.randbelow(10**12):012d}")
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        mode = stat.S_IMODE(probe.stat().st_mode)
+        probe.unlink()
+        path.chmod(mode)
+
+
 def write_text(path: Path | str, text: str) -> None:
     """Writes a UTF-8 file; see `open_for_writing`."""
     with open_for_writing(path) as file:

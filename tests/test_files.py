@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from csan_hf.files import open_for_writing, write_bytes, write_json, write_lines, write_text
+from csan_hf.files import open_for_writing, path_inside, write_bytes, write_json, write_lines, write_text
 
 
 def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):
@@ -120,3 +120,18 @@ def test_the_longest_name_works(tmp_path):
     path = tmp_path / ("ä" * 127)
     write_text(path, "x")
     assert path.read_text() == "x"
+
+
+def test_a_link_in_a_folder_does_not_lead_out_of_it(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "evaluation").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="a link that leads out of"):
+        path_inside(model, "evaluation")
+    (model / "scores.json").symlink_to("/etc/passwd")
+    with pytest.raises(ValueError, match="a link that leads out of"):
+        path_inside(model, "scores.json")
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
+        path_inside(model, "../x")
+    (tmp_path / "link").symlink_to(model)
+    assert path_inside(tmp_path / "link", "hypotheses", "test.txt") == tmp_path / "link" / "hypotheses" / "test.txt"

@@ -28,7 +28,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import GridCache, make_grid_cache
 from .grid_cells import GridCells
 from .grid_convolution import DenseBlock, JointProjection, MaskedConvolution, PointwiseConvolution
-from .input_checks import check_labels, embed, label_loss, load_checked, padding_mask
+from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -148,6 +148,18 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["PervasiveAttentionDecoder"]  # noqa: RUF012
     _can_compile_fullgraph = False
 
+    def __init__(self, config: PervasiveAttentionConfig, *args: Any, **kwargs: Any) -> None:
+        g, layers = config.growth_rate, config.num_layers
+        # Matrices of the dense layers, 1x1 and masked, and the embeddings
+        inputs = layers * config.input_channels + g * layers * (layers - 1) // 2
+        masked = g * config.kernel_size * ((config.kernel_size + 1) // 2)
+        dense = config.bottleneck_factor * g * (inputs + layers * masked)
+        embeddings = config.vocab_size * config.source_embed_dim + config.decoder_vocab_size * config.target_embed_dim
+        learned = config.max_position_embeddings if config.position_embeddings == "learned" else 0
+        embeddings += learned * (config.source_embed_dim + config.target_embed_dim)
+        check_size(config, embeddings + dense, layers)
+        super().__init__(config, *args, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """New weights: He for what a ReLU precedes, Xavier for the rest, embeddings N(0, `init_std`)."""
@@ -174,8 +186,8 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
         """Load a checkpoint as transformers does; see there.
 
         Raises:
-            OSError: A file of weights is damaged or incomplete.
-            ValueError: A weight is NaN.
+            OSError: A file of weights is damaged, incomplete or unsafe.
+            ValueError: A weight is missing, NaN or infinite.
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 

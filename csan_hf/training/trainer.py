@@ -34,6 +34,7 @@ from transformers.utils import PushInProgress
 
 from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
+from csan_hf.files import apply_umask
 from csan_hf.hub.checkpoint import write_code
 from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
@@ -459,6 +460,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         super()._save(output_dir, state_dict)
+        apply_umask(Path(output_dir or self.args.output_dir).glob("*.safetensors"))
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
         self._write_code(output_dir or self.args.output_dir)
 

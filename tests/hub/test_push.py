@@ -171,6 +171,8 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
             assert what.encode() not in content, (name, what)
     for files in repository.history[:2]:  # those of the training: what had been there before, and new files
         assert set(files) - code <= PUBLIC | set(leftovers)
+    modes = {(output / name).stat().st_mode for name in ("recipe.yaml", "model.safetensors")}
+    assert modes == {(output / "checkpoint-4" / "model.safetensors").stat().st_mode}
     # and nothing that lies there later goes along with the next push
     for name in (
         "_damaged-checkpoint-7/optimizer.pt",
