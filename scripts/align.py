@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from csan_hf.analysis import Alignment, align, draw_heat_map
-from csan_hf.evaluation import write_lines
 from csan_hf.evaluation.loading import DTYPES, load_translation_model, read_lines
+from csan_hf.files import write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

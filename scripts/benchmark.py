@@ -12,7 +12,6 @@ what the process held before it (CPU), or the peak of the allocator (CUDA).
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.files import write_json
 
 SIZES = {
     "small": {"d_model": 256, "layers": 3, "heads": 4, "ffn": 1024, "vocab": 8000},
@@ -75,7 +75,7 @@ def main() -> None:
                 f"| {workload} | {row['model']} | {row['seconds']:.3f} | {row['speed']:.2f} | {memory} |", flush=True
             )
     if args.output:
-        args.output.write_text(json.dumps({"setting": describe(args), "rows": rows}, indent=1) + "\n")
+        write_json(args.output, {"setting": describe(args), "rows": rows})
 
 
 def describe(args: argparse.Namespace) -> str:

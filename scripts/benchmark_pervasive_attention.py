@@ -14,7 +14,6 @@ before (CPU), or the peak of the allocator (CUDA).
 import argparse
 import copy
 import functools
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.files import write_json
 
 # Name -> (straightforward, autocast to bf16, channels last, gradient checkpointing)
 VARIANTS = {
@@ -145,7 +145,7 @@ def main() -> None:
         if not args.only or args.only in part:
             rows += measure(args)
     if args.output:
-        args.output.write_text(json.dumps({"setting": describe(args), "rows": rows}, indent=1) + "\n")
+        write_json(args.output, {"setting": describe(args), "rows": rows})
 
 
 def describe(args: argparse.Namespace) -> str:

@@ -8,6 +8,7 @@ is one. A tokenizer of the original Marian needs the package sentencepiece.
 
 import argparse
 import sys
+from pathlib import Path
 
 from csan_hf.data import TokenizerPair
 from csan_hf.hub import convert_marian, save_self_contained
@@ -33,6 +34,8 @@ def main():
     parser.add_argument("--decoder_localness_layers", type=int, nargs="*", help="local decoder layers, from 0")
     arguments = vars(parser.parse_args())
     source, directory = arguments.pop("source"), arguments.pop("directory")
+    if Path(source).exists() and Path(source).resolve() == Path(directory).resolve():
+        sys.exit(f"error: {directory} is the checkpoint itself, which would be lost: choose another DIRECTORY")
     try:
         model = convert_marian(source, **arguments)
     except (OSError, ValueError) as error:

@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from csan_hf.evaluation import score_by_length, score_translations, translate, write_json, write_lines
+from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
+from csan_hf.files import path_inside, write_json, write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -106,6 +107,9 @@ def score(
 def evaluate(options: argparse.Namespace) -> dict[str, dict]:
     processes = launched_processes(options.device)
     sets, bleu_tokenize = load_test_sets(options)
+    output = options.output_dir or path_inside(options.model, "evaluation")
+    files = {name: path_inside(output, f"{name or 'test'}.hypotheses.txt") for name in sets}
+    table = path_inside(output, "scores.json")
     model, tokenizers = load_translation_model(
         options.model,
         device=options.device if processes is None else str(processes.device),
@@ -113,7 +117,6 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
         trust_remote_code=options.trust_remote_code,
     )
     arguments = {name: getattr(options, name) for name in ("num_beams", "max_length", "length_penalty")}
-    output = options.output_dir or Path(options.model) / "evaluation"
     scores: dict[str, dict] = {}
     for name, (sources, references) in sets.items():
         start = time.time()
@@ -133,12 +136,12 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
             "seconds": round(seconds, 2),
         }
         if processes is None or processes.is_main_process:
-            write_lines(output / f"{name}.hypotheses.txt", hypotheses)
+            write_lines(files[name], hypotheses)
     if processes is not None:
         processes.destroy_process_group()
         if not processes.is_main_process:
             return scores
-    write_json(output / "scores.json", {"model": str(options.model), "scores": scores})
+    write_json(table, {"model": str(options.model), "scores": scores})
     print_table(scores)
     print(f"Hypotheses and scores.json are in {output}.")
     return scores

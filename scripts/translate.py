@@ -8,8 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from csan_hf.evaluation import translate, write_lines
+from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
+from csan_hf.files import write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

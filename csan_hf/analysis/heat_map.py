@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from csan_hf.files import open_for_writing
 
 from .alignment import Alignment
 
@@ -140,12 +141,6 @@ def _lacking(font_file: str, characters: set[str]) -> set[str]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said already, once for all of them
-            figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with warnings.catch_warnings(), open_for_writing(path, binary=True) as file:
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said already, once for all of them
+        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15)

@@ -71,22 +71,24 @@ def eager_attention_forward(
 class CsanSinusoidalPositionalEmbedding(nn.Module):
     """Sinusoids of Vaswani et al. (2017), section 3.5, sines in the first half and cosines in the second.
 
-    The table is computed in double precision and kept for `num_positions`; longer inputs extend it on the fly.
+    The table is computed in double precision and kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for
+    any number of positions, and most are never used. What lies beyond is computed when it is asked for.
     """
 
+    LONGEST_TABLE = 16_384
     weight: torch.Tensor
 
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
         super().__init__()
-        self.num_positions, self.embedding_dim = num_positions, embedding_dim
+        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
         # Made where the model is being made, which may be the meta device, and filled there unless it is
-        weight = torch.empty(num_positions, embedding_dim).copy_(self.create_weight(num_positions))
+        weight = torch.empty(self.num_positions, embedding_dim).copy_(self.create_weight(self.num_positions))
         self.register_buffer("weight", weight, persistent=False)
 
-    def create_weight(self, num_positions: int) -> torch.Tensor:
-        """The sinusoids of positions 0 to `num_positions` - 1, [num_positions, d] float32."""
+    def create_weight(self, end: int, start: int = 0) -> torch.Tensor:
+        """The sinusoids of positions `start` to `end` - 1, [end - start, d] float32."""
         half = np.arange(0, self.embedding_dim, 2)
-        angles = np.arange(num_positions)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
+        angles = np.arange(start, end)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
         cosines = np.cos(angles)[:, : self.embedding_dim // 2]
         return torch.from_numpy(np.concatenate([np.sin(angles), cosines], axis=1)).float()
 
@@ -97,7 +99,7 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
         end = offset + length
         if end <= self.num_positions:
             return self.weight[offset:end]
-        return self.create_weight(end)[offset:].to(self.weight)
+        return self.create_weight(end, offset).to(self.weight)
 
     def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
         """As `create_weight`, for positions [T] that only the device knows."""

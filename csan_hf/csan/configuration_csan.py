@@ -40,7 +40,7 @@ class CsanConfig(PreTrainedConfig):
         encoder_layerdrop: Probability of skipping an encoder layer in training.
         decoder_layerdrop: Probability of skipping a decoder layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
-        max_position_embeddings: Length of the precomputed sinusoids; longer inputs extend them.
+        max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
         init_gain: Gain of `initialization="xavier"`, for matrices and embeddings alike.

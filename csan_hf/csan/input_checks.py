@@ -6,13 +6,18 @@ finds them: on a CPU. (`csan` and `pervasive_attention` hold the same file, as a
 of its folder alone.)
 """
 
-from collections.abc import Callable
+import os
+import pickle
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100
 
@@ -149,18 +154,55 @@ def load_checked(load: Callable[..., Any], source: Any, *args: Any, **kwargs: An
     """What `load`, the library's `from_pretrained`, returns for the checkpoint `source`.
 
     Raises:
-        OSError: A file of weights is damaged or incomplete.
-        ValueError: A weight is NaN: whatever the model computed would be, too.
+        OSError: A file of weights is damaged, incomplete or unsafe.
+        ValueError: A weight that the checkpoint should hold is missing: the library would put random numbers in its
+            place. Or a weight is NaN or infinite: whatever the model computed would be, too.
     """
+    wants_report = kwargs.pop("output_loading_info", False)
     try:
-        loaded = load(source, *args, **kwargs)
+        model, report = load(source, *args, output_loading_info=True, **kwargs)
     except SafetensorError as error:
         raise OSError(
             f"{_damaged_file(source, kwargs.get('subfolder') or '')} is damaged or incomplete ({error}); copy or "
             f"download it again."
         ) from error
-    _check_weights(loaded[0] if isinstance(loaded, tuple) else loaded, source)
-    return loaded
+    except pickle.UnpicklingError as error:
+        raise OSError(
+            f"The checkpoint {str(source)!r} holds weights as a pickle that is damaged or wants to run code: it was "
+            f"not loaded. Ask for weights in the format safetensors."
+        ) from error
+    _check_complete(model, report["missing_keys"], source, kwargs)
+    _check_weights(model, source)
+    return (model, report) if wants_report else model
+
+
+def _check_complete(model: Any, missing: Iterable[str], source: Any, kwargs: dict[str, Any]) -> None:
+    """Raise `ValueError` if a weight is missing that a model of the checkpoint's own config and class has.
+
+    A new head on a pretrained model, and weights of fields that were overridden here, are new by intention.
+    """
+    lost = set(missing)
+    if not lost:
+        return
+    where = {key: kwargs[key] for key in _LOCATION if key in kwargs}
+    stored, _ = model.config_class.get_config_dict(source, **where) if source is not None else ({}, {})
+    if stored:
+        with torch.device("meta"):
+            lost &= set(type(model)(model.config_class.from_dict(stored)).state_dict())
+    if stored.get("architectures") not in (None, [type(model).__name__]) and model.base_model is not model:
+        lost = {name for name in lost if name.startswith(f"{model.base_model_prefix}.")}
+    if lost:
+        raise ValueError(
+            f"The checkpoint {str(source)!r} lacks {_some(sorted(lost))}: its file of weights is not the whole model, "
+            f"or its config.json is another's. Copy or download it again."
+        )
+
+
+_LOCATION = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _damaged_file(source: Any, subfolder: str) -> str:
@@ -174,14 +216,54 @@ def _damaged_file(source: Any, subfolder: str) -> str:
 
 
 def _check_weights(model: nn.Module, source: Any) -> None:
-    broken = [
-        name
-        for name, tensor in model.state_dict().items()
-        if tensor.is_floating_point() and tensor.device.type != "meta" and tensor.isnan().any()
-    ]
+    broken = [name for name, tensor in model.state_dict().items() if not _is_finite(tensor)]
     if broken:
-        shown = ", ".join(broken[:3]) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
         raise ValueError(
-            f"The checkpoint {str(source)!r} holds NaN in {shown}: its training diverged, or the file is damaged. Use "
-            f"an earlier checkpoint."
+            f"The checkpoint {str(source)!r} holds NaN or infinity in {_some(broken)}: its training diverged, or the "
+            f"file is damaged. Use an earlier checkpoint."
         )
+
+
+def _is_finite(tensor: Any) -> bool:
+    """Whether a weight is finite; true of one that cannot be looked at: of a quantized one, or without content."""
+    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_floating_point()
+    if not plain or tensor.device.type == "meta":
+        return True
+    if tensor.dtype.itemsize == 1:  # torch cannot tell for floats of 8 bits
+        tensor = tensor.to(torch.float32)
+    return bool(tensor.isfinite().all())
+
+
+# What the modules of a layer take in Python, beside its weights
+_BYTES_OF_A_LAYER = 50_000
+_MANY_LAYERS = 1_000
+
+
+def check_size(config: Any, parameters: int, layers: int) -> None:
+    """Say what a model would take before it is built: a config of a few lines can ask for anything.
+
+    Args:
+        config: The config, named in the error.
+        parameters: At least so many the model has.
+        layers: And so many layers.
+
+    Raises:
+        ValueError: It would take more memory than this machine has.
+    """
+    needed = 4 * parameters + _BYTES_OF_A_LAYER * layers
+    there = _memory()
+    if there is not None and needed > there:
+        raise ValueError(
+            f"The {type(config).__name__} asks for a model of at least {parameters:,} parameters in {layers:,} "
+            f"layers, {needed / 2**30:,.0f} GiB in float32; this machine has {there / 2**30:,.1f} GiB of memory."
+        )
+    if layers > _MANY_LAYERS:
+        logger.warning(f"The {type(config).__name__} asks for {layers:,} layers: building them takes a while.")
+
+
+def _memory() -> int | None:
+    """Bytes of main memory; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None

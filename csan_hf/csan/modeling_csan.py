@@ -39,7 +39,7 @@ from .attention import (
 )
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
-from .input_checks import check_labels, embed, label_loss, load_checked, padding_mask
+from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
@@ -196,6 +196,17 @@ class CsanPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
+    def __init__(self, config: CsanConfig, *args: Any, **kwargs: Any) -> None:
+        check_size(config, *self._least_size(config))
+        super().__init__(config, *args, **kwargs)
+
+    @staticmethod
+    def _least_size(config: CsanConfig) -> tuple[int, int]:
+        """At least so many parameters and layers has what the config describes: matrices of encoder and embeddings."""
+        d = config.d_model
+        layer = 4 * d * d + 2 * d * config.encoder_ffn_dim
+        return config.vocab_size * d + config.encoder_layers * layer, config.encoder_layers
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """New weights by `config.initialization`.
@@ -227,8 +238,8 @@ class CsanPreTrainedModel(PreTrainedModel):
         """Load a checkpoint as transformers does; see there.
 
         Raises:
-            OSError: A file of weights is damaged or incomplete.
-            ValueError: A weight is NaN.
+            OSError: A file of weights is damaged, incomplete or unsafe.
+            ValueError: A weight is missing, NaN or infinite.
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 
@@ -375,6 +386,13 @@ class CsanDecoder(CsanPreTrainedModel):
         "attentions": OutputRecorder(CsanAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(CsanAttention, index=1, layer_name="encoder_attn"),
     }
+
+    @staticmethod
+    def _least_size(config: CsanConfig) -> tuple[int, int]:
+        """As above, of the decoder: self-attention, cross-attention and feed-forward layers, and its embeddings."""
+        d = config.d_model
+        layer = 8 * d * d + 2 * d * config.decoder_ffn_dim
+        return config.decoder_vocab_size * d + config.decoder_layers * layer, config.decoder_layers
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)

@@ -11,6 +11,8 @@ from pathlib import Path
 import datasets
 from datasets import Dataset, DatasetDict
 
+from csan_hf.files import check_file_name
+
 from .numbers import load_numbers
 from .readers import file_format, pairs_of_table, read_table, read_text_pair
 from .report import FilterReport
@@ -95,6 +97,10 @@ class DataArguments:
         reserved = {"train", "validation"} & set(self.test_patterns)
         if reserved:
             raise ValueError(f"test has an entry called {reserved.pop()!r}; give the test set another name")
+        for name, pattern in self.test_patterns.items():
+            check_file_name(name, "test: the test set")  # its hypotheses' file has this name
+            if not isinstance(pattern, str):
+                raise ValueError(f"test: {name!r} is {str(pattern)[:80]!r}; a file pattern or a split is needed")
 
     def _check_numbers(self) -> None:
         least = {"train_size": 1, "validation_size": 1, "test_size": 1, "max_source_length": 2, "max_target_length": 2}

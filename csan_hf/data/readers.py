@@ -143,7 +143,7 @@ def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str
     for number, line in enumerate(read_lines(path), start=1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: a JSON object is needed, not {type(row).__name__}")
@@ -175,8 +175,8 @@ def check_text(where: str, column: str, value: str) -> str:
 def _parquet_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
     try:
         table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path}: not a parquet file ({error})") from error
+    except (pa.ArrowException, OSError) as error:  # a damaged page counts as an error of the disk
+        raise ValueError(f"{path}: not a parquet file, or damaged ({str(error).splitlines()[0]})") from error
     return zip(*pairs_of_table(str(path), table, columns), strict=True)
 
 

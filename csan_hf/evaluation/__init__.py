@@ -1,6 +1,5 @@
-"""Scores on text, translation of lists of sentences, and files written whole or not at all."""
+"""Scores on text, and translation of lists of sentences."""
 
-from .files import write_json, write_lines, write_text
 from .lengths import score_by_length
 from .scores import score_translations
 from .translate import translate, translate_batch
@@ -10,7 +9,4 @@ __all__ = [
     "score_translations",
     "translate",
     "translate_batch",
-    "write_json",
-    "write_lines",
-    "write_text",
 ]

@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.dynamic_module_utils import custom_object_save
 
+from ..files import apply_umask
 from ..pipelines import translation
 from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER, TranslationPipeline
 
@@ -130,6 +131,7 @@ def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory
     auto_map(model)  # refuses foreign models before anything is written
     with _unmarked(model.config):
         model.save_pretrained(directory)
+    apply_umask(directory.glob("*.safetensors"))
     write_code(model, directory)
     if tokenizers is not None:
         _write_tokenizers(model, tokenizers, directory)

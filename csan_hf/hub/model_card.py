@@ -4,7 +4,6 @@
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,11 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..analysis.locality_picture import draw_locality
 from ..data import DataArguments
+from ..files import write_bytes, write_text
 from .card_rules import card_problems
 from .grid_text import describe_grid
 from .locality_text import describe_locality, short_name
+from .public_files import is_local_path, public_recipe
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 LOCALITY_PICTURE = "locality.png"
@@ -37,8 +38,6 @@ _BUILT_IN_EXAMPLES = {
     "en": "The number is four hundred and sixty-one.",
 }
 _FAMILY_TAGS = {"csan": "local-attention", "pervasive_attention": "convolutional"}
-# Keys of a recipe that say where, not what
-_NOT_SHOWN = ("output_dir", "resume", "overwrite", "dry_run")
 
 
 def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:
@@ -67,12 +66,7 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
         (output_dir / LOCALITY_PICTURE).unlink(missing_ok=True)  # of a model that stood there before
     card = build_model_card(output_dir, recipe, results)
     path = output_dir / "README.md"
-    temporary = output_dir / f".README.{os.getpid()}.md"
-    try:
-        card.save(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, str(card))
     return path
 
 
@@ -143,10 +137,10 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     for picture, name in (("training.png", f"{path.stem}.png"), (LOCALITY_PICTURE, f"{path.stem}_{LOCALITY_PICTURE}")):
         if f"]({picture})" in text:
-            shutil.copyfile(run / picture, path.with_name(name))
+            write_bytes(path.with_name(name), (run / picture).read_bytes())
             text = text.replace(f"]({picture})", f"]({name})")
-    path.with_suffix(".json").write_text(results, encoding="utf-8")
-    path.write_text(text, encoding="utf-8")
+    write_text(path.with_suffix(".json"), results)
+    write_text(path, text)
     return path
 
 
@@ -276,7 +270,7 @@ def _model_id(recipe: dict[str, Any], output_dir: Path) -> str:
     hub_id = (recipe.get("training") or {}).get("hub_model_id")
     if hub_id:
         return str(hub_id)
-    return output_dir.name if output_dir.is_absolute() else output_dir.as_posix()
+    return output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
 
 
 def _slug(name: str) -> str:
@@ -284,18 +278,8 @@ def _slug(name: str) -> str:
 
 
 def _recipe_text(recipe: dict[str, Any]) -> str:
-    shown = {key: value for key, value in recipe.items() if key not in _NOT_SHOWN and value not in (None, {})}
-    shown = _without_folders(shown)
+    shown = public_recipe(recipe)
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).strip() if shown else ""
-
-
-def _without_folders(value: Any) -> Any:
-    """Returns a recipe in which absolute paths, which say something of one machine alone, have lost their folders."""
-    if isinstance(value, dict):
-        return {key: _without_folders(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_without_folders(entry) for entry in value]
-    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
 
 
 def _score_row(split: str, entry: dict[str, Any], metrics: dict[str, str]) -> dict[str, Any]:

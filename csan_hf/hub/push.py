@@ -3,22 +3,29 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, HfApi, ModelCard
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from transformers import PreTrainedModel
 
 from .card_rules import card_problems
 from .checkpoint import SavesPretrained, save_self_contained
 from .model_card import task_of, write_model_card
+from .public_files import code_files, public_content, public_files, weight_files
 
-# Of a run's folder, what is nobody else's business
-IGNORED = ["checkpoint-*/**", "runs/**", "evaluation/**", "training_args.bin", ".*", "**/.*"]
+# What earlier versions and the library's own pushes may have left in a repository, and nobody else should have
+_NOT_PUBLIC = (
+    *("training_args.bin", "_*", "checkpoint-*/*", "last-checkpoint/*", "runs/*", "evaluation/*", "*.pt", "*.pth"),
+    *("optimizer*", "complete.json", "trainer_state.json"),
+)
 
 # Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures count
 _LOADS_ALONE = """
@@ -85,21 +92,70 @@ def push_checkpoint(
         check: Whether to refuse an incomplete checkpoint (`check_checkpoint`).
 
     Raises:
-        IncompleteCheckpointError: The checkpoint is incomplete; nothing was uploaded.
+        IncompleteCheckpointError: The checkpoint is incomplete, or holds what must not be uploaded; nothing was.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused.
     """
     if check:
         check_checkpoint(directory)
+    additions = additions_of(Path(directory))
     api = HfApi(token=token)
     api.create_repo(repo_id, private=private, exist_ok=True)
-    return api.upload_folder(
-        repo_id=repo_id,
-        folder_path=Path(directory),
-        revision=revision,
-        commit_message=commit_message,
-        ignore_patterns=IGNORED,
-        delete_patterns=["training_args.bin"],  # a pickle, which the library's pushes during training leave there
+    there = api.list_repo_files(repo_id, revision=revision)
+    private_files = [name for name in there if any(fnmatchcase(name, pattern) for pattern in _NOT_PUBLIC)]
+    operations: Any = [*additions, *(CommitOperationDelete(name) for name in private_files)]
+    return api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
+
+
+def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:
+    """Returns what a commit adds of a folder: public files with public content.
+
+    Args:
+        directory: The folder of a run or checkpoint.
+        recipe: The recipe of the run; None = the one in the folder.
+
+    Raises:
+        IncompleteCheckpointError: if something must not be uploaded, or cannot be.
+    """
+    additions = []
+    try:
+        for name, path in public_files(directory).items():
+            content = public_content(directory, name, path, recipe or directory / "recipe.yaml")
+            additions.append(CommitOperationAdd(name, path if content is None else content))
+    except ValueError as error:
+        raise IncompleteCheckpointError(f"{directory} cannot be shared: {error}") from error
+    return additions
+
+
+def push_in_background(
+    checkpoint: Path, repo_id: str, *, recipe: Path, token: str | None, revision: str | None, commit_message: str
+) -> Future[CommitInfo]:
+    """Uploads the public files of a checkpoint while training goes on, which may delete it before the upload ends.
+
+    Args:
+        checkpoint: The folder of a checkpoint within that of its run.
+        repo_id: `owner/name`, which exists.
+        recipe: The recipe of the run.
+        token: A write token; None = the one of `hf auth login`.
+        revision: Branch; None = main.
+        commit_message: What the commit says.
+
+    Returns:
+        The upload.
+    """
+    run = checkpoint.resolve().parent
+    folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.parent))
+    staging = folder / "checkpoint"
+    for name, path in public_files(checkpoint).items():
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(path.resolve(), staging / name)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, staging / name)
+    job = HfApi(token=token).create_commit(
+        repo_id, additions_of(staging, recipe), revision=revision, commit_message=commit_message, run_as_future=True
     )
+    job.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
+    return job
 
 
 def push_to_hub(
@@ -149,15 +205,15 @@ def _missing(directory: Path) -> Iterator[str]:
 
 
 def _missing_code(directory: Path, config: dict[str, Any]) -> Iterator[str]:
-    entries = config.get("auto_map") or {}
+    try:
+        files = code_files(config)
+    except ValueError as error:
+        yield str(error)
+        return
     for name in ("AutoConfig", "AutoModel"):
-        if name not in entries:
+        if f"auto_map[{name!r}]" not in files:
             yield f"config.json has no auto_map entry {name}"
-    implementations = {f"auto_map[{name!r}]": value for name, value in entries.items()}
-    for task, pipeline in (config.get("custom_pipelines") or {}).items():
-        implementations[f"custom_pipelines[{task!r}]"] = pipeline["impl"]
-    for where, implementation in implementations.items():
-        file = implementation.split("--")[-1].split(".")[0] + ".py"
+    for where, file in files.items():
         if not (directory / file).is_file():
             yield f"{file} is missing, which {where} of config.json names"
 
@@ -165,11 +221,16 @@ def _missing_code(directory: Path, config: dict[str, Any]) -> Iterator[str]:
 def _missing_weights(directory: Path) -> Iterator[str]:
     if (directory / "model.safetensors").is_file():
         return
-    index = _read_json(directory / "model.safetensors.index.json")
-    if index is None:
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
         yield "model.safetensors is missing"
         return
-    for shard in sorted(set(index["weight_map"].values())):
+    try:
+        shards = weight_files(index)
+    except ValueError as error:
+        yield str(error)
+        return
+    for shard in shards:
         if not (directory / shard).is_file():
             yield f"{shard} is missing, which model.safetensors.index.json names"
 
@@ -207,7 +268,7 @@ def _failures(directory: Path) -> Iterator[str]:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-    return content
+    return content if isinstance(content, dict) else None

@@ -38,7 +38,7 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         embedding_dropout: Dropout of the embeddings.
         position_embeddings: `None`, `"learned"` or `"sinusoidal"`: added to both embeddings.
         max_position_embeddings: Positions of the learned embeddings (longer inputs are refused), and of the
-            precomputed sinusoids (longer inputs extend them).
+            precomputed sinusoids, up to 16,384 (longer inputs extend them).
         batch_norm_eps: Epsilon of the batch normalisations.
         batch_norm_momentum: Weight of a batch in their running statistics.
         init_std: Standard deviation of new embeddings; default: `target_embed_dim` ** -0.5.

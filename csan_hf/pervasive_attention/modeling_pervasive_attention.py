@@ -28,7 +28,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import GridCache, make_grid_cache
 from .grid_cells import GridCells
 from .grid_convolution import DenseBlock, JointProjection, MaskedConvolution, PointwiseConvolution
-from .input_checks import check_labels, embed, label_loss, load_checked, padding_mask
+from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -41,22 +41,24 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
 class SinusoidalPositionalEmbedding(nn.Module):
     """Sinusoids of Vaswani et al. (2017), section 3.5, sines in the first half and cosines in the second.
 
-    The table is computed in double precision and kept for `num_positions`; longer inputs extend it on the fly.
+    The table is computed in double precision and kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for
+    any number of positions, and most are never used. What lies beyond is computed when it is asked for.
     """
 
+    LONGEST_TABLE = 16_384
     weight: torch.Tensor
 
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
         super().__init__()
-        self.num_positions, self.embedding_dim = num_positions, embedding_dim
+        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
         # Made where the model is being made, which may be the meta device, and filled there unless it is
-        weight = torch.empty(num_positions, embedding_dim).copy_(self.create_weight(num_positions))
+        weight = torch.empty(self.num_positions, embedding_dim).copy_(self.create_weight(self.num_positions))
         self.register_buffer("weight", weight, persistent=False)
 
-    def create_weight(self, num_positions: int) -> torch.Tensor:
-        """The sinusoids of positions 0 to `num_positions` - 1, [num_positions, d] float32."""
+    def create_weight(self, end: int, start: int = 0) -> torch.Tensor:
+        """The sinusoids of positions `start` to `end` - 1, [end - start, d] float32."""
         half = np.arange(0, self.embedding_dim, 2)
-        angles = np.arange(num_positions)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
+        angles = np.arange(start, end)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
         cosines = np.cos(angles)[:, : self.embedding_dim // 2]
         return torch.from_numpy(np.concatenate([np.sin(angles), cosines], axis=1)).float()
 
@@ -65,7 +67,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
         end = offset + length
         if end <= self.num_positions:
             return self.weight[offset:end]
-        return self.create_weight(end)[offset:].to(self.weight)
+        return self.create_weight(end, offset).to(self.weight)
 
 
 class LearnedPositionalEmbedding(nn.Embedding):
@@ -146,6 +148,18 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["PervasiveAttentionDecoder"]  # noqa: RUF012
     _can_compile_fullgraph = False
 
+    def __init__(self, config: PervasiveAttentionConfig, *args: Any, **kwargs: Any) -> None:
+        g, layers = config.growth_rate, config.num_layers
+        # Matrices of the dense layers, 1x1 and masked, and the embeddings
+        inputs = layers * config.input_channels + g * layers * (layers - 1) // 2
+        masked = g * config.kernel_size * ((config.kernel_size + 1) // 2)
+        dense = config.bottleneck_factor * g * (inputs + layers * masked)
+        embeddings = config.vocab_size * config.source_embed_dim + config.decoder_vocab_size * config.target_embed_dim
+        learned = config.max_position_embeddings if config.position_embeddings == "learned" else 0
+        embeddings += learned * (config.source_embed_dim + config.target_embed_dim)
+        check_size(config, embeddings + dense, layers)
+        super().__init__(config, *args, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """New weights: He for what a ReLU precedes, Xavier for the rest, embeddings N(0, `init_std`)."""
@@ -172,8 +186,8 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
         """Load a checkpoint as transformers does; see there.
 
         Raises:
-            OSError: A file of weights is damaged or incomplete.
-            ValueError: A weight is NaN.
+            OSError: A file of weights is damaged, incomplete or unsafe.
+            ValueError: A weight is missing, NaN or infinite.
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
+
+from csan_hf.credentials import WHERE_INSTEAD
 
 
 def accelerator_is_available() -> bool:
@@ -182,7 +185,18 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
         super().__post_init__()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves a token that was set later (`set_push_to_hub`) out of pickles, such as training_args.bin."""
+        return {**vars(self), "hub_token": None}
+
     def _check_ours(self) -> None:
+        if self.hub_token is not None:
+            raise ValueError(f"training.hub_token would be written to files: leave it out and {WHERE_INSTEAD}.")
+        if str(getattr(self.hub_strategy, "value", self.hub_strategy)) not in ("end", "every_save"):
+            raise ValueError(
+                "training.hub_strategy must be 'end' or 'every_save': what 'checkpoint' and 'all_checkpoints' upload, "
+                "optimizer state and pickles, is not for sharing."
+            )
         for name in ("max_tokens", "max_cells", "max_sentences", "early_stopping_patience"):
             value = getattr(self, name)
             if value is not None and value < 1:

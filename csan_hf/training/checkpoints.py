@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from csan_hf.hub.public_files import weight_files
 
 from .completeness import RESUME_FILES, find_fault
 
@@ -138,12 +139,12 @@ def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
     """Reads a checkpoint's weights, sharded or not, to the CPU.
 
     Raises:
-        ValueError: if the folder holds no safetensors weights.
+        ValueError: if the folder holds no safetensors weights, or if its index names files elsewhere.
     """
     checkpoint = Path(checkpoint)
     index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = weight_files(index)
     elif (checkpoint / SAFE_WEIGHTS_NAME).is_file():
         names = [SAFE_WEIGHTS_NAME]
     else:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import pickle
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf.evaluation import write_json
+from csan_hf.files import write_json
 
 SEAL = "complete.json"
 """The file that a save ends with: names, sizes and SHA-256 of all others."""
@@ -50,9 +50,23 @@ def read_seal(checkpoint: Path) -> dict[str, Any] | None:
     """Returns what `seal_checkpoint` wrote, or None where the save did not get so far."""
     try:
         seal = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return seal if isinstance(seal, dict) and isinstance(seal.get("files"), dict) else None
+    return seal if isinstance(seal, dict) and _lists_files(seal.get("files")) else None
+
+
+def _lists_files(files: Any) -> bool:
+    """Says whether a list names files in its folder, with sizes and hashes: it may be damaged, or made to mislead."""
+    return isinstance(files, dict) and all(
+        isinstance(facts, dict)
+        and isinstance(facts.get("bytes"), int)
+        and isinstance(facts.get("sha256"), str)
+        and PurePosixPath(name).parts
+        and not PurePosixPath(name).is_absolute()
+        and ".." not in PurePosixPath(name).parts
+        and "\0" not in name
+        for name, facts in files.items()
+    )
 
 
 def is_unfinished(checkpoint: Path) -> bool:
@@ -146,7 +160,9 @@ def _find_fault_in_weights(checkpoint: Path) -> str | None:
         weights = read_weights(checkpoint)
     except (SafetensorError, OSError) as error:
         return f"its weights cannot be read ({error})"
-    except ValueError:
+    except ValueError as error:
+        if (checkpoint / SAFE_WEIGHTS_INDEX_NAME).is_file():
+            return str(error)
         return None if _has_shards(checkpoint) else f"{SAFE_WEIGHTS_NAME} is missing"
     bad = [name for name, tensor in weights.items() if not is_finite(tensor)]
     return f"{len(bad)} of its {len(weights)} weights are not finite ({bad[0]}...)" if bad else None

@@ -11,7 +11,8 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 from transformers import set_seed
 
-from csan_hf.evaluation import score_translations, write_json, write_lines, write_text
+from csan_hf.evaluation import score_translations
+from csan_hf.files import path_inside, write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 
 from .checkpoints import (
@@ -112,7 +113,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         if name != "train":
             scores[name], hypotheses = _score_split(trainer, split, recipe.bleu_tokenize)
             if trainer.is_world_process_zero():
-                write_lines(output / "hypotheses" / f"{name}.txt", hypotheses)
+                write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
     results = {
         "model": plain_class(trainer.model).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
@@ -157,7 +158,6 @@ def _push(trainer: TranslationTrainer, output: Path) -> None:
     push_checkpoint(
         output,
         str(trainer.hub_model_id),
-        token=trainer.args.hub_token,
         revision=trainer.args.hub_revision,
         private=trainer.args.hub_private_repo,
         commit_message="Trained model with scores and card",

@@ -181,8 +181,9 @@ def parse_text(text: str, option: Option) -> Any:
         return text
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--{option.path}: {text!r} is not valid YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise RecipeError(f"--{option.path}: {text[:80]!r} is not valid YAML: {reason}") from error
     if isinstance(value, bool) and str in _members(option.annotation) and bool not in _members(option.annotation):
         value = text
     if isinstance(value, str) and _takes_list(option.annotation) and str not in _members(option.annotation):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from csan_hf.files import open_for_writing
 
 _COLOURS = {"loss": "#9a9a9a", "eval_loss": "#c44e52", "eval_bleu": "#4c72b0", "eval_chrf": "#8da0cb"}
 
@@ -42,11 +43,8 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str) -> 
         axes.grid(alpha=0.3)
         if axes.has_data():
             axes.legend(frameon=False)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    figure.savefig(temporary, format="png", dpi=110)
-    os.replace(temporary, path)
+    with open_for_writing(path, binary=True) as file:
+        figure.savefig(file, format="png", dpi=110)
 
 
 def _curve(log_history: Sequence[dict[str, float]], key: str) -> tuple[list[float], list[float]]:

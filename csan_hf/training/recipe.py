@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from transformers import GenerationConfig, PreTrainedConfig
 
+from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
 
 from .arguments import TranslationTrainingArguments
@@ -70,6 +71,7 @@ _RESERVED: dict[str, dict[str, str]] = {
         "do_eval": "use training.eval_strategy",
         "do_predict": "the test splits are always translated",
         "local_rank": "the launcher sets it",
+        "hub_token": f"a run writes and uploads its recipe: {WHERE_INSTEAD}",
     },
     "generation": {
         **dict.fromkeys(
@@ -211,6 +213,8 @@ def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
+        if isinstance(key, list | dict | set):
+            raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=key_node.start_mark)
         if key in seen:
             raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark)
         seen.add(key)
@@ -233,13 +237,49 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         raise RecipeError(f"There is no recipe {path}.{there}")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not valid YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # Without the original error, which shows lines of the file: a credential may stand there
+        raise RecipeError(f"{path} is not valid YAML: {_describe_fault(error)}") from None
     if content is None:
         content = {}
     if not isinstance(content, dict):
         raise RecipeError(f"{path} must hold keys and values, got a {type(content).__name__}.")
     return content
+
+
+def _describe_fault(error: Exception) -> str:
+    """Says in one line what is wrong with a YAML file, without quoting it."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 (at byte {error.start:,})"
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
+    return f"{place}{problem or 'a value cannot be read'}"
+
+
+def _value_or_text(text: str) -> Any:
+    """Returns what is nested in a value of the command line, which `parse_text` reads with its type and its errors."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def refuse_credentials(content: Any, source: str) -> None:
+    """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards, and uploads it.
+
+    Raises:
+        RecipeError: if there are any; the message names the keys and never shows a value.
+    """
+    found = list(find_credentials(content))
+    if found:
+        verb = "is a credential" if len(found) == 1 else "are credentials"
+        raise RecipeError(
+            f"{source}: {', '.join(found)} {verb}, which a recipe must not hold because a run writes and uploads it. "
+            f"Take it out and {WHERE_INSTEAD}."
+        )
 
 
 def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:
@@ -254,6 +294,9 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
         RecipeError: on an unknown key, which suggests the nearest, or on a value of another type.
     """
     content = read_yaml(path) if path is not None else {}
+    refuse_credentials(content, str(path))
+    for key, text in overrides:
+        refuse_credentials({key: _value_or_text(text)}, "the command line")
     model = next((text for key, text in reversed(overrides) if key == "model"), content.get("model", "csan"))
     model = model if isinstance(model, str) else repr(model)
     options = recipe_options(model)

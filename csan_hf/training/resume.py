@@ -14,13 +14,11 @@ from .build import DEFAULT_TOKENIZER
 from .checkpoints import delete_checkpoint, list_checkpoints
 from .completeness import find_fault, is_unfinished, read_seal
 from .options import RecipeError
+from .output_folder import DAMAGED
 from .recipe import Recipe, load_recipe, recipe_options
 
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
-
-DAMAGED = "_damaged-"
-"""What the name of a checkpoint starts with that was set aside; uploads leave out names with "_"."""
 
 # What may change when a run goes on: it says what is shown, kept, uploaded or scored at the end, or how fast it goes.
 # Everything else decides which weights come out.
@@ -36,7 +34,7 @@ _FREE = {
         *("eval_do_concat_batches", "eval_use_gather_object", "early_stopping_patience", "early_stopping_threshold"),
         *("save_steps", "save_on_each_node", "keep_best", "average_best", "batch_norm_batches"),
         *("load_best_model_at_end", "enable_jit_checkpoint", "restore_callback_states_from_checkpoint"),
-        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+        *("push_to_hub", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
         *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
         *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "torch_empty_cache_steps"),
         *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),

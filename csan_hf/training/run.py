@@ -15,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
-from csan_hf.evaluation import write_text
+from csan_hf.files import write_text
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
@@ -24,28 +24,18 @@ from .checkpoints import list_checkpoints, load_weights, read_weights
 from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
+from .output_folder import (
+    DeletePreviousRun,
+    check_output_folder,
+    mark_run,
+    move_run_aside,
+    restore_previous_run,
+)
 from .processes import PREPARED_DATA, on_main_process
-from .recipe import Recipe
-from .resume import DAMAGED, check_same_data, check_same_experiment, choose_checkpoint
+from .recipe import Recipe, refuse_credentials
+from .resume import check_same_data, check_same_experiment, choose_checkpoint
 from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
-
-_RUN_FILES = (
-    "recipe.yaml",
-    "results.json",
-    "training.png",
-    "locality.png",
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "training_args.bin",
-)
-_RUN_FOLDERS = ("runs", "hypotheses", "target_tokenizer", PREPARED_DATA)
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -63,11 +53,14 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         RunError: if training met a loss that is not finite, or a full disk.
         RunInterrupted: if a signal ended the run, after saving.
     """
+    refuse_credentials(recipe.to_dict(), "the recipe")
     args = recipe.training_arguments()
     with StopSignals(args.output_dir) as signals:
         try:
             return _train(recipe, args, signals)
-        except Exception as error:
+        except BaseException as error:
+            if args.process_index == 0:
+                restore_previous_run(Path(args.output_dir))
             if isinstance(error, RunError) or not is_disk_full(error):
                 raise
             raise RunError(
@@ -96,6 +89,7 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
         batch_cost=get_family(recipe.model).batch_cost,
     )
     trainer.guard.signals = signals
+    trainer.add_callback(DeletePreviousRun())
     if checkpoint is not None:
         check_same_data(checkpoint, trainer)
     if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
@@ -137,26 +131,19 @@ def _say(args: TranslationTrainingArguments, text: str) -> None:
 
 
 def _prepare_folder(recipe: Recipe, output: Path) -> Path | None:
-    """Decides between a fresh start and a resumption, and clears what is in the way; in the main process."""
+    """Decides between a fresh start and a resumption, and moves what is in the way; in the main process."""
     checkpoint = None
+    restore_previous_run(output)
+    check_output_folder(recipe, output)
     if recipe.overwrite or not recipe.resume:
-        _clear(output)
+        move_run_aside(output)
         print(f"Starting a new run in {output}.", file=sys.stderr, flush=True)
     else:
         check_same_experiment(recipe, output)
         checkpoint = choose_checkpoint(output)
-    output.mkdir(parents=True, exist_ok=True)
+    mark_run(output)
     write_text(output / "recipe.yaml", recipe.to_yaml())
     return checkpoint
-
-
-def _clear(output: Path) -> None:
-    """Deletes what a run writes, and nothing else that may be in the folder."""
-    damaged = output.glob(f"{DAMAGED}checkpoint-*")
-    for folder in [*list_checkpoints(output), *damaged, *(output / name for name in _RUN_FOLDERS)]:
-        shutil.rmtree(folder, ignore_errors=True)
-    for name in _RUN_FILES:
-        (output / name).unlink(missing_ok=True)
 
 
 def _prepare_data(

@@ -30,10 +30,13 @@ from transformers import (
     TrainerCallback,
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, seed_worker
+from transformers.utils import PushInProgress
 
 from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
+from csan_hf.files import apply_umask
 from csan_hf.hub.checkpoint import write_code
+from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
@@ -85,6 +88,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     args: TranslationTrainingArguments
     model: PreTrainedModel
+    push_in_progress: Any
 
     def __init__(
         self,
@@ -456,6 +460,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         super()._save(output_dir, state_dict)
+        apply_umask(Path(output_dir or self.args.output_dir).glob("*.safetensors"))
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
         self._write_code(output_dir or self.args.output_dir)
 
@@ -469,10 +474,54 @@ class TranslationTrainer(Seq2SeqTrainer):
             write_code(model, Path(directory))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """The library's push in the middle of training takes weights and config along; the code must lie there."""
-        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
-            self._write_code(self.args.output_dir)
-        super()._push_from_checkpoint(checkpoint_folder)
+        """Uploads the public files of a checkpoint in the background; the library would upload the whole folder."""
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if pushing and not self.args.hub_always_push:
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        job = push_in_background(
+            Path(checkpoint_folder),
+            str(self.hub_model_id),
+            recipe=Path(self.args.output_dir, "recipe.yaml"),
+            token=self.args.hub_token,
+            revision=self.args.hub_revision,
+            commit_message=f"Training in progress, step {self.state.global_step}",
+        )
+        jobs: Any = [*self.push_in_progress.jobs, job] if pushing else [job]  # the library types one and takes several
+        self.push_in_progress = PushInProgress(jobs)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Saves the model and uploads its public files; see the library for the arguments.
+
+        Returns:
+            The commit; the upload is always waited for.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(model_name=str(self.hub_model_id).split("/")[-1], **kwargs)
+        self._finish_current_push()
+        return push_checkpoint(
+            self.args.output_dir,
+            str(self.hub_model_id),
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            private=private,
+            commit_message=str(commit_message),
+            check=False,
+        )
 
 
 def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:

@@ -220,3 +220,39 @@ def test_reports_add_up():
         "train": {"read": 10, "kept": 5, "dropped": {"empty": 2, "long": 3}, "noted": {}},
     }
     assert json.dumps(merged.to_dict())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "../x",
+        "/etc/x",
+        "a/b",
+        "a\\b",
+        "..",
+        ".hidden",
+        "~",
+        "a\0b",
+        "a\nb",
+        "CON",
+        "nul.txt",
+        "x:y",
+        "x" * 300,
+        "a.",
+        3,
+        None,
+    ],
+)
+def test_a_test_set_cannot_be_named_after_another_place(name):
+    with pytest.raises(ValueError, match="the test set") as error:
+        DataArguments(train="t.{lang}", source_lang="de", target_lang="en", test={name: "x.{lang}"})
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+def test_names_of_test_sets_that_are_none(tmp_path):
+    arguments = {"train": "t.{lang}", "source_lang": "de", "target_lang": "en"}
+    assert DataArguments(**arguments, test={"newstest 2014_de-en.v1": "x.{lang}", "日本語": "y"}).test_patterns
+    with pytest.raises(ValueError, match=r"test: 'a' is .*a file pattern or a split is needed"):
+        DataArguments(**arguments, test={"a": ["x"]})

@@ -91,3 +91,19 @@ def test_parquet(tmp_path):
     flat.write_text("no parquet")
     with pytest.raises(ValueError, match=r"flat\.parquet: not a parquet file"):
         read_table(flat, "en", "de")
+
+
+def test_damaged_parquet_pages_and_deep_json_are_refused_in_one_line(tmp_path):
+    path = tmp_path / "pairs.parquet"
+    rows = [f"satz {number}" for number in range(2000)]
+    pq.write_table(pa.table({"de": rows, "en": rows}), path, compression="snappy", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[200:400] = b"\xff" * 200
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"pairs\.parquet: not a parquet file, or damaged") as error:
+        read_table(path, "de", "en")
+    assert "\n" not in str(error.value)
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text('{"de": ' + "[" * 100_000)
+    with pytest.raises(ValueError, match=r"deep\.jsonl, line 1: not JSON"):
+        read_table(deep, "de", "en")

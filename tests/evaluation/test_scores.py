@@ -5,7 +5,7 @@ import json
 import pytest
 import sacrebleu
 
-from csan_hf.evaluation import score_translations, write_json, write_lines
+from csan_hf.evaluation import score_translations
 
 HYPOTHESES = ["Ein Hund läuft durch den Schnee.", "Zwei Katzen schlafen.", "Der Mann liest ein Buch im Park."]
 REFERENCES = ["Ein Hund rennt durch den Schnee.", "Zwei Katzen schlafen.", "Ein Mann liest ein Buch im Park."]
@@ -38,27 +38,3 @@ def test_wrong_numbers_are_refused():
         score_translations(HYPOTHESES[:2], REFERENCES)
     with pytest.raises(ValueError, match="nothing to score"):
         score_translations([], [])
-
-
-def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):
-    write_lines(tmp_path / "deep" / "lines.txt", ["a\nb", "", "ä\u2028c"])
-    assert (tmp_path / "deep" / "lines.txt").read_bytes() == "a b\n\nä c\n".encode()
-    write_json(tmp_path / "x.json", {"ä": [1.5, None]})
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"ä": [1.5, None]}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "x.json"]
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "lines.txt"
-    write_lines(path, ["old"])
-
-    def broken():
-        yield "new"
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_lines(path, broken())
-    with pytest.raises(UnicodeEncodeError):
-        write_lines(path, ["new", "\ud800"])
-    assert path.read_text() == "old\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]

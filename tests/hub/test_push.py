@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from reference.loopback_hub import LoopbackHub
+from reference.loopback_hub import LoopbackHub, Repository
 
 from csan_hf import CsanForTokenClassification
 from csan_hf.hub import (
@@ -20,6 +20,8 @@ from csan_hf.hub import (
     save_self_contained,
     write_model_card,
 )
+from csan_hf.hub.public_files import public_files
+from csan_hf.hub.push import additions_of
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = ["eins zwei", "Hund", "drei vier Katze Hund"]
@@ -135,12 +137,52 @@ def test_what_was_pushed_loads_elsewhere_by_name(kind, hub, request, tmp_path):
     assert len(hub.requests) == requests, "the cache was enough"
 
 
-def test_a_training_pushes_complete_checkpoints(hub, tmp_path):
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(TRAIN))
-    home = tmp_path / "home"
-    output = tmp_path / "out"
-    run(hub, home, ROOT / "scripts/train.py", tmp_path / "recipe.yaml", "--output_dir", output, with_csan_hf=True)
+# All that a push of `TRAIN` may carry
+PUBLIC = {
+    *("README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.yaml", "results.json"),
+    *("hypotheses/test.txt", "hypotheses/validation.txt", "locality.png", "training.png"),
+    *("tokenizer.json", "tokenizer_config.json", "translation.py"),
+}
+TOKEN = "hf_" + "sEcReT9x" * 4
+USER = "zaphodb"
+
+
+def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
+    """The run is as hostile as can be: secrets and local paths lie wherever they could be taken along from."""
+    person = tmp_path / USER
+    output = person / "out"
+    private = ["notes.md", ".env", "id_rsa", "credentials.json", "tb/events.out", "runs-of-others/optimizer.pt"]
+    for name in private:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text(f"{TOKEN} of {person}")
+    recipe = {**TRAIN, "description": f"Made of {person}/corpus/plain.txt, see file://{person}/notes and ~{USER}/x."}
+    recipe["training"] = {**TRAIN["training"], "run_name": f"{person}/run"}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    leftovers = ["training_args.bin", "_damaged-checkpoint-1/optimizer.pt", "last-checkpoint/rng_state.pth"]
+    hub.repositories["tester/trained"] = Repository(dict.fromkeys(leftovers, f"{TOKEN} {person}".encode()))
+    environment = {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}
+    arguments = (ROOT / "scripts/train.py", tmp_path / "recipe.yaml", "--output_dir", output)
+    run(hub, person / "home", *arguments, with_csan_hf=True, **{key: str(value) for key, value in environment.items()})
     repository = hub.repositories["tester/trained"]
+    code = {path.name for path in (ROOT / "csan_hf/csan").glob("*.py")} - {"__init__.py"}
+    assert set(repository.files) - code == PUBLIC
+    for name, content in repository.files.items():
+        for what in (TOKEN, USER, str(tmp_path), str(ROOT)):
+            assert what.encode() not in content, (name, what)
+    for files in repository.history[:2]:  # those of the training: what had been there before, and new files
+        assert set(files) - code <= PUBLIC | set(leftovers)
+    modes = {(output / name).stat().st_mode for name in ("recipe.yaml", "model.safetensors")}
+    assert modes == {(output / "checkpoint-4" / "model.safetensors").stat().st_mode}
+    # and nothing that lies there later goes along with the next push
+    for name in (
+        "_damaged-checkpoint-7/optimizer.pt",
+        "_prepared_data/data.arrow",
+        "training_args.bin",
+        "optimizer.pt",
+    ):
+        (output / name).parent.mkdir(exist_ok=True)
+        (output / name).write_bytes(b"private")
+    assert set(public_files(output)) == set(repository.files)
     assert repository.messages == [
         "Training in progress, step 2",
         "Training in progress, step 4",
@@ -232,3 +274,93 @@ def test_nothing_incomplete_is_uploaded(hub, joint, tmp_path):
     assert "error: " in done.stderr
     assert "README.md, the model card, is missing" in done.stderr
     assert not hub.repositories
+
+
+def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
+    person = tmp_path / "zaphodb"
+    directory = save_self_contained(*joint, person / "model")
+    recipe = {
+        "output_dir": "runs/x",
+        "init_from": f"{person}/start",
+        "data": {
+            "data_dir": "../zaphodb/corpus",
+            "train": "/data/one/train.{lang}",
+            "test": {"a": "C:\\zaphodb\\t.tsv"},
+        },
+        "training": {"run_name": str(person)},
+    }
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    config |= {"name_or_path": f"{person}/start", "note": "from /data/one/train.{lang}/x, not /data/one/train.{lang}s"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.setenv("LOGNAME", "zaphodb")
+    content = {addition.path_in_repo: addition.path_or_fileobj for addition in additions_of(directory)}
+    assert yaml.safe_load(content["recipe.yaml"]) == {
+        "init_from": "start",
+        "data": {"data_dir": "corpus", "train": "train.{lang}", "test": {"a": "t.tsv"}},
+        "training": {"run_name": "~"},
+    }
+    described = json.loads(content["tokenizer_config.json"])
+    assert described["name_or_path"] == "start"
+    assert "/data/one/train.{lang}/" not in described["note"]
+    assert content["model.safetensors"] == str(directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("recipe.yaml", "training: {hub_token: correct horse}", "holds a credential"),
+        ("results.json", '{"environment": {"key": "hf_' + "a1B2" * 8 + '"}}', "holds a credential"),
+        ("translation.py", f"TOKEN = '{TOKEN}'", "holds a credential"),
+        ("hypotheses/test.txt", TOKEN, "holds a credential"),
+    ],
+)
+def test_a_folder_with_a_credential_is_not_uploaded(file, text, words, joint, tmp_path):
+    directory = save_self_contained(*joint, tmp_path / "model")
+    (directory / file).parent.mkdir(exist_ok=True)
+    (directory / file).write_text(text)
+    with pytest.raises(IncompleteCheckpointError, match=words) as error:
+        additions_of(directory)
+    assert file in str(error.value)
+    assert not any(secret in str(error.value) for secret in ("correct horse", TOKEN, "a1B2"))
+
+
+def test_links_and_names_that_lead_out_of_the_folder_are_not_uploaded(joint, tmp_path):
+    directory = save_self_contained(*joint, tmp_path / "model")
+    (tmp_path / "secret").write_text("private")
+    (directory / "LICENSE").symlink_to(tmp_path / "secret")
+    with pytest.raises(IncompleteCheckpointError, match=r"LICENSE leads out of the folder"):
+        additions_of(directory)
+    (directory / "LICENSE").unlink()
+    (directory / "README.md").write_text("![x](../secret.png) ![y](/etc/passwd) ![z](a/b.png)")
+    assert not {name for name in public_files(directory) if "secret" in name or "passwd" in name or "b.png" in name}
+    index = directory / "model.safetensors.index.json"
+    for name in ("../secret", str(tmp_path / "secret"), "", None, "a\\b", "CON", "x" * 300):
+        index.write_text(json.dumps({"weight_map": {"w": name}}))
+        with pytest.raises(IncompleteCheckpointError, match="the file of weights"):
+            additions_of(directory)
+    for content in ("[]", "{}", "[" * 100_000, '{"weight_map": []}'):
+        index.write_text(content)
+        with pytest.raises(IncompleteCheckpointError, match="is no index of weights"):
+            additions_of(directory)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("auto_map", {"AutoConfig": ["a", None]}, r"auto_map\['AutoConfig'\] must be FILE.CLASS"),
+        ("auto_map", ["a.B"], "auto_map must hold names and classes, got a list"),
+        ("auto_map", {"AutoConfig": "../../x.Y"}, "must be a name|cannot be the name of a file"),
+        ("custom_pipelines", {"translation": ["a"]}, r"custom_pipelines\['translation'\] must be FILE.CLASS"),
+        ("custom_pipelines", {"translation": {}}, r"custom_pipelines\['translation'\] must be FILE.CLASS"),
+    ],
+)
+def test_a_crafted_config_is_refused_in_one_line(field, value, words, joint, tmp_path):
+    directory = save_self_contained(*joint, tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, field: value}))
+    with pytest.raises(IncompleteCheckpointError, match=words):
+        check_checkpoint(directory)
+    with pytest.raises(IncompleteCheckpointError, match=words):
+        additions_of(directory)

@@ -12,9 +12,11 @@ from csan_hf.training.checkpoints import (
     last_complete_checkpoint,
     list_checkpoints,
     rank_checkpoints,
+    read_weights,
     rotate_checkpoints,
     scores_by_step,
 )
+from csan_hf.training.completeness import find_fault, read_seal
 
 
 def make_checkpoint(folder, step, weights=None, *, complete=True):
@@ -107,3 +109,33 @@ def test_average_refuses_other_models_and_nothing(tmp_path):
     (one / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="holds no weights"):
         average_weights([one])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"../../secret": {"bytes": 1, "sha256": "0"}},
+        {"/etc/passwd": {"bytes": 1, "sha256": "0"}},
+        {"": {"bytes": 1, "sha256": "0"}},
+        {"a\0": {"bytes": 1, "sha256": "0"}},
+        {"model.safetensors": 5},
+        {"model.safetensors": {"bytes": "many", "sha256": None}},
+        [["model.safetensors", 5]],
+    ],
+)
+def test_a_crafted_list_of_files_counts_as_none(files, tmp_path):
+    (tmp_path / "complete.json").write_text(json.dumps({"files": files}))
+    assert read_seal(tmp_path) is None
+    assert "its save was cut off" in find_fault(tmp_path)
+    (tmp_path / "complete.json").write_text('{"files": ' + "[" * 100_000)
+    assert read_seal(tmp_path) is None
+
+
+def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "other.safetensors")
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../other.safetensors"}}))
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
+        read_weights(folder)
+    assert "cannot be the name of a file" in find_fault(folder, to_resume=False)

@@ -1,7 +1,11 @@
 """Recipes: what is read, and what is refused with which words."""
 
+import pickle
+
 import pytest
 
+from csan_hf.credentials import find_credentials
+from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.options import RecipeError, convert
 from csan_hf.training.recipe import format_help, load_recipe, recipe_options, split_command_line
 
@@ -145,3 +149,113 @@ def test_conversion_of_union_types():
     assert convert(12, str, "x") == "12"
     with pytest.raises(RecipeError, match="x must be true or false, got 2"):
         convert(2, bool, "x")
+
+
+SECRET = "hf_" + "sEcReT9x" * 4
+PASSWORD = "correct horse"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (f"training: {{hub_token: {PASSWORD}}}", "training.hub_token"),
+        (f"training: {{push_to_hub_token: {PASSWORD}}}", "training.push_to_hub_token"),
+        (f"hub_token: {PASSWORD}", "hub_token"),
+        (f"training: {{report_to: [wandb, {{wandb_api_key: {PASSWORD}}}]}}", "training.report_to[1].wandb_api_key"),
+        (f"training: {{deepspeed: {{comet: {{apiKey: {PASSWORD}}}}}}}", "training.deepspeed.comet.apiKey"),
+        (f"training: {{run_name: {SECRET}}}", "training.run_name"),
+        (f"training: {{max_steps: {SECRET}}}", "training.max_steps"),
+        (f"training: {SECRET}", "training"),
+        (f"{SECRET}: 3", "a key"),
+        (f"description: 'made with {SECRET}.'", "description"),
+        ("data: {train: 'https://joe:correct%20horse@example.org/train.{lang}'}", "data.train"),
+        ("data: {train: 'https://example.org/train.tsv?access_token=correct+horse'}", "data.train"),
+        (f"data: {{test: {{a: &x [{{password: {PASSWORD}}}], b: *x}}}}", "data.test.a[0].password"),
+    ],
+)
+def test_a_credential_is_refused_and_never_shown(recipe_file, text, key):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(recipe_file(text))
+    message = str(error.value)
+    assert f": {key} is a credential" in message
+    assert "hf auth login" in message
+    assert "HF_TOKEN" in message
+    assert not any(secret in message for secret in (SECRET, PASSWORD, "correct%20horse", "correct+horse"))
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "override", [("hub-token", PASSWORD), ("hub_token", PASSWORD), ("deepspeed", "{a: {secret: correct horse}}")]
+)
+def test_a_credential_on_the_command_line_is_refused_and_never_shown(override):
+    with pytest.raises(RecipeError, match=r"the command line: .* is a credential") as error:
+        load_recipe(None, [override])
+    assert PASSWORD not in str(error.value)
+
+
+def test_the_token_of_the_login_is_refused_wherever_it_stands(recipe_file, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "plainword")
+    with pytest.raises(RecipeError, match="name is a credential") as error:
+        load_recipe(recipe_file("name: my plainword model"))
+    assert "plainword" not in str(error.value)
+
+
+def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
+    with pytest.raises(RecipeError, match="line 1, column") as error:
+        load_recipe(recipe_file(f"training: {{hub_token: {SECRET}: ["))
+    assert SECRET not in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.__cause__ is None, "a traceback would show it"
+    assert error.value.__suppress_context__
+
+
+def test_what_only_sounds_like_a_credential_is_none():
+    harmless = {
+        "training": {
+            "max_tokens": 4096,
+            "include_num_input_tokens_seen": "all",
+            "average_tokens_across_devices": True,
+        },
+        "generation": {"max_new_tokens": 20, "suppress_tokens": [1, 2], "pad_token_id": 0, "token_healing": False},
+        "tokenizer": {"pad_token": "<pad>", "eos_token": "</s>"},
+        "bleu_tokenize": "13a",
+        "data": {"dataset_revision": "0123456789abcdef0123456789abcdef01234567", "train": "https://example.org/a?x=1"},
+    }
+    assert list(find_credentials(harmless)) == []
+
+
+def test_arguments_take_no_token_and_no_pickle_has_one(tmp_path):
+    with pytest.raises(ValueError, match=r"training\.hub_token would be written to files") as error:
+        TranslationTrainingArguments(output_dir=str(tmp_path), hub_token=PASSWORD)
+    assert PASSWORD not in str(error.value)
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), report_to="none")
+    args.set_push_to_hub("joe/model", token=PASSWORD)
+    assert PASSWORD.encode() not in pickle.dumps(args)
+    assert args.hub_token == PASSWORD
+    with pytest.raises(ValueError, match="hub_strategy must be 'end' or 'every_save'"):
+        TranslationTrainingArguments(output_dir=str(tmp_path), hub_strategy="checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("? [a, b]\n: 1", "a key must be text"),
+        ("? {a: b}\n: 1", "a key must be text"),
+        ("config: {[1, 2]: 3}", "a key must be text"),
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("config: {d_model: " + "9" * 5000 + "}", "a value cannot be read"),
+        ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("name: \x00", "special characters are not allowed"),
+    ],
+)
+def test_crafted_yaml_is_refused_in_one_line(recipe_file, text, words):
+    with pytest.raises(RecipeError, match=words) as error:
+        load_recipe(recipe_file(text))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_aliases_that_multiply_are_looked_at_once(recipe_file):
+    lines = ["a: &a0 [x, x]", *(f"b{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 60))]
+    with pytest.raises(RecipeError, match="unknown key a"):
+        load_recipe(recipe_file("\n".join(lines)))

@@ -1,0 +1,166 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Writing files so that nothing is left half-written, and names that lead nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+_RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_MOST_LINKS = 40  # as Linux follows
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, with what is put before and behind
+
+# ---- writing
+
+
+@contextmanager
+def open_for_writing(path: Path | str, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """Opens a file for writing, so that its name never stands for half of a content.
+
+    A regular file is written under a temporary name beside it, ``.NAME.DIGITS``, which takes the file's name when the
+    block ends and is deleted if the block raises; what stood there before stays until then. The new file has the
+    permissions and the owner of the one that it replaces, or what the umask says. A symbolic link is followed. A
+    device, a pipe and standard output (``/dev/stdout``, ``/dev/fd/N``) are written to as they are.
+
+    Args:
+        path: the file; its folder is made if need be.
+        binary: bytes in the place of UTF-8 text with line feeds.
+
+    Raises:
+        OSError: if it cannot be written; a folder is never replaced.
+    """
+    path = Path(path)
+    kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    descriptor = _open_descriptor(path)
+    if descriptor is not None:
+        with open(os.dup(descriptor), **kind) as file:
+            yield file
+        return
+    before = _stat(path)
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        with open(path, **kind) as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{_shortened(target.name)}.{secrets.randbelow(10**12):012d}")
+    try:
+        new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less what the umask takes away
+        with open(new, **kind) as file:
+            if before is not None:
+                _copy_permissions(before, temporary)
+            yield file
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _open_descriptor(path: Path) -> int | None:
+    """Returns the descriptor of this process that a path leads to; opening it anew would forget its position."""
+    name = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", name):
+            return int(match[1])
+        if name in _STANDARD:
+            return _STANDARD[name]
+        if not os.path.islink(name):
+            break
+        name = os.path.normpath(os.path.join(os.path.dirname(name), os.readlink(name)))
+    return None
+
+
+def _shortened(name: str) -> str:
+    """Leaves room for more in a name, which most file systems bound at 255 bytes."""
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+def _copy_permissions(before: os.stat_result, path: Path) -> None:
+    with contextlib.suppress(PermissionError, AttributeError):  # only root may give files away; Windows has no owners
+        os.chown(path, before.st_uid, before.st_gid)
+    os.chmod(path, stat.S_IMODE(before.st_mode))
+
+
+def apply_umask(paths: Iterable[Path]) -> None:
+    """Gives files the permissions of the umask; safetensors writes its own for the owner alone."""
+    for path in paths:
+        probe = path.with_name(f".{_shortened(path.name)}.{secrets.randbelow(10**12):012d}")
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        mode = stat.S_IMODE(probe.stat().st_mode)
+        probe.unlink()
+        path.chmod(mode)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a UTF-8 file; see `open_for_writing`."""
+    with open_for_writing(path) as file:
+        file.write(text)
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Writes a file as it is; see `open_for_writing`."""
+    with open_for_writing(path, binary=True) as file:
+        file.write(content)
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    """Writes one sentence a line, as they come; a line break inside a sentence becomes a space."""
+    with open_for_writing(path) as file:
+        file.writelines(f"{' '.join(line.splitlines())}\n" for line in lines)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Writes indented JSON, keys in the order given."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+# ---- names
+
+
+def check_file_name(name: Any, what: str) -> str:
+    """Returns a name that a recipe or a checkpoint gave, if it can only be a file of the folder that it is used in.
+
+    Args:
+        name: the name.
+        what: what to call it in an error, for example "the test set".
+
+    Raises:
+        ValueError: if it is empty, hidden or too long, leads elsewhere, or is no file's name on every system.
+    """
+    shown = f"{what} {str(name)[:80]!r}"
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{shown} must be a name, of letters, digits and _.-")
+    if re.search(r"[/\\:*?\"<>|\x00-\x1f\x7f]", name) or name.startswith((".", "~")) or name.endswith((" ", ".")):
+        raise ValueError(f"{shown} cannot be the name of a file: use letters, digits and _.-")
+    if _RESERVED_ON_WINDOWS.fullmatch(name):
+        raise ValueError(f"{shown} is the name of a device on Windows: choose another")
+    if len(name.encode("utf-8", errors="surrogateescape")) > _LONGEST_NAME:
+        raise ValueError(f"{shown}... is too long for the name of a file: use at most {_LONGEST_NAME} bytes")
+    return name
+
+
+def path_inside(folder: Path | str, *names: str) -> Path:
+    """Returns the path of a file inside a folder; links in the folder must not lead out of it.
+
+    Raises:
+        ValueError: if a name is none (`check_file_name`), or if the path leads elsewhere.
+    """
+    path = Path(folder, *(check_file_name(name, "the file") for name in names))
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
+    return path

@@ -1,0 +1,137 @@
+"""Nothing is left half-written, and nothing is replaced but regular files."""
+
+import json
+import os
+import stat
+import threading
+
+import pytest
+
+from csan_hf.files import open_for_writing, path_inside, write_bytes, write_json, write_lines, write_text
+
+
+def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):
+    write_lines(tmp_path / "deep" / "lines.txt", ["a\nb", "", "ä\u2028c"])
+    assert (tmp_path / "deep" / "lines.txt").read_bytes() == "a b\n\nä c\n".encode()
+    write_json(tmp_path / "x.json", {"ä": [1.5, None]})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"ä": [1.5, None]}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "x.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "lines.txt"
+    write_lines(path, ["old"])
+
+    def broken():
+        yield "new"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_lines(path, broken())
+    with pytest.raises(UnicodeEncodeError):
+        write_lines(path, ["new", "\ud800"])
+    assert path.read_text() == "old\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]
+
+
+def test_a_file_is_not_there_before_it_is_whole(tmp_path):
+    path = tmp_path / "out.txt"
+    write_text(path, "old")
+    with open_for_writing(path) as file:
+        file.write("half")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "half"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_lines(pipe, ["one", "two"])
+    reader.join(timeout=10)
+    assert received == [b"one\ntwo\n"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_device_is_written_to(tmp_path):
+    device = tmp_path / "null"
+    device.symlink_to("/dev/null")
+    write_text(device, "gone")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert device.is_symlink()
+
+
+def test_standard_output_goes_on_where_it_was(tmp_path, capfd):
+    print("before", flush=True)
+    for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+        link = tmp_path / name.replace("/", "_")  # the names themselves would be lost to a writer that replaces them
+        link.symlink_to(name)
+        write_text(link, f"through {name}\n")
+    print("after", flush=True)
+    assert capfd.readouterr().out.splitlines() == [
+        "before",
+        "through /dev/stdout",
+        "through /dev/fd/1",
+        "through /proc/self/fd/1",
+        "after",
+    ]
+
+
+@pytest.mark.parametrize("target", ["there.txt", "not/there/yet.txt"])
+def test_a_symbolic_link_is_followed(target, tmp_path):
+    write_text(tmp_path / "there.txt", "old")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / target).read_text() == "new"
+
+
+def test_a_link_in_a_circle_and_a_folder_are_refused(tmp_path):
+    circle = tmp_path / "circle"
+    circle.symlink_to("circle")
+    with pytest.raises(OSError, match="circle"):
+        write_text(circle, "x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path / "folder", "x")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["circle", "folder"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_permissions_are_those_of_the_umask_or_of_the_file_before(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "new", "x")
+        write_bytes(tmp_path / "old", b"x")
+        os.chmod(tmp_path / "old", 0o640)
+        write_bytes(tmp_path / "old", b"y")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == 0o640
+
+
+def test_the_longest_name_works(tmp_path):
+    path = tmp_path / ("ä" * 127)
+    write_text(path, "x")
+    assert path.read_text() == "x"
+
+
+def test_a_link_in_a_folder_does_not_lead_out_of_it(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "evaluation").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="a link that leads out of"):
+        path_inside(model, "evaluation")
+    (model / "scores.json").symlink_to("/etc/passwd")
+    with pytest.raises(ValueError, match="a link that leads out of"):
+        path_inside(model, "scores.json")
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
+        path_inside(model, "../x")
+    (tmp_path / "link").symlink_to(model)
+    assert path_inside(tmp_path / "link", "hypotheses", "test.txt") == tmp_path / "link" / "hypotheses" / "test.txt"

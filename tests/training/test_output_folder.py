@@ -1,0 +1,147 @@
+"""--overwrite deletes what a run of ours wrote, when the new run has begun, and nothing else ever."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from csan_hf.training import output_folder
+from csan_hf.training.options import RecipeError
+from csan_hf.training.output_folder import (
+    MARK,
+    DeletePreviousRun,
+    check_output_folder,
+    mark_run,
+    move_run_aside,
+    restore_previous_run,
+)
+from csan_hf.training.recipe import Recipe
+from csan_hf.training.run import train_from_recipe
+
+TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+NUMBERS = {"dataset": "numbers", "train_size": 50, "validation_size": 4, "test_size": 4}
+TRAINING = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def old_run(tmp_path):
+    """A folder that a run made, with a note of its user."""
+    output = tmp_path / "run"
+    for name in (
+        "recipe.yaml",
+        "README.md",
+        "model.safetensors",
+        "checkpoint-5/model.safetensors",
+        "runs/log",
+        "note",
+    ):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text(f"old {name}")
+    mark_run(output)
+    return output
+
+
+def make_recipe(output, **more) -> Recipe:
+    values = {"data": NUMBERS, "config": TINY, "training": TRAINING, "overwrite": True, **more}
+    return Recipe(output_dir=str(output), **values)
+
+
+@pytest.mark.parametrize("more", [{}, {"overwrite": False}, {"overwrite": False, "resume": False}])
+def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("mine")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "notes").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        RecipeError, match=r"holds README.md.*no mark of a run \(.csan_hf_run\).*nothing there is touched"
+    ):
+        train_from_recipe(make_recipe(".", **more))
+    assert contents(tmp_path) == {"README.md": "mine", "runs/notes": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"data": {**NUMBERS, "dataset": None, "train": "nothing.{lang}"}}, "no file for train"),
+        ({"tokenizer": {"vocab_size": 3}}, "section tokenizer is refused"),
+        ({"config": {**TINY, "encoder_attention_heads": 3}}, "section config is refused"),
+        ({"generation": {"num_beams": 0}}, "section generation is refused"),
+        ({"training": {**TRAINING, "keep_best": 0}}, "keep_best"),
+        ({"training": {**TRAINING, "max_tokens": 1}}, "section training is refused"),
+    ],
+)
+def test_a_new_run_that_does_not_begin_leaves_the_old_one(more, words, old_run):
+    before = contents(old_run)
+    with pytest.raises(RecipeError, match=words):
+        train_from_recipe(make_recipe(old_run, **more))
+    assert contents(old_run) == before
+
+
+@pytest.mark.parametrize("initial", ["run", "run/checkpoint-5", ".", "link"])
+def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
+    (old_run.parent / "link").symlink_to(old_run)
+    before = contents(old_run)
+    with pytest.raises(RecipeError, match=r"init_from reads .*would write over what it starts from"):
+        train_from_recipe(make_recipe(old_run, init_from=str(old_run.parent / initial)))
+    assert contents(old_run) == before
+
+
+def test_the_old_run_is_deleted_after_the_first_update_and_the_rest_stays(old_run):
+    move_run_aside(old_run)
+    assert sorted(path.name for path in old_run.iterdir()) == [MARK, "_previous-run", "note"]
+    (old_run / "recipe.yaml").write_text("new")
+    arguments = SimpleNamespace(output_dir=str(old_run)), SimpleNamespace(is_world_process_zero=True), None
+    DeletePreviousRun().on_step_end(*arguments)
+    assert {name: text for name, text in contents(old_run).items() if name != MARK} == {
+        "note": "old note",
+        "recipe.yaml": "new",
+    }
+    restore_previous_run(old_run)
+    assert (old_run / "recipe.yaml").read_text() == "new"
+
+
+class Killed(BaseException):
+    """As if the process had ended there."""
+
+
+@pytest.mark.parametrize("survived", range(12))
+def test_a_kill_at_any_rename_loses_nothing(survived, old_run, monkeypatch):
+    before = contents(old_run)
+    count, rename = 0, os.rename
+
+    def rename_or_die(source, target, **options):
+        nonlocal count
+        count += 1
+        if count > survived:
+            raise Killed
+        rename(source, target, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", rename_or_die)
+        try:
+            move_run_aside(old_run)
+            (old_run / "README.md").write_text("of the new run")
+            restore_previous_run(old_run)
+        except Killed:
+            pass
+    restore_previous_run(old_run)  # as the next start does
+    assert contents(old_run) == before
+
+
+def test_a_fresh_folder_is_marked_and_an_older_run_is_resumed_but_not_overwritten(tmp_path):
+    check_output_folder(make_recipe(tmp_path / "new"), tmp_path / "new")
+    old = tmp_path / "old"
+    (old / "checkpoint-3").mkdir(parents=True)
+    (old / "recipe.yaml").write_text("")
+    check_output_folder(make_recipe(old, overwrite=False), old)
+    with pytest.raises(RecipeError, match="no mark of a run"):
+        check_output_folder(make_recipe(old), old)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecipeError, match="which is a file"):
+        check_output_folder(make_recipe(tmp_path / "file"), tmp_path / "file")
+    assert output_folder.entries_of_run(tmp_path / "nowhere") == []
