@@ -68,8 +68,8 @@ def draw_locality(
     """Draws where a model is local, as its model card shows it.
 
     Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are alike, the keys that
-    one query sees in every head (left), and those that every query sees in its own head (right). What a method predicts
-    from the sentence, as a Gaussian's centre and width, is drawn as an example, and the picture says which.
+    one query sees in every head (left), and those that every query sees in its own head (right). What a method
+    predicts from the sentence, as a Gaussian's centre and width, is drawn as an example, and the picture says which.
 
     Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target grid that one
     cell sees after each layer.

@@ -8,7 +8,7 @@ Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <=
 | --- | --- | --- | --- |
 | `eager` | quadratic | matrix products and a float32 softmax; the only one that gives attention weights | yes |
 | `sdpa` | linear to quadratic (the mask) | torch's fused attention with a mask | no |
-| `blocked` | linear, forward and backward | blocks of queries against their block of keys plus m on either side | yes |
+| `blocked` | linear, forward and backward | blocks of queries against their keys and m on either side | yes |
 | `flex_attention` | linear | torch's FlexAttention; on CPU it has no backward | no |
 """
 

@@ -374,8 +374,8 @@ class CsanConfig(PreTrainedConfig):
         for name in _LAYER_FIELDS.values():
             if getattr(self, name) and not is_on:
                 logger.warning_once(
-                    f"`{name}` ({getattr(self, name)}) has no effect: locality is off (local_window=None, head_area=1, "
-                    f"localness_window=None)."
+                    f"`{name}` ({getattr(self, name)}) has no effect: locality is off (local_window=None, "
+                    f"head_area=1, localness_window=None)."
                 )
 
     def _is_set(self, name: str) -> bool:

@@ -2,18 +2,18 @@
 """What is local in a layer, said once: `LayerLocality`, and the interface and registry of the locality methods.
 
 **One rule.** `CsanConfig.layer_locality(part, index)` returns the `LayerLocality` of one attention, or None where it
-is full. Modules, masks, caches, pictures, cards and conversion read that alone. It is made from a specification such as
-`{"window": 11, "head_area": 3}` or `{"relative_positions": {"max_distance": 16}, "window": 5}`: keys are names of
-registered methods, values their settings (one value = the first setting).
+is full. Modules, masks, caches, pictures, cards and conversion read that alone. It is made from a
+specification such as `{"window": 11, "head_area": 3}` or `{"relative_positions": {"max_distance": 16}, "window": 5}`:
+keys are names of registered methods, values their settings (one value = the first setting).
 
 **A method** is a frozen dataclass, a subclass of `LocalityMethod`, in one file, and one line in the registry
 (`locality_methods.py`, or `register_locality` from outside the package). Its fields are the settings. It may give
 
 | contribution | how | read by |
 | --- | --- | --- |
-| a window of tokens, an area of heads | `window`, `heads`: the structure of the `KeyArea` | all backends, caches, pictures |
-| visibility, an energy, a value term | `term(module, inputs)` returns a `Term` (locality_terms.py) | backends, cell by cell |
-| parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, state dict, conversion |
+| a window of tokens, an area of heads | `window`, `heads`: the structure, `KeyArea` | backends, caches, pictures |
+| visibility, an energy, a value term | `term(module, inputs)` returns a `Term` (locality_terms.py) | backends |
+| parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, conversion |
 | something before the sub-layer | `before(module, states, padding)` | the layer |
 | a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
 | what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | decoder_cache.py, static caches |
@@ -25,10 +25,10 @@ Everything that is not overridden means "nothing". Methods of one layer compose:
 conjunction, energies and value terms add up. What has no meaning together is refused by name: a replacement beside
 anything else, a method in a part that it does not know.
 
-**One forward.** The attention module projects queries and keys, asks every method for its term (`TermInputs` in, `Term`
-out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The backend
-evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. Terms see
-positions as ranks among the real tokens of the sentence (`Positions`), so that padding, left or right, changes nothing;
+**One forward.** The attention module projects queries and keys, asks every method for its term (`TermInputs` in,
+`Term` out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The
+backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. Terms see
+positions as ranks among the real tokens of the sentence (`Positions`), so that padding on either side changes nothing;
 `Cells.distance` needs no ranks and costs the same whatever the padding.
 """
 
@@ -212,39 +212,38 @@ class LocalityMethod:
 
 @dataclass(frozen=True)
 class LayerLocality:
-    """What is local in one attention.
+    """What is local in one attention. Everything beside part and methods follows from these.
 
     Attributes:
         part: `"encoder"`, `"decoder"` or `"cross"`.
         methods: The methods, in the order of the registry.
+        area: Window and area of heads of all methods together.
+        past_tokens: Earlier keys that a decoding step needs: half the window, or None = all.
+        has_terms: Whether any method adds a term.
+        replacement: The method that takes the place of the attention, or None.
     """
 
     part: str
     methods: tuple[LocalityMethod, ...]
+    area: KeyArea = dataclasses.field(init=False, compare=False, repr=False)
+    past_tokens: int | None = dataclasses.field(init=False, compare=False, repr=False)
+    has_terms: bool = dataclasses.field(init=False, compare=False, repr=False)
+    replacement: LocalityMethod | None = dataclasses.field(init=False, compare=False, repr=False)
 
-    @property
-    def area(self) -> KeyArea:
-        """Window and area of heads of all methods together."""
+    def __post_init__(self) -> None:
+        """Resolve what a forward pass reads."""
         windows = [method.window for method in self.methods if method.window is not None]
         heads, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
-        return KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
-
-    @property
-    def past_tokens(self) -> int | None:
-        """Earlier keys that a decoding step needs: half the window, or None = all."""
-        if any(method.needs_all_keys for method in self.methods):
-            return None
-        return self.area.half_window
-
-    @property
-    def has_terms(self) -> bool:
-        """Whether any method adds a term."""
-        return any(method.has_term for method in self.methods)
-
-    @property
-    def replacement(self) -> LocalityMethod | None:
-        """The method that takes the place of the attention."""
-        return next((method for method in self.methods if method.replaces_attention), None)
+        area = KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
+        all_keys = any(method.needs_all_keys for method in self.methods)
+        resolved = {
+            "area": area,
+            "past_tokens": None if all_keys else area.half_window,
+            "has_terms": any(method.has_term for method in self.methods),
+            "replacement": next((method for method in self.methods if method.replaces_attention), None),
+        }
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
 
 
 def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: str) -> LayerLocality | None:
@@ -349,7 +348,7 @@ def register_locality(method_class: _Method) -> _Method:
 
 
 def unregister_locality(key: str) -> None:
-    """Forget a method."""
+    """Forget a registered method."""
     del _REGISTRY[key]
 
 
