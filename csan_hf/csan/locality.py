@@ -27,9 +27,9 @@ anything else, a method in a part that it does not know.
 
 **One forward.** The attention module projects queries and keys, asks every method for its term (`TermInputs` in,
 `Term` out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The
-backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. Terms see
-positions as ranks among the real tokens of the sentence (`Positions`), so that padding on either side changes nothing;
-`Cells.distance` needs no ranks and costs the same whatever the padding.
+backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. Terms
+see positions as ranks among the real tokens of the sentence (`Positions`), so that padding on either side changes
+nothing; `Cells.distance` needs no ranks and costs the same whatever the padding.
 """
 
 from __future__ import annotations

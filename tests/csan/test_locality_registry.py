@@ -137,7 +137,7 @@ def test_presets():
     assert (config.d_model, config.vocab_size) == (512, 50)
     assert CsanConfig.preset("csan_2d").layer_locality("encoder", 0) == CsanConfig().layer_locality("encoder", 0)
     assert CsanConfig.preset("csan_1d", local_window=7).layer_locality("encoder", 2).area.window == 7
-    with pytest.raises(ValueError, match="no preset 'csan_3d'.*Did you mean"):
+    with pytest.raises(ValueError, match=r"no preset 'csan_3d'.*Did you mean"):
         CsanConfig.preset("csan_3d")
 
 
