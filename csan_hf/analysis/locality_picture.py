@@ -18,7 +18,9 @@ from matplotlib.ticker import MaxNLocator
 from transformers import PreTrainedConfig
 
 from csan_hf.csan import CsanConfig
-from csan_hf.csan.locality import GaussianBias, Locality, relative_positions, visible_heads, within_locality
+from csan_hf.csan.key_area import KeyArea, visible_heads, within_window
+from csan_hf.csan.locality import PARTS, LayerLocality
+from csan_hf.csan.locality_terms import DenseCells, Positions
 from csan_hf.pervasive_attention import PervasiveAttentionConfig
 
 from .heat_map import _save
@@ -44,19 +46,17 @@ class AttentionReach:
         part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
         layers: The layers, counted from 0.
         depth: Layers of that encoder or decoder.
-        locality: Window, area of heads and direction.
-        gaussian: What is drawn of the Gaussian, in words; None = it has none.
+        locality: What is local there; None = full attention.
         query: Head and position of the query that `heads` is about.
         heads: [H, J], weight of every key in every head for that query: 0 = not seen, 1 = seen, between them =
-            lowered by the Gaussian.
+            lowered by an energy.
         positions: [I, J], the same for every query and the keys of its own head.
     """
 
     part: str
     layers: tuple[int, ...]
     depth: int
-    locality: Locality
-    gaussian: str | None
+    locality: LayerLocality | None
     query: tuple[int, int]
     heads: torch.Tensor
     positions: torch.Tensor
@@ -68,8 +68,8 @@ def draw_locality(
     """Draws where a model is local, as its model card shows it.
 
     Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are alike, the keys that
-    one query sees in every head (left), and those that every query sees in its own head (right). The Gaussian's centre
-    and width are predicted from the sentence, so those drawn are an example, and the picture says which.
+    one query sees in every head (left), and those that every query sees in its own head (right). What a method
+    predicts from the sentence, as a Gaussian's centre and width, is drawn as an example, and the picture says which.
 
     Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target grid that one
     cell sees after each layer.
@@ -121,23 +121,27 @@ def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int 
         raise ValueError(
             f"Only a CSAN's attention has reaches, not {config.model_type!r}: `draw_locality` draws both."
         )
+    has_decoder = not any("Classification" in name for name in config.architectures or [])
+    groups = _groups(config, PARTS if has_decoder else PARTS[:1])
     if length is None:
-        length = max(_SHORTEST, (config.local_window or 1) + _MARGIN)
+        windows = [locality.area.window for _, locality, _ in groups if locality is not None]
+        length = max(_SHORTEST, *(window + _MARGIN for window in windows if window is not None), 0)
     if length < 1:
         raise ValueError(f"`length` must be at least 1 token, got {length}.")
-    has_decoder = not any("Classification" in name for name in config.architectures or [])
-    parts = [("encoder", config.encoder_layers, config.encoder_attention_heads)]
-    if has_decoder:
-        parts += [(part, config.decoder_layers, config.decoder_attention_heads) for part in ("decoder", "cross")]
-    reaches = []
-    for part, depth, heads in parts:
-        switched_on = config.localness_window is not None if part == "cross" else config.is_local
-        local = [layer for layer in config.local_layers(part) if switched_on]
-        rest = [layer for layer in range(depth) if layer not in local]
-        for layers, is_local in ((local, True), (rest, False)):
-            if layers:
-                reaches.append(_reach(config, part, layers, depth, heads, is_local, length))
-    return reaches
+    return [_reach(config, part, locality, layers, length) for part, locality, layers in groups]
+
+
+def _groups(config: CsanConfig, parts: Sequence[str]) -> list[tuple[str, LayerLocality | None, tuple[int, ...]]]:
+    """The layers of each part that are alike, local ones first."""
+    groups = []
+    for part in parts:
+        depth = config.encoder_layers if part == "encoder" else config.decoder_layers
+        alike: dict[LayerLocality | None, list[int]] = {}
+        for index in range(depth):
+            alike.setdefault(config.layer_locality(part, index), []).append(index)
+        ordered = sorted(alike.items(), key=lambda item: item[0] is None)
+        groups += [(part, locality, tuple(layers)) for locality, layers in ordered]
+    return groups
 
 
 def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> torch.Tensor:
@@ -172,47 +176,39 @@ def _as_config(config: PreTrainedConfig | dict[str, Any]) -> PreTrainedConfig:
 
 
 def _reach(
-    config: CsanConfig, part: str, layers: list[int], depth: int, num_heads: int, is_local: bool, length: int
+    config: CsanConfig, part: str, locality: LayerLocality | None, layers: tuple[int, ...], length: int
 ) -> AttentionReach:
-    causal = part == "decoder"
-    locality = Locality(causal=causal)
-    if is_local and part != "cross":
-        locality = Locality(config.local_window, config.head_area, config.head_boundary, causal)
-    positions = within_locality(relative_positions(length, length), locality).float()
-    gaussian = None
-    if is_local and config.localness_window is not None:
-        bias, gaussian = _example_gaussian(config, part, length)
-        positions = positions * bias.dense(length).exp()
-    head, position = num_heads // 2, length - 1 - length // 4 if causal else length // 2
+    site = config.attention_site(part, layers[0])
+    num_heads = site.num_heads
+    area = KeyArea(causal=site.is_causal) if locality is None else locality.area
+    head, position = num_heads // 2, length - 1 - length // 4 if site.is_causal else length // 2
+    weights = _example_weights(part, locality, area, num_heads, length)
     heads = torch.zeros(num_heads, length)
-    heads[_area_of(head, num_heads, locality)] = positions[position]
-    return AttentionReach(part, tuple(layers), depth, locality, gaussian, (head, position), heads, positions)
+    heads[_area_of(head, num_heads, area)] = weights[head, position]
+    depth = config.encoder_layers if part == "encoder" else config.decoder_layers
+    return AttentionReach(part, layers, depth, locality, (head, position), heads, weights[head])
 
 
-def _area_of(head: int, num_heads: int, locality: Locality) -> torch.Tensor:
+def _example_weights(
+    part: str, locality: LayerLocality | None, area: KeyArea, num_heads: int, length: int
+) -> torch.Tensor:
+    """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
+    cells = DenseCells(num_heads, length, length, Positions(), torch.device("cpu"))
+    weights = within_window(cells.distance, area).float().expand(1, num_heads, length, length)
+    for method in () if locality is None else locality.methods:
+        term = method.example(part, length)
+        if term is not None and term.has_visibility:
+            weights = weights * term.visible(cells)
+        if term is not None and term.has_energy:
+            weights = weights * term.energy(cells).exp()
+    return weights[0]
+
+
+def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
     """The heads that a head attends to."""
-    slots = torch.arange(-locality.half_area, locality.half_area + 1) + head
-    real = visible_heads(num_heads, locality)
+    slots = torch.arange(-area.half_area, area.half_area + 1) + head
+    real = visible_heads(num_heads, area)
     return slots % num_heads if real is None else slots[real[head]]
-
-
-def _example_gaussian(config: CsanConfig, part: str, length: int) -> tuple[GaussianBias, str]:
-    """A Gaussian as a trained model might predict it, and what it is, in words."""
-    queries = torch.arange(length, dtype=torch.float32)
-    shift = {"encoder": 2, "decoder": -2, "cross": 0}[part]
-    center = (queries + shift).clamp(0, length)
-    place = "i" if shift == 0 else f"i {'+' if shift > 0 else '−'} {abs(shift)}"
-    strategy = config.localness_window
-    if strategy == "fixed":
-        width = torch.full((length,), float(config.localness_window_size))
-        size = f"{config.localness_window_size:g}"
-        return GaussianBias(center, width), f"centre P predicted, width D = {size}; here P = {place}"
-    if strategy == "head":
-        width, size = torch.full((length,), 10.0), "10"
-    else:
-        width, size = torch.full((length,), length / 2), f"{length / 2:g}"
-    learned = "D learned for each head" if strategy == "head" else f"D predicted per {strategy}"
-    return GaussianBias(center, width), f"centre P predicted, width {learned}; here P = {place}, D = {size}"
 
 
 def _draw_attention(reaches: Sequence[AttentionReach]) -> Figure:
@@ -232,7 +228,8 @@ def _draw_attention(reaches: Sequence[AttentionReach]) -> Figure:
         right.set(xlabel=f"key: {key}", ylabel="query: position i", title="of every query, in its own head")
         for axes in (left, right):
             axes.title.set_fontsize(9)
-    seen = "seen" if all(reach.gaussian is None for reach in reaches) else "seen (paler: lowered by the Gaussian)"
+    lowered = any(((reach.heads > 0) & (reach.heads < 1)).any() for reach in reaches)
+    seen = "seen (paler: lowered by the energies added)" if lowered else "seen"
     handles = [
         Patch(facecolor=_SEEN, label=seen),
         Patch(facecolor=_UNSEEN, label="not seen"),
@@ -245,19 +242,16 @@ def _draw_attention(reaches: Sequence[AttentionReach]) -> Figure:
 def _describe(reach: AttentionReach) -> str:
     numbers = ", ".join(str(layer + 1) for layer in reach.layers)
     text = f"{_PARTS[reach.part]}, layer{'s' if len(reach.layers) > 1 else ''} {numbers} of {reach.depth}: "
-    parts = []
-    if reach.locality.window is not None:
-        parts.append(f"window of {reach.locality.window} tokens")
-    if reach.locality.head_area > 1:
-        wrapped = ", wrapped" if reach.locality.head_boundary == "circular" else ""
-        parts.append(f"area of {reach.locality.head_area} heads{wrapped}")
-    if reach.locality.causal and parts:
-        parts.append("no later tokens")
-    whole = "all earlier tokens" if reach.locality.causal else "the whole sentence"
-    text += ", ".join(parts) or ("" if reach.gaussian else whole)
-    if reach.gaussian:
-        text += ("\n" if parts else "") + f"Gaussian ({reach.gaussian})"
-    return text
+    methods = () if reach.locality is None else reach.locality.methods
+    length = reach.positions.shape[1]
+    structure = [method.caption(reach.part, length) for method in methods if not method.has_term]
+    terms = [method.caption(reach.part, length) for method in methods if method.has_term]
+    causal = reach.part == "decoder"
+    if causal and structure:
+        structure.append("no later tokens")
+    if not methods:
+        return text + ("all earlier tokens" if causal else "the whole sentence")
+    return text + "\n".join([", ".join(structure), *terms] if structure else terms)
 
 
 def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "auto"]) -> None:

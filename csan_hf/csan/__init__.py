@@ -1,7 +1,8 @@
 """The CSAN family: what a checkpoint on the Hub needs, and nothing else."""
 
+from .backends import local_attention
 from .configuration_csan import CsanConfig
-from .local_attention import local_attention
+from .locality import register_locality
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
 from .modeling_csan_classification import CsanForSequenceClassification, CsanForTokenClassification
 
@@ -13,4 +14,5 @@ __all__ = [
     "CsanModel",
     "CsanPreTrainedModel",
     "local_attention",
+    "register_locality",
 ]

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The attention module of CSAN, the Gaussian's predictor and the sinusoids.
+"""The attention module of CSAN and the sinusoids.
 
 Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width.
 """
@@ -16,9 +16,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from .attention_call import exact_energies, make_call
+from .backend_eager import attention_with_weights
+from .backends import choose_backend, run
 from .configuration_csan import CsanConfig
-from .local_attention import attention_with_weights, exact_energies, local_attention, make_call
-from .locality import GaussianBias, Locality
+from .locality import LayerLocality, parameters_name
+from .locality_terms import Positions, Term, TermInputs
 
 # `attn_implementation="blocked"`: local layers run in blocks whatever their length, the others as under "sdpa".
 AttentionInterface.register("blocked", sdpa_attention_forward)
@@ -37,16 +40,28 @@ def check_local_implementation(implementation: str) -> None:
     """Raise `ValueError` unless local layers can run under this attention implementation."""
     if implementation not in _LOCAL_BACKENDS:
         raise ValueError(
-            f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area or "
-            f"localness_window); use one of {list(_LOCAL_BACKENDS)}."
+            f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area, "
+            f"localness_window or a specification); use one of {list(_LOCAL_BACKENDS)}."
         )
 
 
 class AttentionMasks(NamedTuple):
-    """The same visibility in two forms: what the library's attention functions take, and [B, J] for local layers."""
+    """Who sees whom, made once per forward for all layers.
 
-    full: Any
-    padding: torch.Tensor | None
+    Attributes:
+        full: What the library's attention functions take; for full attention.
+        padding: [B, J] boolean, True = a real token; for local attention. None = all real.
+        first_real: [B], place of each sentence's first real token, where terms ask for positions; None = 0.
+    """
+
+    full: Any = None
+    padding: torch.Tensor | None = None
+    first_real: torch.Tensor | None = None
+
+
+def first_real_token(padding: torch.Tensor | None) -> torch.Tensor | None:
+    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
+    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
 
 
 def eager_attention_forward(
@@ -109,93 +124,6 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
         return torch.cat([angles.sin(), angles.cos()[:, : self.embedding_dim // 2]], dim=1)
 
 
-class GaussianLocalness(nn.Module):
-    """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
-
-    W_p (`query_proj`), U_p (`center_proj`), U_d (`window_proj`) and W_d (`key_proj`) are the paper's names; the
-    window of the `"head"` strategy is 50 · sigmoid(`head_window`).
-    """
-
-    def __init__(self, config: CsanConfig, num_heads: int, is_causal: bool) -> None:
-        super().__init__()
-        d = config.d_model
-        self.strategy = config.localness_window
-        self.window_size = float(config.localness_window_size)
-        self.is_causal = is_causal
-        self.query_proj = nn.Linear(d, d, bias=False)
-        self.center_proj = nn.Linear(d, num_heads, bias=False)
-        if self.strategy in ("layer", "query"):
-            self.window_proj = nn.Linear(d, num_heads, bias=False)
-        if self.strategy == "layer":
-            self.key_proj = nn.Linear(d, d, bias=False)
-        if self.strategy == "head":
-            self.head_window = nn.Parameter(torch.zeros(num_heads))
-
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        key_padding_mask: torch.Tensor | None = None,
-        query_offset: int | torch.Tensor = 0,
-    ) -> GaussianBias:
-        """The Gaussian of every query.
-
-        Args:
-            query: [B, H, I, D], not scaled.
-            key: [B, H, J, D]; all keys from position 0 on for the `"layer"` strategy.
-            key_padding_mask: [B, J] boolean, True = real; `None` = all real.
-            query_offset: Position of the first query (decoding with a cache).
-        """
-        hidden = torch.tanh(self.query_proj(_merge_heads(query)))  # [B, I, d]
-        length = self._visible_length(query, key, key_padding_mask, query_offset)  # L, [B or 1, 1, I or 1]
-        center = length * torch.sigmoid(self.center_proj(hidden).transpose(1, 2).float())
-        width = self._width(hidden, key, key_padding_mask, length)
-        return GaussianBias(center, width, key_offset=self._key_offset(query, key, query_offset))
-
-    def _key_offset(
-        self, query: torch.Tensor, key: torch.Tensor, query_offset: int | torch.Tensor
-    ) -> int | torch.Tensor:
-        # A windowed cache hands over the last keys only: the first of them stands at this position.
-        return query_offset + query.shape[2] - key.shape[2] if self.is_causal else 0
-
-    def _visible_length(
-        self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, query_offset: int | torch.Tensor
-    ) -> torch.Tensor:
-        if self.is_causal:
-            positions = torch.arange(query.shape[2], device=query.device, dtype=torch.float32)
-            return (positions + (query_offset + 1))[None, None, :]
-        if mask is None:
-            return torch.full((1, 1, 1), float(key.shape[2]), device=query.device)
-        return mask.sum(dim=-1).float()[:, None, None]
-
-    def _width(
-        self,
-        hidden: torch.Tensor,
-        key: torch.Tensor,
-        mask: torch.Tensor | None,
-        length: torch.Tensor,
-    ) -> torch.Tensor:
-        if self.strategy == "fixed":
-            return torch.full((1, 1, 1), self.window_size, device=hidden.device)
-        if self.strategy == "head":
-            return 50.0 * torch.sigmoid(self.head_window.float())[None, :, None]
-        if self.strategy == "layer":
-            hidden = torch.tanh(self.key_proj(self._mean_key(key, mask, hidden.shape[1])))
-        return length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float())
-
-    def _mean_key(self, key: torch.Tensor, mask: torch.Tensor | None, query_length: int) -> torch.Tensor:
-        """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
-        keys = _merge_heads(key)  # [B, J, d]
-        real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
-        keys = keys * real.to(keys.dtype).unsqueeze(-1)
-        if self.is_causal:
-            sums = keys.float().cumsum(dim=1)[:, -query_length:]  # the queries are the last positions
-            counts = real.cumsum(dim=1)[:, -query_length:]
-        else:
-            sums, counts = keys.float().sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
-        return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(key.dtype)
-
-
 def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
     """Weights [B, H, I, K] of the keys up to the last query as weights of all positions, zero where they are none.
 
@@ -216,50 +144,45 @@ def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | to
     return F.pad(weights, (end - count, max(held - end, 0)))
 
 
-def _merge_heads(states: torch.Tensor) -> torch.Tensor:
-    """[B, H, T, D] -> [B, T, d]."""
-    return states.transpose(1, 2).flatten(2)
-
-
 class CsanAttention(nn.Module):
-    """Multi-head attention, full or local.
+    """Multi-head attention, full or local: what is local says `config.layer_locality`.
 
-    A local layer restricts self-attention to a window of positions and an area of heads (Yang et al., NAACL 2019)
-    and may add a learned Gaussian (EMNLP 2018); cross-attention takes the Gaussian alone.
+    The parameters of a locality method are a submodule under the method's `module_name`.
     """
 
-    def __init__(
-        self,
-        config: CsanConfig,
-        num_heads: int,
-        *,
-        is_causal: bool = False,
-        is_cross_attention: bool = False,
-        is_local: bool = False,
-        layer_idx: int = 0,
-    ) -> None:
+    def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.num_heads = num_heads
-        self.head_dim = config.d_model // num_heads
+        site = config.attention_site(part, layer_idx)
+        self.num_heads, self.head_dim, self.is_causal = site.num_heads, site.head_dim, site.is_causal
+        self.is_cross_attention = part == "cross"
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
-        self.is_causal = is_causal
-        self.is_cross_attention = is_cross_attention
-        self.k_proj = nn.Linear(config.d_model, config.d_model)
-        self.v_proj = nn.Linear(config.d_model, config.d_model)
-        self.q_proj = nn.Linear(config.d_model, config.d_model)
-        self.out_proj = nn.Linear(config.d_model, config.d_model)
-        self.locality = self._locality() if is_local else None
-        has_gaussian = is_local and config.localness_window is not None
-        self.localness = GaussianLocalness(config, num_heads, is_causal) if has_gaussian else None
+        self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
+        methods = () if self.locality is None else self.locality.methods
+        if self.locality is None or self.locality.replacement is None:
+            self.k_proj = nn.Linear(config.d_model, config.d_model)
+            self.v_proj = nn.Linear(config.d_model, config.d_model)
+            self.q_proj = nn.Linear(config.d_model, config.d_model)
+            self.out_proj = nn.Linear(config.d_model, config.d_model)
+        for method in methods:
+            self.add_module(parameters_name(method), method.build(site))
 
-    def _locality(self) -> Locality:
-        if self.is_cross_attention:
-            return Locality()
-        config = self.config
-        return Locality(config.local_window, config.head_area, config.head_boundary, self.is_causal)
+    def locality_modules(self) -> dict[str, nn.Module]:
+        """The parameters that locality methods add, by their names in this module."""
+        names = [] if self.locality is None else [parameters_name(method) for method in self.locality.methods]
+        return {name: module for name in names if (module := getattr(self, name)) is not None}
+
+    def before(self, states: torch.Tensor, masks: AttentionMasks | None) -> torch.Tensor:
+        """What locality methods do before the sub-layer: [B, T, d] -> [B, T, d]."""
+        if self.locality is None:
+            return states
+        for method in self.locality.methods:
+            if method.has_before:
+                padding = None if masks is None else masks.padding
+                states = method.before(getattr(self, parameters_name(method)), states, padding)
+        return states
 
     def forward(
         self,
@@ -277,15 +200,17 @@ class CsanAttention(nn.Module):
             key_value_states: Encoder states [B, J, d] for cross-attention.
             past_key_values: Cache of keys and values.
             attention_mask: Who sees whom.
-            query_offset: Position of the first query (decoding with a cache).
+            query_offset: Place of the first query (decoding with a cache).
 
         Returns:
             Output [B, I, d] and, under the `eager` implementation, weights [B, H, I, J]. In a layer with an area
             of heads they are summed over the area.
         """
+        masks = attention_mask or AttentionMasks()
+        if self.locality is not None and (replacement := self.locality.replacement) is not None:
+            return replacement.attend(getattr(self, parameters_name(replacement)), hidden_states, masks.padding)
         query = self._split_heads(self.q_proj(hidden_states))
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        masks = attention_mask or AttentionMasks(None, None)
         if self.locality is None:
             attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
                 self.config._attn_implementation, eager_attention_forward
@@ -295,7 +220,7 @@ class CsanAttention(nn.Module):
                 self, query, key, value, masks.full, dropout=dropout, scaling=self.scaling, **kwargs
             )
         else:
-            output, weights = self._attend_locally(query, key, value, self.locality, masks.padding, query_offset)
+            output, weights = self._attend_locally(query, key, value, self.locality, masks, query_offset)
         return self.out_proj(output.flatten(-2)), weights
 
     def _attend_locally(
@@ -303,45 +228,66 @@ class CsanAttention(nn.Module):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        locality: Locality,
-        padding: torch.Tensor | None,
+        locality: LayerLocality,
+        masks: AttentionMasks,
         query_offset: int | torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        held = key.shape[2]
-        if locality.causal and isinstance(query_offset, torch.Tensor):
-            key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset)
-        elif locality.causal:
+        held, padding = key.shape[2], masks.padding
+        if self.is_causal and isinstance(query_offset, torch.Tensor):
+            key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset, locality)
+        elif self.is_causal:
             seen = query_offset + query.shape[2]
             key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache that is filled for the first time
         if padding is not None and padding.shape[-1] > key.shape[2]:
             padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
-        bias = None if self.localness is None else self.localness(query, key, padding, query_offset)
+        positions = self._positions(query, key, masks.first_real, query_offset)
+        call = make_call(
+            query,
+            key,
+            value,
+            locality.area,
+            terms=self._terms(TermInputs(query, key, padding, positions, self.is_causal, self.scaling), locality),
+            key_padding_mask=padding,
+            positions=positions,
+            scale=self.scaling,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
         backend, weights = self._local_backend(), None
-        shared: dict[str, Any] = {
-            "bias": bias,
-            "key_padding_mask": padding,
-            "scale": self.scaling,
-            "dropout_p": self.dropout if self.training else 0.0,
-        }
         if backend == "eager":
-            output, weights = attention_with_weights(make_call(query, key, value, locality, **shared))
-            if locality.causal:
+            output, weights = attention_with_weights(call)
+            if self.is_causal:
                 weights = _over_all_positions(weights, held, query_offset)
         else:
-            if locality.window is None and backend == "blocked":
+            if locality.area.window is None and backend == "blocked":
                 backend = None  # blocks follow a window; a layer without one has nothing to split
-            output = local_attention(
-                query,
-                key,
-                value,
-                window=locality.window,
-                head_area=locality.head_area,
-                head_boundary=locality.head_boundary,
-                causal=locality.causal,
-                backend=backend,
-                **shared,
-            )
+            output = run(call, choose_backend(call, backend))
         return output.transpose(1, 2), weights
+
+    def _terms(self, inputs: TermInputs, locality: LayerLocality) -> list[Term]:
+        terms = [
+            method.term(getattr(self, parameters_name(method)), inputs)
+            for method in locality.methods
+            if method.has_term
+        ]
+        return [term for term in terms if term is not None]
+
+    def _positions(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        first_real: torch.Tensor | None,
+        query_offset: int | torch.Tensor,
+    ) -> Positions:
+        """Where queries and keys stand among the real tokens."""
+        query_start: int | torch.Tensor = query_offset
+        key_start: int | torch.Tensor = 0
+        if self.is_causal:
+            # A windowed cache hands over the last keys only: the first of them stands at this place.
+            key_start = query_offset + query.shape[2] - key.shape[2]
+        if first_real is not None:
+            key_start = key_start - first_real
+            query_start = query_start if self.is_cross_attention else query_start - first_real
+        return Positions(query_start, key_start)
 
     def _keys_of_static_cache(
         self,
@@ -350,6 +296,7 @@ class CsanAttention(nn.Module):
         value: torch.Tensor,
         padding: torch.Tensor | None,
         query_offset: torch.Tensor,
+        locality: LayerLocality,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Keys and values [B, H, K, D] that end at the last query, and which of them are real, [B, K].
 
@@ -357,8 +304,8 @@ class CsanAttention(nn.Module):
         depend on that: as many keys are taken as the queries can ever reach, and those before the first are masked.
         """
         count = key.shape[2]
-        if self.config.local_window is not None and self.config.localness_window != "layer":
-            count = min(count, query.shape[2] + self.config.local_window // 2)  # "layer" needs the mean of all keys
+        if locality.past_tokens is not None:
+            count = min(count, query.shape[2] + locality.past_tokens)
         positions = torch.arange(query.shape[2] - count, query.shape[2], device=key.device) + query_offset
         index = positions.clamp(min=0)
         real = (positions >= 0).expand(key.shape[0], -1)

@@ -1,16 +1,24 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of CSAN, the Transformer with locality in its attention."""
 
+import dataclasses
+import difflib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .checkpoint_files import keep_checkpoint_files
-from .locality import check_head_area, check_window
+from .key_area import check_head_area, check_window
+from .keyword_checks import check_config_keywords
+from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets
+from .locality_methods import LOCALNESS_WINDOWS
 
-LOCALNESS_WINDOWS = ("fixed", "layer", "query", "head")
+logger = logging.get_logger(__name__)
+
 INITIALIZATIONS = ("xavier", "normal")
 
 
@@ -19,6 +27,11 @@ class CsanConfig(PreTrainedConfig):
 
     The defaults are the paper's 2D-CSAN on Transformer-base (Yang et al., NAACL 2019): a window of 11 tokens and an
     area of 3 heads in the lowest three encoder layers. `local_window=None, head_area=1` is the plain Transformer.
+
+    Locality has a short form, one setting for all local layers (the fields from `local_window` to
+    `cross_localness_layers`), and a long form, a specification for every layer of a part (`encoder_locality`,
+    `decoder_locality`, `cross_locality`). A part follows its long form where it has one. What a layer does in the end
+    is `layer_locality(part, index)`, whichever form said it.
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
@@ -56,6 +69,12 @@ class CsanConfig(PreTrainedConfig):
         decoder_localness_layers: Decoder layers whose self-attention is local; `None` = none.
         cross_localness_layers: Decoder layers whose cross-attention carries the Gaussian; `None` = none. Window and
             area concern self-attention alone.
+        encoder_locality: One specification for each encoder layer, or `None` for full attention:
+            `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16, "window": 5}, None]`.
+            Keys are locality methods, values their settings, several as in `{"gaussian": {"width": "fixed",
+            "size": 4}}`. `None` = the short form.
+        decoder_locality: The same for the self-attention of each decoder layer.
+        cross_locality: The same for the cross-attention of each decoder layer.
         use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
         pad_token_id: Padding token.
@@ -64,7 +83,8 @@ class CsanConfig(PreTrainedConfig):
         forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
-        ValueError: A field is out of range; the message names the field and the value.
+        ValueError: A field is out of range, or a keyword is no field; the message names the field and the value. (A
+            keyword that resembles no field is warned about and kept as an attribute, as transformers does.)
 
     Example:
         >>> from csan_hf import CsanConfig, CsanForConditionalGeneration
@@ -115,6 +135,9 @@ class CsanConfig(PreTrainedConfig):
     localness_layers: list[int] | None = None
     decoder_localness_layers: list[int] | None = None
     cross_localness_layers: list[int] | None = None
+    encoder_locality: list[dict[str, Any] | None] | None = None
+    decoder_locality: list[dict[str, Any] | None] | None = None
+    cross_locality: list[dict[str, Any] | None] | None = None
 
     use_cache: bool = True
     decoder_start_token_id: int = 0
@@ -127,6 +150,7 @@ class CsanConfig(PreTrainedConfig):
         """Fill in the derived defaults and validate."""
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
+        check_config_keywords(self, kwargs, {field.name for field in dataclasses.fields(self)})
         super().__post_init__(**kwargs)
         self.validate_fields()
 
@@ -140,21 +164,89 @@ class CsanConfig(PreTrainedConfig):
         """Transformer-big: d_model 1024, 16 heads, 6 + 6 layers, feed-forward 4096, dropout 0.3."""
         return cls(**_SIZES["big"] | overrides)
 
+    @classmethod
+    def preset(cls, name: str, **fields: Any) -> "CsanConfig":
+        """Transformer-base with a locality method as the papers compare it.
+
+        Args:
+            name: `"csan_1d"`, `"csan_2d"`, `"local_soft"`, `"rel_pos"`, or a preset of another registered method.
+            **fields: Fields of the config; they win over the preset's.
+
+        Raises:
+            ValueError: There is no such preset, or a field is out of range.
+        """
+        presets = locality_presets()
+        if name not in presets:
+            close = difflib.get_close_matches(name, presets, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
+        values = {**_SIZES["base"], "local_window": None, "head_area": 1, **presets[name], **fields}
+        specification = values.get("encoder_locality")
+        if isinstance(specification, Mapping):
+            depth = values["encoder_layers"]
+            local = min(_LOCAL_BY_DEFAULT, depth)
+            values["encoder_locality"] = [dict(specification) for _ in range(local)] + [None] * (depth - local)
+        return cls(**values)
+
+    def layer_locality(self, part: str, index: int) -> LayerLocality | None:
+        """What is local in one attention, the one rule that everything else reads; `None` = full attention.
+
+        Args:
+            part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
+            index: Layer, counted from 0.
+
+        Raises:
+            ValueError: A specification is impossible, or names a method that is not registered.
+        """
+        specifications = getattr(self, f"{part}_locality")
+        if specifications is not None:
+            name, specification = f"{part}_locality[{index}]", specifications[index]
+        else:
+            name, specification = _LAYER_FIELDS[part], self._short_form(part, index)
+        if specification is None:
+            return None
+        return layer_locality(specification, self.attention_site(part, index), name)
+
+    def attention_site(self, part: str, index: int) -> AttentionSite:
+        """Where an attention stands, and its sizes; see `layer_locality`."""
+        heads = self.encoder_attention_heads if part == "encoder" else self.decoder_attention_heads
+        return AttentionSite(part, index, heads, self.d_model)
+
     def local_layers(self, part: str) -> list[int]:
         """Numbers of the layers that are local, counted from 0, in ascending order.
 
         Args:
             part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
         """
-        layers = getattr(self, _LAYER_FIELDS[part])
-        if layers is None:
-            return list(range(min(3, self.encoder_layers))) if part == "encoder" else []
-        return sorted(layers)
+        return [index for index in range(self._depth(part)) if self.layer_locality(part, index) is not None]
 
     @property
     def is_local(self) -> bool:
-        """Whether any locality is switched on: a window, an area of heads or a Gaussian."""
-        return self.local_window is not None or self.head_area > 1 or self.localness_window is not None
+        """Whether any layer is local."""
+        return any(self.local_layers(part) for part in PARTS)
+
+    def _depth(self, part: str) -> int:
+        return self.encoder_layers if part == "encoder" else self.decoder_layers
+
+    def _named_layers(self, part: str) -> list[int]:
+        """Layers that the short form names for a part."""
+        layers = getattr(self, _LAYER_FIELDS[part])
+        if layers is None:
+            return list(range(min(_LOCAL_BY_DEFAULT, self.encoder_layers))) if part == "encoder" else []
+        return sorted(layers)
+
+    def _short_form(self, part: str, index: int) -> dict[str, Any] | None:
+        """The specification that the flat fields amount to in one layer."""
+        if index not in self._named_layers(part):
+            return None
+        specification: dict[str, Any] = {}
+        if part != "cross" and self.local_window is not None:
+            specification["window"] = self.local_window
+        if part != "cross" and self.head_area > 1:
+            specification["head_area"] = {"size": self.head_area, "boundary": self.head_boundary}
+        if self.localness_window is not None:
+            specification["gaussian"] = {"width": self.localness_window, "size": self.localness_window_size}
+        return specification
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save as transformers does, with the code that the config of a shared checkpoint names.
@@ -227,13 +319,33 @@ class CsanConfig(PreTrainedConfig):
                     )
 
     def _validate_locality(self) -> None:
+        self._validate_short_form()
+        for part in PARTS:
+            specifications, name, depth = getattr(self, f"{part}_locality"), f"{part}_locality", self._depth(part)
+            if specifications is None:
+                continue
+            if not isinstance(specifications, list | tuple) or len(specifications) != depth:
+                raise ValueError(
+                    f"`{name}` must hold one specification (or None) for each of the {depth} layers, got "
+                    f"{specifications!r}."
+                )
+            if getattr(self, _LAYER_FIELDS[part]):
+                raise ValueError(
+                    f"`{name}` and `{_LAYER_FIELDS[part]}` ({getattr(self, _LAYER_FIELDS[part])}) both say which "
+                    f"layers are local; leave one of them away."
+                )
+            for index in range(depth):
+                self.layer_locality(part, index)
+        self._say_what_has_no_effect()
+
+    def _validate_short_form(self) -> None:
         for part, name in _LAYER_FIELDS.items():
-            depth = self.encoder_layers if part == "encoder" else self.decoder_layers
-            _check_layers(getattr(self, name), name, depth)
+            _check_layers(getattr(self, name), name, self._depth(part))
         check_window(self.local_window, "local_window")
-        check_head_area(self.head_area, self.encoder_attention_heads, self.head_boundary)
-        if self.local_layers("decoder"):
-            check_head_area(self.head_area, self.decoder_attention_heads, self.head_boundary)
+        check_head_area(self.head_area, None, self.head_boundary)
+        for part in ("encoder", "decoder"):
+            if getattr(self, f"{part}_locality") is None and self._named_layers(part):
+                check_head_area(self.head_area, self.attention_site(part, 0).num_heads, self.head_boundary)
         if self.localness_window is not None and self.localness_window not in LOCALNESS_WINDOWS:
             raise ValueError(
                 f"`localness_window` must be None or one of {list(LOCALNESS_WINDOWS)}, got {self.localness_window!r}."
@@ -247,12 +359,37 @@ class CsanConfig(PreTrainedConfig):
                 f"Gaussian applies to cross-attention."
             )
 
+    def _say_what_has_no_effect(self) -> None:
+        """Refuse or warn about short-form fields that no layer reads."""
+        short = [part for part in PARTS if getattr(self, f"{part}_locality") is None]
+        reads = any(self._named_layers(part) for part in short)
+        given = [name for name in ("local_window", "head_area", "localness_window") if self._is_set(name)]
+        if given and not reads and len(short) < len(PARTS):
+            long = ", ".join(f"`{part}_locality`" for part in PARTS if part not in short)
+            raise ValueError(
+                f"`{given[0]}` ({getattr(self, given[0])}) has no effect beside {long}, which says what is local: put "
+                f"it into the specifications, or leave it away."
+            )
+        is_on = self.local_window is not None or self.head_area > 1 or self.localness_window is not None
+        for name in _LAYER_FIELDS.values():
+            if getattr(self, name) and not is_on:
+                logger.warning_once(
+                    f"`{name}` ({getattr(self, name)}) has no effect: locality is off (local_window=None, "
+                    f"head_area=1, localness_window=None)."
+                )
+
+    def _is_set(self, name: str) -> bool:
+        """Whether a field of the short form switches something on, and not just by default."""
+        return getattr(self, name) not in (None, 1, type(self).__dataclass_fields__[name].default)
+
 
 _LAYER_FIELDS = {
     "encoder": "localness_layers",
     "decoder": "decoder_localness_layers",
     "cross": "cross_localness_layers",
 }
+_LOCAL_BY_DEFAULT = 3
+"""Encoder layers, from the lowest, that are local where nothing else is said (NAACL 2019, section 4.2)."""
 _POSITIVE_FIELDS = (
     "vocab_size",
     "decoder_vocab_size",

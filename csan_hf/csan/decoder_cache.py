@@ -24,20 +24,19 @@ class _BeamSharedCache(DynamicCache):
 def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
     """An empty cache in which a windowed decoder layer keeps its window alone.
 
-    The window's own keys are m past positions (M = 2m + 1). Under the `"layer"` Gaussian, whose window depends on
-    the mean of all earlier keys, a layer keeps them all.
+    The window's own keys are m past positions (M = 2m + 1). A layer with a method that needs all earlier keys keeps
+    them all.
 
     Args:
         config: The model's configuration.
         num_beams: Consecutive rows of the batch that share a source sentence.
     """
-    window = None if config.localness_window == "layer" else config.local_window
-    local_layers = config.local_layers("decoder")
     cache = DynamicCache()
     for layer_idx in range(config.decoder_layers):
-        if window is not None and layer_idx in local_layers:
+        locality = config.layer_locality("decoder", layer_idx)
+        if locality is not None and locality.past_tokens is not None:
             # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
-            cache.layers.append(DynamicSlidingWindowLayer(max((window + 1) // 2, 2)))
+            cache.layers.append(DynamicSlidingWindowLayer(max(locality.past_tokens + 1, 2)))
         else:
             cache.layers.append(DynamicLayer())
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

@@ -1,161 +1,374 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Locality as pure functions: which (head, position) pairs a query sees, and how a Gaussian weighs them.
+"""What is local in a layer, said once: `LayerLocality`, and the interface and registry of the locality methods.
 
-Shapes use B batch, H heads, I queries, J keys, D head width, N heads in the area. Masks are boolean and
-`True` means *visible*.
+**One rule.** `CsanConfig.layer_locality(part, index)` returns the `LayerLocality` of one attention, or None where it
+is full. Modules, masks, caches, pictures, cards and conversion read that alone. It is made from a
+specification such as `{"window": 11, "head_area": 3}` or `{"relative_positions": {"max_distance": 16}, "window": 5}`:
+keys are names of registered methods, values their settings (one value = the first setting).
 
-    window 3, I = J = 5            the same, causal
-    0  ■ ■ ⬚ ⬚ ⬚                   0  ■ ⬚ ⬚ ⬚ ⬚
-    1  ■ ■ ■ ⬚ ⬚                   1  ■ ■ ⬚ ⬚ ⬚
-    2  ⬚ ■ ■ ■ ⬚                   2  ⬚ ■ ■ ⬚ ⬚
-    3  ⬚ ⬚ ■ ■ ■                   3  ⬚ ⬚ ■ ■ ⬚
-    4  ⬚ ⬚ ⬚ ■ ■                   4  ⬚ ⬚ ⬚ ■ ■
+**A method** is a frozen dataclass, a subclass of `LocalityMethod`, in one file, and one line in the registry
+(`locality_methods.py`, or `register_locality` from outside the package). Its fields are the settings. It may give
+
+| contribution | how | read by |
+| --- | --- | --- |
+| a window of tokens, an area of heads | `window`, `heads`: the structure, `KeyArea` | backends, caches, pictures |
+| visibility, an energy, a value term | `term(module, inputs)` returns a `Term` (locality_terms.py) | backends |
+| parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, conversion |
+| something before the sub-layer | `before(module, states, padding)` | the layer |
+| a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
+| what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | decoder_cache.py, static caches |
+| where it may stand, and beside what | `parts`, `check(site, name)`, `check_beside(others, name)` | the config |
+| how it is said and drawn | `describe`, `caption`, `label`, `paper`, `example` | cards and pictures |
+| presets | `presets`: names and fields of `CsanConfig` | `CsanConfig.preset` |
+
+Everything that is not overridden means "nothing". Methods of one layer compose: windows intersect, visibility is the
+conjunction, energies and value terms add up. What has no meaning together is refused by name: a replacement beside
+anything else, a method in a part that it does not know.
+
+**One forward.** The attention module projects queries and keys, asks every method for its term (`TermInputs` in,
+`Term` out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The
+backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. Terms
+see positions as ranks among the real tokens of the sentence (`Positions`), so that padding on either side changes
+nothing; `Cells.distance` needs no ranks and costs the same whatever the padding.
 """
 
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import torch
-import torch.nn.functional as F
+from torch import nn
 
-MINIMUM_WINDOW = 0.1
-"""Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
+from .key_area import KeyArea
+from .locality_terms import Positions, Term, TermInputs
 
-HEAD_BOUNDARIES = ("mask", "circular")
+PARTS = ("encoder", "decoder", "cross")
+"""Self-attention of the encoder, self-attention of the decoder, attention of the decoder to the encoder."""
+
+_NAMES = {
+    "encoder": "the encoder's self-attention",
+    "decoder": "the decoder's self-attention",
+    "cross": "cross-attention",
+}
 
 
 @dataclass(frozen=True)
-class Locality:
-    """What a query may see besides the padding mask (Yang et al., NAACL 2019, equations 4-6).
+class AttentionSite:
+    """The attention that a method is asked about.
 
     Attributes:
-        window: Total width M in tokens, both edges included (odd); `None` is unrestricted. A query at position
-            i sees keys at |j - i| <= (M - 1) / 2.
-        head_area: Number N of neighbouring heads attended to jointly (odd, at most 2H - 1); 1 is the own head.
-        head_boundary: `"mask"`, heads outside 0..H-1 are not visible, or `"circular"`, heads wrap modulo H.
-        causal: Whether keys after the query are invisible.
+        part: `"encoder"`, `"decoder"` or `"cross"`.
+        index: Layer, counted from 0.
+        num_heads: Heads H.
+        d_model: Width d of the model.
     """
 
-    window: int | None = None
-    head_area: int = 1
-    head_boundary: str = "mask"
-    causal: bool = False
+    part: str
+    index: int
+    num_heads: int
+    d_model: int
 
     @property
-    def half_window(self) -> int | None:
-        """Tokens m visible on each side of the query, (M - 1) / 2."""
-        return None if self.window is None else (self.window - 1) // 2
+    def is_causal(self) -> bool:
+        """Whether queries see earlier keys alone."""
+        return self.part == "decoder"
 
     @property
-    def half_area(self) -> int:
-        """Heads n visible on each side of the query's own, (N - 1) / 2."""
-        return (self.head_area - 1) // 2
+    def head_dim(self) -> int:
+        """Width D of a head."""
+        return self.d_model // self.num_heads
 
 
-def check_window(window: int | None, name: str = "window") -> None:
-    """Raise `ValueError` unless `window` is `None` or an odd number of tokens of at least 1."""
-    if window is None:
-        return
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1 or window % 2 == 0:
-        raise ValueError(
-            f"`{name}` must be None or an odd number of tokens of at least 1 (the total width, both edges "
-            f"included), got {window!r}."
-        )
+class LocalityModule(nn.Module):
+    """Parameters of a method in one layer.
+
+    Linear layers and embeddings inside are initialised as everywhere in the model; parameters of the module's own in
+    `init_weights`.
+    """
+
+    def init_weights(self, config: Any) -> None:
+        """Fill the module's own parameters, through `transformers.initialization` (which spares loaded ones).
+
+        Args:
+            config: The `CsanConfig`.
+        """
 
 
-def check_head_area(head_area: int, num_heads: int, boundary: str, name: str = "head_area") -> None:
-    """Raise `ValueError` unless the area fits `num_heads` heads under the given boundary."""
-    if boundary not in HEAD_BOUNDARIES:
-        raise ValueError(f"`head_boundary` must be one of {list(HEAD_BOUNDARIES)}, got {boundary!r}.")
-    largest = 2 * num_heads - 1
-    if isinstance(head_area, bool) or not isinstance(head_area, int) or head_area < 1 or head_area % 2 == 0:
-        raise ValueError(
-            f"`{name}` must be an odd number of heads between 1 and {largest} (2H - 1 for H = {num_heads} "
-            f"heads), got {head_area!r}."
-        )
-    if head_area > largest:
-        raise ValueError(f"`{name}` must be at most {largest} (2H - 1 for H = {num_heads} heads), got {head_area}.")
-    if boundary == "circular" and head_area > num_heads:
-        raise ValueError(
-            f"`{name}` must be at most the number of heads ({num_heads}) with head_boundary='circular', "
-            f"else a head would be counted twice; got {head_area}."
-        )
+@dataclass(frozen=True)
+class LocalityMethod:
+    """One locality method with its settings, the fields of the subclass. See the table at the head of the file.
 
+    Attributes:
+        key: Name in specifications.
+        module_name: Name of its parameters in the attention module (state dict); `None` = the key.
+        parts: Where it has a meaning.
+        replaces_attention: Whether `attend` takes the place of the whole attention.
+        label: What a model's name says of it, as in "Transformer with Gaussian localness"; `None` = nothing.
+        paper: The paper to cite in a card, a key of the card's bibliography; `None` = none.
+        presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` there is one
+            specification, that of the lowest three encoder layers.
+    """
 
-def relative_positions(query_length: int, key_length: int, device: torch.device | None = None) -> torch.Tensor:
-    """Key position minus query position, [I, J]; the queries are the last I of the J positions."""
-    queries = torch.arange(query_length, device=device) + (key_length - query_length)
-    return torch.arange(key_length, device=device)[None, :] - queries[:, None]
+    key: ClassVar[str]
+    module_name: ClassVar[str | None] = None
+    parts: ClassVar[tuple[str, ...]] = PARTS
+    replaces_attention: ClassVar[bool] = False
+    label: ClassVar[str | None] = None
+    paper: ClassVar[str | None] = None
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
-
-def within_locality(distance: torch.Tensor, locality: Locality) -> torch.Tensor:
-    """Whether a key at `distance` (key position minus query position, any shape) is in the query's reach."""
-    visible = torch.ones_like(distance, dtype=torch.bool)
-    if locality.half_window is not None:
-        visible = distance.abs() <= locality.half_window
-    if locality.causal:
-        visible = visible & (distance <= 0)
-    return visible
-
-
-def visible_heads(num_heads: int, locality: Locality, device: torch.device | None = None) -> torch.Tensor | None:
-    """Which of the N neighbour slots of each head hold a head, [H, N]; `None` where all of them do."""
-    if locality.half_area == 0 or locality.head_boundary == "circular":
+    @property
+    def window(self) -> int | None:
+        """Window M of the layer in tokens, both edges included (odd); `None` = unrestricted."""
         return None
-    offsets = torch.arange(-locality.half_area, locality.half_area + 1, device=device)
-    neighbours = torch.arange(num_heads, device=device)[:, None] + offsets[None, :]
-    return (neighbours >= 0) & (neighbours < num_heads)
-
-
-def gather_head_area(states: torch.Tensor, locality: Locality) -> torch.Tensor:
-    """Lay each head's neighbours beside it: [B, H, J, D] -> [B, H, N, J, D] (a view where memory allows).
-
-    Slots without a head (boundary `"mask"`) hold zeros and must be masked by `visible_heads`.
-    """
-    if locality.half_area == 0:
-        return states.unsqueeze(2)
-    # Overlapping windows along the heads: neighbours lie next to each other in memory, nothing is copied.
-    return pad_heads(states, locality).unfold(1, locality.head_area, 1).permute(0, 1, 4, 2, 3)
-
-
-def pad_heads(states: torch.Tensor, locality: Locality) -> torch.Tensor:
-    """Put the heads beyond both boundaries in place: [B, H, J, D] -> [B, H + 2n, J, D], zeros or wrapped heads."""
-    n = locality.half_area
-    if n == 0:
-        return states
-    if locality.head_boundary == "circular":
-        return torch.cat([states[:, -n:], states, states[:, :n]], dim=1)
-    return F.pad(states, (0, 0, 0, 0, n, n))
-
-
-@dataclass
-class GaussianBias:
-    """The Gaussian energies G of every query, kept as centre and width until a backend needs them.
-
-    G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2 (Yang et al., EMNLP 2018, equation 5), in units of key
-    positions. A key's own position counts, whatever its head.
-
-    Attributes:
-        center: P, [B, H, I] or broadcastable to it, float32.
-        width: D in tokens, [B, H, I] or broadcastable to it, float32; values under `MINIMUM_WINDOW` are raised.
-        key_offset: Position of the first key at hand (above 0 where a cache has dropped earlier keys; a tensor []
-            where a static cache counts).
-    """
-
-    center: torch.Tensor
-    width: torch.Tensor
-    key_offset: int | torch.Tensor = 0
-
-    def energies(self, key_positions: torch.Tensor, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
-        """G for keys at `key_positions`, all arguments broadcast together; float32."""
-        sigma = width.float().clamp(min=MINIMUM_WINDOW) / 2
-        return -0.5 * ((key_positions + self.key_offset - center.float()) / sigma) ** 2
-
-    def dense(self, key_length: int) -> torch.Tensor:
-        """G for all keys, [B, H, I, J] (or broadcastable), float32."""
-        positions = torch.arange(key_length, device=self.center.device, dtype=torch.float32)
-        return self.energies(positions, self.center.unsqueeze(-1), self.width.unsqueeze(-1))
 
     @property
-    def requires_grad(self) -> bool:
-        """Whether a gradient is wanted for the centre or the width."""
-        return self.center.requires_grad or self.width.requires_grad
+    def heads(self) -> tuple[int, str]:
+        """Heads N attended to jointly (odd), and the boundary, `"mask"` or `"circular"`."""
+        return 1, "mask"
+
+    @property
+    def needs_all_keys(self) -> bool:
+        """Whether a decoding step needs the keys of all earlier positions, whatever the window."""
+        return False
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """Raise `ValueError` where the settings are impossible.
+
+        Args:
+            site: Where the method is asked for.
+            name: What a message calls the setting, as `encoder_locality[2].window`.
+        """
+
+    def check_beside(self, others: tuple[LocalityMethod, ...], name: str) -> None:
+        """Raise `ValueError` where the method has no meaning beside others of the layer.
+
+        Args:
+            others: The other methods.
+            name: As in `check`.
+        """
+
+    def build(self, site: AttentionSite) -> LocalityModule | None:
+        """The method's parameters in one layer."""
+        return None
+
+    def term(self, module: Any, inputs: TermInputs) -> Term | None:
+        """What the method adds to one call.
+
+        Args:
+            module: What `build` returned.
+            inputs: Queries, keys, padding, positions.
+        """
+        return None
+
+    def before(self, module: Any, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """What comes before the sub-layer, residual connections of its own included: [B, T, d] -> [B, T, d].
+
+        Args:
+            module: What `build` returned.
+            states: [B, T, d].
+            padding: [B, T] boolean, True = a real token; None = all real.
+        """
+        return states
+
+    def attend(
+        self, module: Any, states: torch.Tensor, padding: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The replacement of the attention: output [B, T, d] and weights [B, H, T, T] or None. Arguments: `before`."""
+        raise NotImplementedError
+
+    def describe(self, site: AttentionSite) -> str:
+        """The method in a model card: a noun phrase in Markdown."""
+        return self.caption()
+
+    def caption(self, part: str = "encoder", length: int | None = None) -> str:
+        """The method above a picture, in a few words.
+
+        Args:
+            part: The part drawn.
+            length: Tokens of the sentence drawn.
+        """
+        settings = [f"{field.name} {getattr(self, field.name)}" for field in dataclasses.fields(self)]
+        return " ".join([self.key.replace("_", " "), *([f"({', '.join(settings)})"] if settings else [])])
+
+    def example(self, part: str, length: int) -> Term | None:
+        """A term as a trained model might have it, to be drawn; None where there is nothing to see."""
+        return None
+
+    @property
+    def has_term(self) -> bool:
+        """Whether the method adds a term."""
+        return type(self).term is not LocalityMethod.term
+
+    @property
+    def has_before(self) -> bool:
+        """Whether something comes before the sub-layer."""
+        return type(self).before is not LocalityMethod.before
+
+
+@dataclass(frozen=True)
+class LayerLocality:
+    """What is local in one attention. Everything beside part and methods follows from these.
+
+    Attributes:
+        part: `"encoder"`, `"decoder"` or `"cross"`.
+        methods: The methods, in the order of the registry.
+        area: Window and area of heads of all methods together.
+        past_tokens: Earlier keys that a decoding step needs: half the window, or None = all.
+        has_terms: Whether any method adds a term.
+        replacement: The method that takes the place of the attention, or None.
+    """
+
+    part: str
+    methods: tuple[LocalityMethod, ...]
+    area: KeyArea = dataclasses.field(init=False, compare=False, repr=False)
+    past_tokens: int | None = dataclasses.field(init=False, compare=False, repr=False)
+    has_terms: bool = dataclasses.field(init=False, compare=False, repr=False)
+    replacement: LocalityMethod | None = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Resolve what a forward pass reads."""
+        windows = [method.window for method in self.methods if method.window is not None]
+        heads, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
+        area = KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
+        all_keys = any(method.needs_all_keys for method in self.methods)
+        resolved = {
+            "area": area,
+            "past_tokens": None if all_keys else area.half_window,
+            "has_terms": any(method.has_term for method in self.methods),
+            "replacement": next((method for method in self.methods if method.replaces_attention), None),
+        }
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
+
+
+def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: str) -> LayerLocality | None:
+    """The locality that a specification asks for; None where it asks for nothing.
+
+    Args:
+        specification: Settings by the names of methods.
+        site: The attention.
+        name: What messages call the specification, as `encoder_locality[2]`.
+
+    Raises:
+        ValueError: A method is not registered, a setting is impossible, or the methods have no meaning together.
+    """
+    if not isinstance(specification, Mapping):
+        raise ValueError(f"`{name}` must be None or settings by locality method, got {specification!r}.")
+    for key in specification:
+        if key not in _REGISTRY:
+            raise ValueError(_unregistered(key, name))
+    methods = []
+    for key, method_class in _REGISTRY.items():
+        if key in specification:
+            method = _from_setting(method_class, specification[key], f"{name}.{key}")
+            if site.part not in method.parts:
+                raise ValueError(
+                    f"`{name}.{key}` has no meaning in {_NAMES[site.part]}; it applies to {_where(method)}."
+                )
+            method.check(site, f"{name}.{key}")
+            methods.append(method)
+    replacing = [method.key for method in methods if method.replaces_attention]
+    if replacing and len(methods) > 1:
+        beside = ", ".join(repr(method.key) for method in methods if method.key != replacing[0])
+        raise ValueError(f"`{name}`: {replacing[0]!r} replaces the attention and cannot be combined with {beside}.")
+    for method in methods:
+        others = tuple(other for other in methods if other is not method)
+        method.check_beside(others, f"{name}.{method.key}")
+    return LayerLocality(site.part, tuple(methods)) if methods else None
+
+
+def _where(method: LocalityMethod) -> str:
+    return " and ".join(_NAMES[part] for part in method.parts)
+
+
+def _unregistered(key: object, name: str) -> str:
+    close = difflib.get_close_matches(str(key), _REGISTRY, n=1)
+    hint = f"a method of one's own must be registered first, by `register_locality` of {__name__}."
+    if close:
+        hint = f"did you mean {close[0]!r}?"
+    return f"`{name}` names {key!r}, which is no registered locality method ({', '.join(_REGISTRY)}): {hint}"
+
+
+def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> LocalityMethod:
+    """The method with the settings that `value` holds: a mapping of all, or the first alone (True where none is)."""
+    fields = {field.name: field for field in dataclasses.fields(method_class)}
+    if isinstance(value, Mapping):
+        settings = dict(value)
+    elif fields:
+        settings = {next(iter(fields)): value}
+    elif value is True:
+        settings = {}
+    else:
+        raise ValueError(f"`{name}` has no settings and must be True, got {value!r}.")
+    for setting in settings:
+        if setting not in fields:
+            close = difflib.get_close_matches(str(setting), fields, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(fields) or 'none'}."
+            raise ValueError(f"`{name}` has no setting {setting!r}: {hint}")
+    missing = [key for key, field in fields.items() if key not in settings and field.default is dataclasses.MISSING]
+    if missing:
+        raise ValueError(f"`{name}` needs the setting {missing[0]!r}.")
+    return method_class(**settings)
+
+
+# --- registry ----------------------------------------------------------------------------------------------------
+
+_REGISTRY: dict[str, type[LocalityMethod]] = {}
+_RESERVED = ("k_proj", "v_proj", "q_proj", "out_proj", "config", "locality", "training", "forward")
+
+_Method = TypeVar("_Method", bound=type[LocalityMethod])
+
+
+def register_locality(method_class: _Method) -> _Method:
+    """Make a method known to specifications by its `key`. Usable as a decorator; later ones come later in a layer.
+
+    Raises:
+        ValueError: Its key or the name of its parameters is taken.
+    """
+    key, module_name = method_class.key, parameters_name(method_class)
+    known = _REGISTRY.get(key)
+    if known is not None and known is not method_class:
+        raise ValueError(
+            f"The locality method {key!r} is registered already: {known.__module__}.{known.__qualname__}."
+        )
+    taken = [other.key for other in _REGISTRY.values() if other.key != key and parameters_name(other) == module_name]
+    if taken or module_name in _RESERVED or not module_name.isidentifier():
+        by = f"taken by {taken[0]!r}" if taken else "not possible"
+        raise ValueError(f"The locality method {key!r} calls its parameters {module_name!r}, which is {by}.")
+    for field in dataclasses.fields(method_class):
+        if hasattr(LocalityMethod, field.name):
+            raise ValueError(f"The locality method {key!r} has a setting {field.name!r}, a name of the interface.")
+    _REGISTRY[key] = method_class
+    return method_class
+
+
+def unregister_locality(key: str) -> None:
+    """Forget a registered method."""
+    del _REGISTRY[key]
+
+
+def parameters_name(method: LocalityMethod | type[LocalityMethod]) -> str:
+    """What the method's parameters are called in the attention module."""
+    return method.module_name or method.key
+
+
+def locality_presets() -> dict[str, Mapping[str, Any]]:
+    """The presets of all registered methods."""
+    return {name: fields for method in _REGISTRY.values() for name, fields in method.presets.items()}
+
+
+__all__ = [
+    "AttentionSite",
+    "LayerLocality",
+    "LocalityMethod",
+    "LocalityModule",
+    "Positions",
+    "Term",
+    "TermInputs",
+    "register_locality",
+]

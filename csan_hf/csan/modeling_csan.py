@@ -34,12 +34,14 @@ from .attention import (
     AttentionMasks,
     CsanAttention,
     CsanSinusoidalPositionalEmbedding,
-    GaussianLocalness,
     check_local_implementation,
+    first_real_token,
 )
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
+from .keyword_checks import check_forward_keywords
+from .locality import LayerLocality, LocalityModule
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
@@ -90,13 +92,12 @@ def _clamp_half(hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 class CsanEncoderLayer(_ResidualLayer):
-    """Self-attention and feed-forward; local where `config.localness_layers` says so."""
+    """Self-attention and feed-forward; local where the config says so."""
 
     def __init__(self, config: CsanConfig, layer_idx: int) -> None:
         super().__init__()
         self.dropout, self.normalize_before = config.dropout, config.normalize_before
-        is_local = config.is_local and layer_idx in config.local_layers("encoder")
-        self.self_attn = CsanAttention(config, config.encoder_attention_heads, is_local=is_local, layer_idx=layer_idx)
+        self.self_attn = CsanAttention(config, "encoder", layer_idx)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
         self._build_feed_forward(config, config.encoder_ffn_dim)
 
@@ -104,6 +105,7 @@ class CsanEncoderLayer(_ResidualLayer):
         self, hidden_states: torch.Tensor, attention_mask: AttentionMasks | None = None, **kwargs: Any
     ) -> torch.Tensor:
         """[B, I, d] -> [B, I, d]."""
+        hidden_states = self.self_attn.before(hidden_states, attention_mask)
         hidden_states = self._sublayer(
             self.self_attn_layer_norm,
             hidden_states,
@@ -118,22 +120,9 @@ class CsanDecoderLayer(_ResidualLayer):
     def __init__(self, config: CsanConfig, layer_idx: int) -> None:
         super().__init__()
         self.dropout, self.normalize_before = config.dropout, config.normalize_before
-        heads = config.decoder_attention_heads
-        self.self_attn = CsanAttention(
-            config,
-            heads,
-            is_causal=True,
-            is_local=config.is_local and layer_idx in config.local_layers("decoder"),
-            layer_idx=layer_idx,
-        )
+        self.self_attn = CsanAttention(config, "decoder", layer_idx)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-        self.encoder_attn = CsanAttention(
-            config,
-            heads,
-            is_cross_attention=True,
-            is_local=config.localness_window is not None and layer_idx in config.local_layers("cross"),
-            layer_idx=layer_idx,
-        )
+        self.encoder_attn = CsanAttention(config, "cross", layer_idx)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
         self._build_feed_forward(config, config.decoder_ffn_dim)
 
@@ -168,6 +157,7 @@ class CsanDecoderLayer(_ResidualLayer):
                     key_value_states=encoder_hidden_states,
                     past_key_values=past_key_values,
                     attention_mask=encoder_attention_mask,
+                    query_offset=query_offset,
                     **kwargs,
                 )[0],
             )
@@ -219,8 +209,8 @@ class CsanPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, module.create_weight(module.num_positions))
         elif isinstance(module, CsanForConditionalGeneration):
             init.zeros_(module.final_logits_bias)
-        elif isinstance(module, GaussianLocalness) and module.strategy == "head":
-            init.zeros_(module.head_window)
+        elif isinstance(module, LocalityModule):
+            module.init_weights(self.config)
         elif self.config.initialization == "xavier":
             self._init_xavier(module)
 
@@ -245,13 +235,9 @@ class CsanPreTrainedModel(PreTrainedModel):
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
-        config = self.config
-        parts = ["encoder", "decoder"] if config.is_local else []
-        if config.localness_window is not None:
-            parts.append("cross")
         # The library refuses names that it does not know; one with a slash it would load as a kernel from the Hub.
         known = attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys() or "/" in (attn_implementation or "")
-        if attn_implementation is not None and known and any(config.local_layers(part) for part in parts):
+        if attn_implementation is not None and known and self.config.is_local:
             check_local_implementation(attn_implementation)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
@@ -366,12 +352,23 @@ class CsanEncoder(CsanPreTrainedModel):
             full = create_bidirectional_mask(
                 config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask
             )
-        return AttentionMasks(full, padding)
+        return _with_positions(full, padding, self.layers, "self_attn")
 
 
 def _local_attentions(layers: Iterable[nn.Module], name: str) -> list[bool]:
     """For each layer, whether its attention module `name` is local."""
-    return [layer.get_submodule(name).locality is not None for layer in layers]
+    return [locality is not None for locality in _localities(layers, name)]
+
+
+def _localities(layers: Iterable[nn.Module], name: str) -> list[LayerLocality | None]:
+    modules: list[Any] = [layer.get_submodule(name) for layer in layers]
+    return [module.locality for module in modules]
+
+
+def _with_positions(full: Any, padding: torch.Tensor | None, layers: Iterable[nn.Module], name: str) -> AttentionMasks:
+    """The masks, and where sentences begin if a layer's terms ask for positions."""
+    asked = any(locality is not None and locality.has_terms for locality in _localities(layers, name))
+    return AttentionMasks(full, padding, first_real_token(padding) if asked else None)
 
 
 def _drop_layer(probability: float) -> bool:
@@ -485,7 +482,7 @@ class CsanDecoder(CsanPreTrainedModel):
                 attention_mask=attention_mask,
                 past_key_values=cache,
             )
-        return AttentionMasks(full, padding)
+        return _with_positions(full, padding, self.layers, "self_attn")
 
     def _cross_attention_masks(
         self,
@@ -494,7 +491,7 @@ class CsanDecoder(CsanPreTrainedModel):
         encoder_attention_mask: torch.Tensor | None,
     ) -> AttentionMasks:
         if encoder_hidden_states is None:
-            return AttentionMasks(None, None)
+            return AttentionMasks()
         local = _local_attentions(self.layers, "encoder_attn")
         batch, length = encoder_hidden_states.shape[:2]
         if batch != embeddings.shape[0]:
@@ -508,7 +505,21 @@ class CsanDecoder(CsanPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        return AttentionMasks(full, padding)
+        return _with_positions(full, padding, self.layers, "encoder_attn")
+
+
+_FORWARD_ARGUMENTS = (
+    "input_ids",
+    "attention_mask",
+    "decoder_input_ids",
+    "decoder_attention_mask",
+    "encoder_outputs",
+    "past_key_values",
+    "inputs_embeds",
+    "decoder_inputs_embeds",
+    "labels",
+    "use_cache",
+)
 
 
 class CsanModel(CsanPreTrainedModel):
@@ -578,6 +589,7 @@ class CsanModel(CsanPreTrainedModel):
             decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`.
             use_cache: Whether to return a cache.
         """
+        check_forward_keywords(kwargs, _FORWARD_ARGUMENTS)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs

@@ -15,6 +15,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
+from .keyword_checks import check_forward_keywords
 from .modeling_csan import CsanEncoder, CsanPreTrainedModel
 
 IGNORED_LABEL = -100
@@ -78,6 +79,7 @@ class CsanEncoderModel(CsanPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode; arguments and result are those of `CsanEncoder.forward`."""
+        check_forward_keywords(kwargs, ("input_ids", "attention_mask", "inputs_embeds", "labels"))
         return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 
 

@@ -4,13 +4,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-_WINDOWS = {
-    "fixed": "a constant window of {size:g} tokens",
-    "layer": "one window per sentence and layer, predicted from the mean of the keys",
-    "query": "a window predicted from each query",
-    "head": "one learned window per head",
+from ..csan import CsanConfig
+from ..csan.locality import PARTS, LayerLocality
+
+_NAMES = {
+    "encoder": "Self-attention of the encoder",
+    "decoder": "Self-attention of the decoder",
+    "cross": "Cross-attention of the decoder",
 }
-_DEFAULT_ENCODER_LAYERS = 3
 
 
 def describe_locality(config: dict[str, Any]) -> list[str]:
@@ -20,74 +21,61 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
         config: The fields of a `CsanConfig`, as in `config.json`. Missing ones count as off.
 
     Returns:
-        Sentences in Markdown, one for each part of the model that is local; a single one for a plain Transformer.
+        Sentences in Markdown, one for each group of layers that are local alike; a single one for a plain Transformer.
     """
+    full = _as_config(config)
     sentences = []
-    heads = {"encoder": config.get("encoder_attention_heads"), "decoder": config.get("decoder_attention_heads")}
-    how = _describe_self_attention(config)
-    for part in ("encoder", "decoder"):
-        layers = _local_layers(config, part)
-        if how and layers:
-            where = _name_layers(layers, config.get(f"{part}_layers"))
-            area = f" (of {heads[part]})" if config.get("head_area", 1) > 1 and heads[part] else ""
-            sentences.append(f"**Self-attention of the {part}**, {where}: {how.format(of_heads=area)}.")
-    gaussian = _describe_gaussian(config)
-    cross = config.get("cross_localness_layers") or []
-    if gaussian and cross:
-        where = _name_layers(cross, config.get("decoder_layers"))
-        sentences.append(f"**Cross-attention of the decoder**, {where}: {gaussian}.")
+    for part in PARTS:
+        for locality, layers in _groups(full, part).items():
+            site = full.attention_site(part, layers[0])
+            how = "; ".join(method.describe(site) for method in locality.methods)
+            depth = full.encoder_layers if part == "encoder" else full.decoder_layers
+            sentences.append(f"**{_NAMES[part]}**, {_name_layers(layers, depth)}: {how}.")
     return sentences or ["None: every layer attends to the whole sentence, as in the plain Transformer."]
 
 
 def short_name(config: dict[str, Any]) -> str:
     """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `1D-CSAN (11)`, `Transformer`..."""
-    window, area = config.get("local_window"), config.get("head_area", 1)
-    local = any(_local_layers(config, part) for part in ("encoder", "decoder"))
-    if local and area > 1:
-        name = f"2D-CSAN ({area}×{window or 'sentence'})"
-    elif local and window is not None:
-        name = f"1D-CSAN ({window})"
+    full = _as_config(config)
+    localities = _localities(full)
+    areas = [locality.area for locality in localities]
+    widest = max(areas, key=lambda area: area.head_area, default=None)
+    windows = [area.window for area in areas if area.window is not None]
+    if widest is not None and widest.head_area > 1:
+        name = f"2D-CSAN ({widest.head_area}×{widest.window or 'sentence'})"
+    elif windows:
+        name = f"1D-CSAN ({windows[0]})"
     else:
         name = "Transformer"
-    gaussian = config.get("localness_window") is not None and (local or config.get("cross_localness_layers"))
-    return f"{name} with Gaussian localness" if gaussian else name
+    methods = [method for locality in localities for method in locality.methods]
+    labels = list(dict.fromkeys(method.label for method in methods if method.label is not None))
+    return f"{name} with {' and '.join(labels)}" if labels else name
 
 
-def _local_layers(config: dict[str, Any], part: str) -> Sequence[int]:
-    if part == "decoder":
-        return config.get("decoder_localness_layers") or []
-    layers = config.get("localness_layers")
-    if layers is None:
-        return range(min(_DEFAULT_ENCODER_LAYERS, config.get("encoder_layers", _DEFAULT_ENCODER_LAYERS)))
-    return layers
+def locality_papers(config: dict[str, Any]) -> list[str]:
+    """Papers of the methods that a CSAN's attention uses, as keys of the card's bibliography."""
+    methods = [method for locality in _localities(_as_config(config)) for method in locality.methods]
+    return list(dict.fromkeys(method.paper for method in methods if method.paper is not None))
 
 
-def _describe_self_attention(config: dict[str, Any]) -> str:
-    window, area = config.get("local_window"), config.get("head_area", 1)
-    parts = []
-    if window is not None:
-        side = (window - 1) // 2
-        parts.append(f"a window of {window} tokens, the query's own and {side} on either side")
-    if area > 1:
-        side = (area - 1) // 2
-        wrap = ", the first and last head being neighbours" if config.get("head_boundary") == "circular" else ""
-        parts.append(
-            f"an area of {area} heads{{of_heads}}, the query's own and {side} on either side{wrap}, under one softmax"
-        )
-    if gaussian := _describe_gaussian(config):
-        parts.append(gaussian)
-    return "; ".join(parts)
+def _localities(config: CsanConfig) -> list[LayerLocality]:
+    return [locality for part in PARTS for locality in _groups(config, part)]
 
 
-def _describe_gaussian(config: dict[str, Any]) -> str:
-    strategy = config.get("localness_window")
-    if strategy is None:
-        return ""
-    window = _WINDOWS[strategy].format(size=config.get("localness_window_size", 10))
-    return f"a Gaussian around a position predicted from each query, with {window}, added to the energies"
+def _as_config(config: dict[str, Any]) -> CsanConfig:
+    return CsanConfig.from_dict({"local_window": None, "head_area": 1, **config})
 
 
-def _name_layers(layers: Sequence[int], depth: int | None) -> str:
-    numbers = ", ".join(str(layer + 1) for layer in sorted(layers))
-    of = f" of {depth}" if depth else ""
-    return f"layer{'s' if len(layers) > 1 else ''} {numbers}{of}, counted from the input"
+def _groups(config: CsanConfig, part: str) -> dict[LayerLocality, list[int]]:
+    """The local layers of a part, those that are alike together."""
+    groups: dict[LayerLocality, list[int]] = {}
+    for index in config.local_layers(part):
+        locality = config.layer_locality(part, index)
+        assert locality is not None  # for the type checker
+        groups.setdefault(locality, []).append(index)
+    return groups
+
+
+def _name_layers(layers: Sequence[int], depth: int) -> str:
+    numbers = ", ".join(str(layer + 1) for layer in layers)
+    return f"layer{'s' if len(layers) > 1 else ''} {numbers} of {depth}, counted from the input"

@@ -12,6 +12,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..csan import CsanConfig, CsanForConditionalGeneration
+from ..csan.attention import CsanAttention
 
 logger = logging.get_logger(__name__)
 
@@ -38,7 +39,7 @@ def convert_marian(
     """Makes a CSAN of a Marian model, weight for weight, ready for fine-tuning.
 
     With the defaults it computes what the Marian model computes. With a window or an area it has the same
-    parameters and computes something else, which fine-tuning then puts right. A `localness_window` adds
+    parameters and computes something else, which fine-tuning then puts right. Other methods of locality add
     parameters; those are new and start from the config's initialisation.
 
     ```python
@@ -117,7 +118,7 @@ def _copy_weights(marian: MarianMTModel, model: CsanForConditionalGeneration) ->
     positions = {name: source.pop(name) for name in _POSITIONS if name in source}
     _check_positions(positions, model)
     target = model.state_dict()
-    new = {name for name in target.keys() - source.keys() if ".localness." in name}
+    new = _added_by_locality(model)
     problems = {
         "missing in Marian": sorted(target.keys() - source.keys() - new),
         "unknown to CSAN": sorted(source.keys() - target.keys()),
@@ -134,6 +135,17 @@ def _copy_weights(marian: MarianMTModel, model: CsanForConditionalGeneration) ->
     _refuse({"tied in CSAN but not here": [n for n in source if not torch.equal(source[n], target[n])]})
     if new:
         logger.warning(f"Newly initialised, to be trained: {sorted(new)}")
+
+
+def _added_by_locality(model: CsanForConditionalGeneration) -> set[str]:
+    """Weights of locality methods, which Marian does not have."""
+    return {
+        f"{place}.{name}.{weight}"
+        for place, attention in model.named_modules()
+        if isinstance(attention, CsanAttention)
+        for name, module in attention.locality_modules().items()
+        for weight in module.state_dict()
+    }
 
 
 def _check_positions(positions: dict[str, torch.Tensor], model: CsanForConditionalGeneration) -> None:

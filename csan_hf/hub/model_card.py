@@ -15,7 +15,7 @@ from ..data import DataArguments
 from ..files import write_bytes, write_text
 from .card_rules import card_problems
 from .grid_text import describe_grid
-from .locality_text import describe_locality, short_name
+from .locality_text import describe_locality, locality_papers, short_name
 from .public_files import is_local_path, public_recipe
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
@@ -174,11 +174,10 @@ def _architecture(config: dict[str, Any], results: dict[str, Any], task: str) ->
         said |= {"kind": "Pervasive Attention", "grid": describe_grid(config), "papers": ["elbayad2018"]}
     elif family == "csan":
         if task != "translation":  # an encoder alone
-            config = {**config, "decoder_localness_layers": None, "cross_localness_layers": None}
-        kind = short_name(config)
-        ideas = {"yang2019": "CSAN" in kind, "yang2018": "Gaussian" in kind, "vaswani2017": True}
-        papers = [paper for paper, applies in ideas.items() if applies]
-        said |= {"kind": kind, "locality": describe_locality(config), "papers": papers}
+            decoder = ("decoder_localness_layers", "cross_localness_layers", "decoder_locality", "cross_locality")
+            config = {**config, **dict.fromkeys(decoder)}
+        papers = [*locality_papers(config), "vaswani2017"]
+        said |= {"kind": short_name(config), "locality": describe_locality(config), "papers": papers}
     return said
 
 

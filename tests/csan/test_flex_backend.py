@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from csan_hf import local_attention
-from csan_hf.csan.locality import GaussianBias
+from csan_hf.csan.gaussian import GaussianTerm
 
 CASES = {
     "1d": {"window": 5},
@@ -28,7 +28,7 @@ def test_flex_equals_eager(case: str, bias: str) -> None:
     biases = {
         "none": None,
         "dense": torch.randn(2, 1, 21, 21),
-        "gaussian": GaussianBias(torch.rand(2, 4, 21) * 21, torch.rand(1, 4, 1) * 10),
+        "gaussian": GaussianTerm(torch.rand(2, 4, 21) * 21, torch.rand(1, 4, 1) * 10),
     }
     options = {**CASES[case], "bias": biases[bias], "key_padding_mask": mask}
     expected = local_attention(query, key, value, backend="eager", **options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from csan_hf import local_attention
-from csan_hf.csan.locality import GaussianBias
+from csan_hf.csan.gaussian import GaussianTerm
 
 BACKENDS = ("eager", "sdpa", "blocked")
 NEEDS_A_WINDOW = ("blocked",)
@@ -37,7 +37,6 @@ class Case:
     real: tuple[tuple[bool, ...], ...] | None  # key_padding_mask
     bias: tuple[int, ...] | str | None  # the shape of a dense bias, or "gaussian"
     width_shape: tuple[int, ...] | None  # of a Gaussian's width, None = that of its center [B, H, I]
-    key_offset: int
     scale: float | None
     seed: int
 
@@ -114,7 +113,6 @@ def cases(draw, needs_a_window: bool) -> Case:
         real=_padding(draw, batch, keys),
         bias=bias,
         width_shape=_broadcastable(draw, shape[:3]) if bias == "gaussian" else None,
-        key_offset=draw(st.integers(0, 5)) if kind == "decode" else 0,
         scale=draw(st.sampled_from([None, None, 0.7])),
         seed=draw(st.integers(0, 2**16)),
     )
@@ -137,7 +135,7 @@ def draw_tensors(case: Case) -> dict[str, Tensor]:
     if case.bias == "gaussian":
         # Widths above a third of the length keep |G| under 20: float32's own rounding of G stays below 1e-5.
         uniform = torch.rand(2, B, H, case.queries, generator=generator)
-        tensors["center"] = case.key_offset + case.keys * uniform[0]
+        tensors["center"] = case.keys * uniform[0]
         tensors["width"] = case.keys * (0.35 + uniform[1]) + 0.5
         if case.width_shape is not None:
             tensors["width"] = tensors["width"][tuple(slice(size) for size in case.width_shape)].clone()
@@ -152,7 +150,7 @@ def run_oracle(case: Case, tensors: dict[str, Tensor], rounding=None) -> dict[st
     bias = leaves.get("bias")
     if case.bias == "gaussian":
         width = leaves["width"].expand_as(leaves["center"])
-        bias = gaussian_energy(leaves["center"], width, case.keys, case.key_offset)
+        bias = gaussian_energy(leaves["center"], width, case.keys)
     output = oracle.local_attention(
         leaves["query"], leaves["key"], leaves["value"], bias=bias, rounding=rounding, **case.options()
     )
@@ -164,7 +162,7 @@ def run_product(case: Case, tensors: dict[str, Tensor], backend: str | None) -> 
     leaves = {name: tensor.clone().requires_grad_(name != "upstream") for name, tensor in tensors.items()}
     bias = leaves.get("bias")
     if case.bias == "gaussian":
-        bias = GaussianBias(leaves["center"], leaves["width"], case.key_offset)
+        bias = GaussianTerm(leaves["center"], leaves["width"])
     output = local_attention(
         leaves["query"], leaves["key"], leaves["value"], bias=bias, backend=backend, **case.options()
     )
@@ -272,7 +270,6 @@ BASE = Case(
     real=None,
     bias=None,
     width_shape=None,
-    key_offset=0,
     scale=None,
     seed=1,
 )
@@ -286,7 +283,7 @@ BASE = Case(
         replace(BASE, queries=64, keys=64, batch=1, window=1, head_area=5),
         replace(BASE, queries=65, keys=65, batch=1, window=33, causal=True, bias="gaussian"),
         replace(BASE, queries=69, keys=69, batch=1, window=999, head_boundary="circular"),
-        replace(BASE, queries=1, keys=70, window=11, causal=True, bias="gaussian", key_offset=30),
+        replace(BASE, queries=1, keys=70, window=11, causal=True, bias="gaussian"),
         replace(BASE, queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)),
         replace(BASE, real=((False,) * 13, (True,) * 6 + (False,) * 7), bias="gaussian"),
         replace(BASE, bias=(13,)),
@@ -324,7 +321,7 @@ def test_narrow_gaussian(backend):
     center = torch.arange(length, dtype=torch.float32).expand(1, 2, length).clone().requires_grad_()
     width = torch.zeros(1, 2, length, requires_grad=True)
     query, key, value = (torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3))
-    output = local_attention(query, key, value, window=11, bias=GaussianBias(center, width), backend=backend)
+    output = local_attention(query, key, value, window=11, bias=GaussianTerm(center, width), backend=backend)
     torch.testing.assert_close(output, value)
     output.sum().backward()
     for leaf in (query, key, value, center, width):
@@ -341,7 +338,7 @@ def test_the_gaussian_stays_float32_under_bfloat16(backend):
     query = torch.zeros(1, 2, length, 4, dtype=torch.bfloat16)
     value = torch.randn(1, 2, length, 4).sign().bfloat16()
     center, width = torch.zeros(1, 2, length), torch.full((1, 2, length), 8.0)
-    actual = local_attention(query, query, value, window=5, bias=GaussianBias(center, width), backend=backend)
+    actual = local_attention(query, query, value, window=5, bias=GaussianTerm(center, width), backend=backend)
     expected = oracle.local_attention(query, query, value, window=5, bias=gaussian_energy(center, width, length))
     torch.testing.assert_close(actual.double(), expected, rtol=0, atol=BFLOAT16_EPS)
 
@@ -403,7 +400,7 @@ def test_queries_without_a_visible_key_yield_zeros(backend, dtype, bias):
         leaves.extend([torch.rand(3, 2, 30).mul(30).requires_grad_(), torch.full((3, 2, 30), 5.0).requires_grad_()])
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
-        given_bias = None if not rest else rest[0] if bias == "dense" else GaussianBias(*rest)
+        given_bias = None if not rest else rest[0] if bias == "dense" else GaussianTerm(*rest)
         return local_attention(
             query, key, value, window=5, head_area=3, bias=given_bias, key_padding_mask=mask, backend=backend
         )
@@ -491,7 +488,7 @@ def test_blocked_is_linear_in_length(causal):
                 *leaves,
                 window=11,
                 head_area=3,
-                bias=GaussianBias(center, width),
+                bias=GaussianTerm(center, width),
                 key_padding_mask=torch.ones(1, length, dtype=torch.bool),
                 causal=causal,
                 backend="blocked",
@@ -570,7 +567,7 @@ def test_a_gaussian_of_another_shape_is_refused(backend, field, shape):
     query, key = torch.zeros(2, 4, 6, 8), torch.zeros(2, 4, 9, 8)
     tensors = {"center": torch.zeros(2, 4, 6), "width": torch.ones(2, 4, 6), field: torch.ones(shape)}
     with pytest.raises(ValueError, match="bias") as refusal:
-        local_attention(query, key, key, window=5, causal=True, bias=GaussianBias(**tensors), backend=backend)
+        local_attention(query, key, key, window=5, causal=True, bias=GaussianTerm(**tensors), backend=backend)
     assert str(list(shape)) in str(refusal.value).replace("(", "[").replace(")", "]")
 
 

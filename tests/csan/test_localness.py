@@ -6,8 +6,8 @@ from reference.localness import gaussian_energy, localness
 from torch import Tensor
 
 from csan_hf import CsanConfig
-from csan_hf.csan.locality import MINIMUM_WINDOW, GaussianBias
-from csan_hf.csan.modeling_csan import GaussianLocalness
+from csan_hf.csan.gaussian import MINIMUM_WINDOW, GaussianLocalness, GaussianTerm
+from csan_hf.csan.locality_terms import DenseCells, Positions, TermInputs
 
 STRATEGIES = ("fixed", "layer", "query", "head")
 B, H, D = 3, 4, 5
@@ -20,14 +20,37 @@ def make_module(strategy: str, is_causal: bool, **options) -> GaussianLocalness:
         d_model=H * D,
         encoder_attention_heads=H,
         decoder_attention_heads=H,
+        local_window=None,
+        head_area=1,
         localness_window=strategy,
+        decoder_localness_layers=[0],
         **options,
     )
-    module = GaussianLocalness(config, num_heads=H, is_causal=is_causal)
+    part = "decoder" if is_causal else "encoder"
+    [method] = config.layer_locality(part, 0).methods
+    module = method.build(config.attention_site(part, 0))
     torch.manual_seed(3)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return module
+
+
+def term_of(
+    module: GaussianLocalness,
+    query: Tensor,
+    key: Tensor,
+    key_padding_mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    query_offset: int = 0,
+) -> GaussianTerm:
+    positions = Positions(query_offset, query_offset + query.shape[2] - key.shape[2] if causal else 0)
+    return module(TermInputs(query, key, key_padding_mask, positions, causal, D**-0.5))
+
+
+def dense(term: GaussianTerm, keys: int, offset: int = 0) -> Tensor:
+    """G of `keys` keys from position `offset` on, [B, H, I, keys] or broadcastable."""
+    return term.energy(DenseCells(H, keys, keys, Positions(0, offset), torch.device("cpu")))
 
 
 def oracle_of(module: GaussianLocalness, strategy: str, query: Tensor, key: Tensor, **options):
@@ -49,15 +72,15 @@ def right_padding(keys: int) -> Tensor:
     return torch.arange(keys) < torch.tensor(LENGTHS)[:, None]
 
 
-def assert_same_gaussian(bias: GaussianBias, center: Tensor, width: Tensor, keys: int, offset: int = 0) -> None:
+def assert_same_gaussian(bias: GaussianTerm, center: Tensor, width: Tensor, keys: int, offset: int = 0) -> None:
     torch.testing.assert_close(bias.center.double().expand_as(center), center, rtol=0, atol=1e-5)
     # The floor may be applied to the width or when G is computed from it.
     floored = bias.width.clamp_min(MINIMUM_WINDOW).double().expand_as(width)
     torch.testing.assert_close(floored, width, rtol=0, atol=1e-5)
     expected = gaussian_energy(center, width, keys, offset)
-    dense = bias.dense(keys)
-    assert dense.dtype == torch.float32
-    torch.testing.assert_close(dense.double().expand_as(expected), expected, rtol=1e-4, atol=1e-5)
+    found = dense(bias, keys, offset)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double().expand_as(expected), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -69,16 +92,15 @@ def test_equals_oracle(strategy, kind, padded):
     query, key = torch.randn(B, H, queries, D), torch.randn(B, H, keys, D)
     mask = right_padding(keys) if padded else None
     module = make_module(strategy, is_causal=kind == "causal")
-    bias = module(query, key, key_padding_mask=mask)
+    bias = term_of(module, query, key, mask, causal=kind == "causal")
     center, width = oracle_of(module, strategy, query, key, causal=kind == "causal", key_padding_mask=mask)
     # A padded position of a causal layer is read by nobody: there, oracle and module may count as they like.
     real = mask if padded and kind == "causal" else torch.ones(B, queries, dtype=torch.bool)
     rows = real[:, None].expand(B, H, queries)
     center, width = center * rows, torch.where(rows, width, 1)
-    bias = GaussianBias(
+    bias = GaussianTerm(
         bias.center.expand(B, H, queries) * rows,
         torch.where(rows, bias.width.expand(B, H, queries), 1),
-        bias.key_offset,
     )
     assert_same_gaussian(bias, center, width, keys)
 
@@ -97,7 +119,9 @@ def test_gradients_equal_oracle(strategy, causal):
         grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         return dict(zip(leaves, grads, strict=True))
 
-    actual = gradients((module(query, key, key_padding_mask=mask).dense(7).expand(B, H, 7, 7) * upstream).sum())
+    actual = gradients(
+        (dense(term_of(module, query, key, mask, causal=causal), 7).expand(B, H, 7, 7) * upstream).sum()
+    )
     center, width = oracle_of(module, strategy, query, key, causal=causal, key_padding_mask=mask)
     expected = gradients((gaussian_energy(center, width, 7) * upstream).sum())
     for name, reference in expected.items():
@@ -116,9 +140,9 @@ def test_real_length_is_what_counts(strategy):
     torch.manual_seed(0)
     query, key = torch.randn(B, H, 7, D), torch.randn(B, H, 7, D)
     module = make_module(strategy, is_causal=False)
-    padded = module(query, key, key_padding_mask=right_padding(7)).dense(7).expand(B, H, 7, 7)
+    padded = dense(term_of(module, query, key, right_padding(7)), 7).expand(B, H, 7, 7)
     for row, length in enumerate(LENGTHS):
-        alone = module(query[row : row + 1, :, :length], key[row : row + 1, :, :length]).dense(length)
+        alone = dense(term_of(module, query[row : row + 1, :, :length], key[row : row + 1, :, :length]), length)
         expected = alone.expand(1, H, length, length)
         torch.testing.assert_close(padded[row : row + 1, :, :length, :length], expected, rtol=1e-4, atol=1e-5)
 
@@ -129,10 +153,10 @@ def test_causal_steps_equal_the_full_forward(strategy, chunk):
     torch.manual_seed(0)
     query, key = torch.randn(B, H, 9, D), torch.randn(B, H, 9, D)
     module = make_module(strategy, is_causal=True)
-    full = module(query, key).dense(9).expand(B, H, 9, 9)
+    full = dense(term_of(module, query, key, causal=True), 9).expand(B, H, 9, 9)
     for start in range(0, 9, chunk):
         end = start + chunk
-        step = module(query[:, :, start:end], key[:, :, :end], query_offset=start).dense(end)
+        step = dense(term_of(module, query[:, :, start:end], key[:, :, :end], causal=True, query_offset=start), end)
         torch.testing.assert_close(step.expand(B, H, chunk, end), full[:, :, start:end, :end], rtol=1e-4, atol=1e-5)
 
 
@@ -142,9 +166,9 @@ def test_rolled_keys_keep_their_positions(strategy):
     torch.manual_seed(0)
     query, key = torch.randn(B, H, 9, D), torch.randn(B, H, 9, D)
     module = make_module(strategy, is_causal=True)
-    full = module(query, key).dense(9).expand(B, H, 9, 9)
-    step = module(query[:, :, 8:], key[:, :, 6:], query_offset=8)
-    torch.testing.assert_close(step.dense(3).expand(B, H, 1, 3), full[:, :, 8:, 6:], rtol=1e-4, atol=1e-5)
+    full = dense(term_of(module, query, key, causal=True), 9).expand(B, H, 9, 9)
+    step = term_of(module, query[:, :, 8:], key[:, :, 6:], causal=True, query_offset=8)
+    torch.testing.assert_close(dense(step, 3, 6).expand(B, H, 1, 3), full[:, :, 8:, 6:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["layer", "query", "head"])
@@ -159,12 +183,12 @@ def test_window_has_a_floor(strategy, causal):
             (module.query_proj if strategy == "query" else module.key_proj).weight.fill_(1.0)
             module.window_proj.weight.fill_(-1e4)
     query, key = torch.ones(1, H, 6, D, requires_grad=True), torch.ones(1, H, 6, D, requires_grad=True)
-    bias = module(query, key)
-    dense = bias.dense(6).expand(1, H, 6, 6)
+    bias = term_of(module, query, key, causal=causal)
+    energies = dense(bias, 6).expand(1, H, 6, 6)
     center = bias.center.detach().expand(1, H, 6)
     expected = gaussian_energy(center, torch.full_like(center, MINIMUM_WINDOW), 6)
-    torch.testing.assert_close(dense.double(), expected, rtol=1e-4, atol=1e-5)
-    dense.sum().backward()
+    torch.testing.assert_close(energies.double(), expected, rtol=1e-4, atol=1e-5)
+    energies.sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
     assert query.grad.isfinite().all()
 
@@ -175,26 +199,26 @@ def test_a_sentence_of_padding_stays_finite(strategy):
     query, key = (torch.randn(2, H, 6, D, requires_grad=True) for _ in range(2))
     mask = torch.tensor([[True] * 6, [False] * 6])
     module = make_module(strategy, is_causal=False)
-    dense = module(query, key, key_padding_mask=mask).dense(6)
-    assert dense.isfinite().all()
-    dense.sum().backward()
+    energies = dense(term_of(module, query, key, mask), 6)
+    assert energies.isfinite().all()
+    energies.sum().backward()
     assert query.grad.isfinite().all()
     assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
 
 
 def test_fixed_window_size():
-    bias = make_module("fixed", is_causal=False)(torch.randn(1, H, 6, D), torch.randn(1, H, 6, D))
+    bias = term_of(make_module("fixed", is_causal=False), torch.randn(1, H, 6, D), torch.randn(1, H, 6, D))
     assert (bias.width == 10).all(), "the default"
     module = make_module("fixed", is_causal=False, localness_window_size=4)
-    assert (module(torch.randn(1, H, 6, D), torch.randn(1, H, 6, D)).width == 4).all()
+    assert (term_of(module, torch.randn(1, H, 6, D), torch.randn(1, H, 6, D)).width == 4).all()
 
 
 def test_half_precision_is_computed_in_float32():
     module = make_module("query", is_causal=False).bfloat16()
     query, key = (torch.randn(1, H, 40, D, dtype=torch.bfloat16) for _ in range(2))
-    bias = module(query, key)
+    bias = term_of(module, query, key)
     assert bias.center.dtype == bias.width.dtype == torch.float32
-    assert bias.dense(40).dtype == torch.float32
+    assert dense(bias, 40).dtype == torch.float32
 
 
 @pytest.mark.parametrize(

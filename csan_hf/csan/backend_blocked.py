@@ -1,0 +1,226 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Local attention of blocks of queries to their keys and m on either side: linear memory, forward and backward."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .attention_call import (
+    AttentionCall,
+    add_values,
+    dropout,
+    open_blind_rows,
+    restrict,
+    softmax_weights,
+    sum_energies,
+    zero_blind_rows,
+)
+from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
+from .locality_terms import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
+
+# Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
+_BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """How R blocks of `size` queries meet their keys: block r sees `span` keys from position r * size - left."""
+
+    count: int
+    size: int
+    left: int
+    span: int
+
+
+class _BlockCells:
+    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway."""
+
+    def __init__(self, blocks: _Blocks, call: AttentionCall) -> None:
+        self.blocks, self.call, self.device = blocks, call, call.query.device
+        # Place of the first query among the keys (decoding steps have earlier keys, at most m of them).
+        self.shift = call.key.shape[2] - call.query.shape[2]
+
+    def _starts(self) -> torch.Tensor:
+        return torch.arange(self.blocks.count, device=self.device) * self.blocks.size  # [R]
+
+    @property
+    def key_place(self) -> torch.Tensor:
+        """[R, span]; below 0 or beyond the last key at the ends."""
+        return (self._starts() + (self.shift - self.blocks.left))[:, None] + torch.arange(
+            self.blocks.span, device=self.device
+        )
+
+    @property
+    def query_position(self) -> torch.Tensor:
+        """[B or 1, 1, R, size, 1]."""
+        places = self._starts()[:, None] + torch.arange(self.blocks.size, device=self.device)
+        return count_from(self.call.positions.query_start, places[None, None, :, :, None])
+
+    @property
+    def key_position(self) -> torch.Tensor:
+        """[B or 1, 1, R, 1, span]."""
+        return count_from(self.call.positions.key_start, self.key_place[None, None, :, None, :])
+
+    @property
+    def distance(self) -> torch.Tensor:
+        """[size, span]."""
+        queries = torch.arange(self.blocks.size, device=self.device) + self.blocks.left
+        return torch.arange(self.blocks.span, device=self.device)[None, :] - queries[:, None]
+
+    @property
+    def head(self) -> torch.Tensor:
+        """[H, 1, 1, 1]."""
+        return torch.arange(self.call.query.shape[1], device=self.device)[:, None, None, None]
+
+    def of_query(self, values: torch.Tensor) -> torch.Tensor:
+        """[B or 1, H or 1, R or 1, size or 1, 1]."""
+        return self._rows(values.unsqueeze(-1))
+
+    def of_pair(self, values: torch.Tensor) -> torch.Tensor:
+        """Broadcastable to [B, H, R, size, span]."""
+        queries, keys = self.call.query.shape[2], self.call.key.shape[2]
+        values = values.expand(*values.shape[:-2], queries, keys)
+        rows = torch.arange(self.blocks.count * self.blocks.size, device=self.device).clamp(max=queries - 1)
+        rows = rows.view(self.blocks.count, self.blocks.size, 1)
+        return values[..., rows, self.key_place.clamp(0, keys - 1)[:, None, :]]
+
+    def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """[B, H, R, size, span]."""
+        return gather_rows(self._rows(table), index)
+
+    def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+        """[B, H, R, size, K]."""
+        return sum_rows(weights, index, size)
+
+    def _rows(self, values: torch.Tensor) -> torch.Tensor:
+        """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1, always safe."""
+        if values.shape[2] == 1 and self.call.query.shape[2] != 1:
+            return values.unsqueeze(2)
+        padded = F.pad(values, (0, 0, 0, self.blocks.count * self.blocks.size - values.shape[2]), value=1.0)
+        return padded.unflatten(2, (self.blocks.count, self.blocks.size))
+
+
+def blocked_attention(call: AttentionCall) -> torch.Tensor:
+    """[B, H, I, D]."""
+    call = _without_unreachable_keys(call)
+    query_length, key_length = call.query.shape[2], call.key.shape[2]
+    blocks = _blocks_of(call)
+    padded_length = blocks.count * blocks.size - query_length
+    query = F.pad(call.query, (0, 0, 0, padded_length)).unflatten(2, (blocks.count, blocks.size))
+    left = blocks.left - (key_length - query_length)
+    right = (blocks.count - 1) * blocks.size + blocks.span - left - key_length
+    cells = _BlockCells(blocks, call)
+    keys = _key_blocks(call.key, call.area, blocks, left, right)
+    values = _key_blocks(call.value, call.area, blocks, left, right)
+    visible, row_visible = _blocked_visibility(call, cells, left, right)
+    added = sum_energies(call, cells)
+    if added is not None:
+        added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
+    weights = dropout(softmax_weights(call, query, keys, visible, added).to(values.dtype), call)
+    output = add_values(torch.matmul(weights, values), call, cells, weights)
+    return zero_blind_rows(output, row_visible).flatten(2, 3)[:, :, :query_length]
+
+
+def blocked_cannot_run(call: AttentionCall) -> str | None:
+    """Why not, or None."""
+    return None if call.area.window is not None else "needs a window; use 'sdpa' or 'eager' without one."
+
+
+def _blocks_of(call: AttentionCall) -> _Blocks:
+    query_length = call.query.shape[2]
+    m = min(call.area.half_window or 0, call.key.shape[2] - 1)
+    size = _BLOCK_SIZE if 4 * m <= 3 * _BLOCK_SIZE else m
+    if not torch.compiler.is_compiling() or query_length == 1:
+        size = min(size, query_length)  # compiled, one size serves sentences of all lengths
+    return _Blocks(-(-query_length // size), size, m, size + (m if call.area.causal else 2 * m))
+
+
+def _without_unreachable_keys(call: AttentionCall) -> AttentionCall:
+    """Drop the keys before the first query's window (a decoding step over a longer history)."""
+    assert call.area.half_window is not None  # `blocked_cannot_run` refused it
+    shift = call.key.shape[2] - call.query.shape[2]
+    drop = max(0, shift - call.area.half_window)
+    if drop == 0:
+        return call
+    mask = None if call.key_padding_mask is None else call.key_padding_mask[:, drop:]
+    return replace(
+        call,
+        key=call.key[:, :, drop:],
+        value=call.value[:, :, drop:],
+        terms=tuple(_without_first_keys(term, drop) for term in call.terms),
+        key_padding_mask=mask,
+        positions=Positions(call.positions.query_start, call.positions.key_start + drop),
+    )
+
+
+def _without_first_keys(term: Term, drop: int) -> Term:
+    if isinstance(term, DenseBias) and term.bias.shape[-1] > 1:
+        return DenseBias(term.bias[..., drop:])
+    return term
+
+
+def _key_blocks(states: torch.Tensor, area: KeyArea, blocks: _Blocks, left: int, right: int) -> torch.Tensor:
+    """The keys of each block: [B, H, J, D] -> [B, H, R, N * span, D]."""
+    padded = F.pad(pad_heads(states, area), (0, 0, left, max(right, 0)))
+    if right < 0:
+        padded = padded[:, :, :right]
+    return _OverlappingBlocks.apply(padded, area.head_area, blocks)
+
+
+class _OverlappingBlocks(torch.autograd.Function):
+    """Copies overlapping windows of heads and positions; backward adds them up again.
+
+    torch's own backward of `unfold` scatters element by element, which costs more than the attention itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
+        """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
+        ctx.area, ctx.blocks, ctx.shape = area, blocks, padded.shape
+        windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
+        return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The transpose of the copy, a slice per neighbouring head and per block that a span reaches into."""
+        area, blocks = ctx.area, ctx.blocks
+        batch, padded_heads, length, width = ctx.shape
+        heads = padded_heads - area + 1
+        reach = -(-blocks.span // blocks.size)
+        total = grad.new_zeros(batch, padded_heads, blocks.count + reach - 1, blocks.size, width)
+        grad = grad.unflatten(3, (area, blocks.span))
+        for slot in range(area):
+            for block in range(reach):
+                start = block * blocks.size
+                part = grad[:, :, :, slot, start : start + blocks.size]
+                total[:, slot : slot + heads, block : block + blocks.count, : part.shape[3]] += part
+        return total.flatten(2, 3)[:, :, :length], None, None
+
+
+def _blocked_visibility(
+    call: AttentionCall, cells: _BlockCells, left: int, right: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Visible keys [B or 1, H or 1, R, size, N * span], and the queries that see any, [B or 1, H or 1, R, size, 1]."""
+    device, blocks = call.query.device, cells.blocks
+    real = call.key_padding_mask
+    if real is None:
+        real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=device)
+    real = F.pad(real, (left, max(right, 0)))
+    if right < 0:
+        real = real[:, :right]
+    real = real.unfold(1, blocks.span, blocks.size)  # [B or 1, R, span]
+    band = within_window(cells.distance, call.area)
+    visible = band & real[:, None, :, None, :]  # [B or 1, 1, R, size, span]
+    restricted = restrict(visible, call, cells)
+    assert restricted is not None  # for the type checker
+    visible, row_visible = open_blind_rows(restricted)
+    heads = visible_heads(call.query.shape[1], call.area, device)
+    if heads is None:
+        visible = repeat_over_area(visible, call.area)
+    else:
+        visible = (visible.unsqueeze(-2) & heads[None, :, None, None, :, None]).flatten(-2)
+    # Rows past the last query are cut off: only padding and terms can leave a real query blind.
+    may_be_blind = call.key_padding_mask is not None or bool(call.visibility_terms)
+    return visible, row_visible if may_be_blind else None

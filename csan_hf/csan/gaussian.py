@@ -1,0 +1,177 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Gaussian localness (Yang et al., EMNLP 2018; `LOCAL_SOFT` of NAACL 2019): energies fall off around a centre."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+from .locality import AttentionSite, LocalityMethod, LocalityModule
+from .locality_terms import Cells, Positions, Term, TermInputs, check_broadcast
+
+MINIMUM_WINDOW = 0.1
+"""Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
+
+STRATEGIES = ("fixed", "layer", "query", "head")
+
+_WIDTHS = {
+    "fixed": "a constant window of {size:g} tokens",
+    "layer": "one window per sentence and layer, predicted from the mean of the keys",
+    "query": "a window predicted from each query",
+    "head": "one learned window per head",
+}
+
+
+@dataclass
+class GaussianTerm(Term):
+    """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2 (equation 5).
+
+    Attributes:
+        center: P, a position, [B, H, I] or broadcastable to it, float32.
+        width: D in tokens, [B, H, I] or broadcastable to it, float32; values under `MINIMUM_WINDOW` are raised.
+    """
+
+    center: torch.Tensor
+    width: torch.Tensor
+
+    def energy(self, cells: Cells) -> torch.Tensor:
+        """G, float32."""
+        center, width = cells.of_query(self.center), cells.of_query(self.width)
+        sigma = width.float().clamp(min=MINIMUM_WINDOW) / 2
+        return -0.5 * ((cells.key_position - center.float()) / sigma) ** 2
+
+    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
+        """See `Term`."""
+        for name in ("center", "width"):
+            check_broadcast(getattr(self, name), (batch, heads, queries), f"bias.{name}")
+
+
+class GaussianLocalness(LocalityModule):
+    """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
+
+    W_p (`query_proj`), U_p (`center_proj`), U_d (`window_proj`) and W_d (`key_proj`) are the paper's names; the
+    window of the `"head"` strategy is 50 · sigmoid(`head_window`).
+    """
+
+    def __init__(self, strategy: str, window_size: float, num_heads: int, d_model: int) -> None:
+        super().__init__()
+        self.strategy, self.window_size = strategy, float(window_size)
+        self.query_proj = nn.Linear(d_model, d_model, bias=False)
+        self.center_proj = nn.Linear(d_model, num_heads, bias=False)
+        if strategy in ("layer", "query"):
+            self.window_proj = nn.Linear(d_model, num_heads, bias=False)
+        if strategy == "layer":
+            self.key_proj = nn.Linear(d_model, d_model, bias=False)
+        if strategy == "head":
+            self.head_window = nn.Parameter(torch.zeros(num_heads))
+
+    def init_weights(self, config: Any) -> None:
+        """Windows of 25 tokens."""
+        if self.strategy == "head":
+            init.zeros_(self.head_window)
+
+    def forward(self, inputs: TermInputs) -> GaussianTerm:
+        """The Gaussian of every query."""
+        hidden = torch.tanh(self.query_proj(_merge_heads(inputs.query)))  # [B, I, d]
+        length = inputs.visible_length  # L, [B or 1, 1, I or 1]
+        center = length * torch.sigmoid(self.center_proj(hidden).transpose(1, 2).float())
+        return GaussianTerm(center, self._width(hidden, inputs, length))
+
+    def _width(self, hidden: torch.Tensor, inputs: TermInputs, length: torch.Tensor) -> torch.Tensor:
+        if self.strategy == "fixed":
+            return torch.full((1, 1, 1), self.window_size, device=hidden.device)
+        if self.strategy == "head":
+            return 50.0 * torch.sigmoid(self.head_window.float())[None, :, None]
+        if self.strategy == "layer":
+            hidden = torch.tanh(self.key_proj(_mean_key(inputs)))
+        return length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float())
+
+
+def _mean_key(inputs: TermInputs) -> torch.Tensor:
+    """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
+    keys, mask = _merge_heads(inputs.key), inputs.key_padding_mask  # [B, J, d]
+    real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
+    keys = keys * real.to(keys.dtype).unsqueeze(-1)
+    if inputs.causal:
+        queries = inputs.query.shape[2]
+        sums = keys.float().cumsum(dim=1)[:, -queries:]  # the queries are the last positions
+        counts = real.cumsum(dim=1)[:, -queries:]
+    else:
+        sums, counts = keys.float().sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
+    return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(inputs.key.dtype)
+
+
+def _merge_heads(states: torch.Tensor) -> torch.Tensor:
+    """[B, H, T, D] -> [B, T, d]."""
+    return states.transpose(1, 2).flatten(2)
+
+
+@dataclass(frozen=True)
+class Gaussian(LocalityMethod):
+    """A Gaussian around a position predicted from each query.
+
+    Attributes:
+        width: How its window D is set: `"fixed"`, `"layer"`, `"query"` or `"head"`.
+        size: D of `"fixed"`, in tokens.
+    """
+
+    width: str
+    size: float = 10.0
+
+    key: ClassVar[str] = "gaussian"
+    module_name: ClassVar[str] = "localness"
+    label: ClassVar[str] = "Gaussian localness"
+    paper: ClassVar[str] = "yang2018"
+    presets: ClassVar = {"local_soft": {"local_window": None, "head_area": 1, "localness_window": "query"}}
+
+    @property
+    def needs_all_keys(self) -> bool:
+        """The `"layer"` window depends on the mean of all earlier keys."""
+        return self.width == "layer"
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        if self.width not in STRATEGIES:
+            raise ValueError(f"`{name}` must be one of {list(STRATEGIES)}, got {self.width!r}.")
+        if isinstance(self.size, bool) or not isinstance(self.size, int | float) or not 0 < self.size < float("inf"):
+            raise ValueError(f"`{name}.size` must be a positive number of tokens, got {self.size!r}.")
+
+    def build(self, site: AttentionSite) -> GaussianLocalness:
+        """See `LocalityMethod`."""
+        return GaussianLocalness(self.width, self.size, site.num_heads, site.d_model)
+
+    def term(self, module: GaussianLocalness, inputs: TermInputs) -> GaussianTerm:
+        """See `LocalityMethod`."""
+        term: GaussianTerm = module(inputs)
+        return term
+
+    def describe(self, site: AttentionSite) -> str:
+        """See `LocalityMethod`."""
+        width = _WIDTHS[self.width].format(size=self.size)
+        return f"a Gaussian around a position predicted from each query, with {width}, added to the energies"
+
+    def caption(self, part: str = "encoder", length: int | None = None) -> str:
+        """See `LocalityMethod`; the centre and width of the example."""
+        length = length or 0
+        shift = _EXAMPLE_SHIFT[part]
+        place = "i" if shift == 0 else f"i {'+' if shift > 0 else '−'} {abs(shift)}"
+        if self.width == "fixed":
+            return f"Gaussian (centre P predicted, width D = {self.size:g}; here P = {place})"
+        learned = "D learned for each head" if self.width == "head" else f"D predicted per {self.width}"
+        example = self._example_width(length)
+        return f"Gaussian (centre P predicted, width {learned}; here P = {place}, D = {example:g})"
+
+    def example(self, part: str, length: int) -> GaussianTerm:
+        """A Gaussian as a trained model might predict it."""
+        center = (Positions().queries(length, torch.device("cpu")).float() + _EXAMPLE_SHIFT[part]).clamp(0, length)
+        return GaussianTerm(center[:, None], torch.full((1, 1, 1), self._example_width(length)))
+
+    def _example_width(self, length: int) -> float:
+        if self.width == "fixed":
+            return float(self.size)
+        return 10.0 if self.width == "head" else length / 2
+
+
+_EXAMPLE_SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}
