@@ -29,7 +29,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, seed_worker
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
 
 from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
@@ -43,6 +43,7 @@ from .completeness import break_seal, seal_checkpoint
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
 from .stopping import RunError, RunGuard
+from .workers import STOP_SIGNALS, WorkerInit, shielded_context
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -170,6 +171,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
         workers = self.args.dataloader_num_workers
+        method = self.args.dataloader_multiprocessing_context
+        shielded = self.guard.signals is not None  # else nobody would end a worker that ignores Ctrl-C
+        init = WorkerInit(workers, self.args.process_index, STOP_SIGNALS if shielded else ())
         loader: DataLoader = DataLoader(
             rows,
             batch_sampler=batches,
@@ -178,7 +182,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
-            worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
+            worker_init_fn=init if workers else None,
+            multiprocessing_context=(shielded_context(method) if shielded else method) if workers else None,
         )
         return self.accelerator.prepare(loader)
 
@@ -545,13 +550,3 @@ class _RowsAndCopies(torch.utils.data.Dataset):
             return self.rows[number]
         row = dict(self.rows[self.copied])
         return {**row, "labels": [-100] * len(row["labels"])}
-
-
-class _SeedWorker:
-    """Seeds data-loading workers; a class, so that it can be pickled."""
-
-    def __init__(self, num_workers: int, rank: int) -> None:
-        self.num_workers, self.rank = num_workers, rank
-
-    def __call__(self, worker_id: int) -> None:
-        seed_worker(worker_id, self.num_workers, self.rank)

@@ -1,5 +1,6 @@
 """Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not finite."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import runpy
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -425,7 +427,8 @@ def evaluations(trainer):
     return [(entry["step"], entry["eval_loss"]) for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
-def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd):
+def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=5).__next__)
     with StopSignals(tmp_path) as signals:
         with pytest.raises(RunInterrupted, match="Stopped by SIGINT before training began") as stop:
             os.kill(os.getpid(), signal.SIGINT)
@@ -437,6 +440,18 @@ def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path,
             os.kill(os.getpid(), signal.SIGTERM)
         signals.phase = "after"
         with pytest.raises(RunInterrupted, match="Stopped by SIGTERM after training"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_launcher_passes_on_counts_once(tmp_path, capfd, monkeypatch):
+    clock = iter([10.0, 10.02, 10.9, 12.5])
+    monkeypatch.setattr(time, "monotonic", clock.__next__)
+    with StopSignals(tmp_path) as signals:
+        signals.phase = "training"
+        for _ in range(3):  # of the process group, of torchrun, and of a key that is held down
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert capfd.readouterr().err.count("saving a checkpoint") == 1
+        with pytest.raises(RunInterrupted, match="without saving"):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
