@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import warnings
@@ -19,14 +20,14 @@ from csan_hf.evaluation import write_text
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
-from .callbacks import evaluations_without_gain
 from .checkpoints import list_checkpoints, load_weights, read_weights
 from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
-from .resume import DAMAGED, check_same_data, check_same_experiment, choose_checkpoint
+from .resume import DAMAGED, check_same_data, check_same_experiment, choose_checkpoint, is_finished
+from .run_lock import lock_folder
 from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
 
@@ -59,13 +60,14 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
 
     Raises:
         RecipeError: if the recipe cannot be run, or if its folder holds another experiment or damaged checkpoints
-            alone.
+            alone, or is in use by another run.
         RunError: if training met a loss that is not finite, or a full disk.
         RunInterrupted: if a signal ended the run, after saving.
     """
     args = recipe.training_arguments()
-    with StopSignals(args.output_dir) as signals:
+    with StopSignals(args.output_dir) as signals, contextlib.ExitStack() as held:
         try:
+            on_main_process(args, lambda: held.enter_context(lock_folder(Path(args.output_dir))))
             return _train(recipe, args, signals)
         except Exception as error:
             if isinstance(error, RunError) or not is_disk_full(error):
@@ -98,7 +100,7 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
     trainer.guard.signals = signals
     if checkpoint is not None:
         check_same_data(checkpoint, trainer)
-    if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
+    if checkpoint is not None and is_finished(trainer, state := _read_state(checkpoint)):
         signals.phase = "after"
         _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
         trainer.state = state
@@ -112,13 +114,6 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
 
 def _read_state(checkpoint: Path) -> TrainerState:
     return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-
-
-def _is_finished(args: TranslationTrainingArguments, state: TrainerState) -> bool:
-    """Says whether nothing is left to train; the Trainer itself would do one update too many."""
-    patience = args.early_stopping_patience
-    stopped = patience is not None and evaluations_without_gain(args, state) >= patience
-    return stopped or 0 < args.max_steps <= state.global_step
 
 
 def _quieten(args: TranslationTrainingArguments) -> None:

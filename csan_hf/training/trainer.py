@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import shutil
 import time
@@ -31,7 +30,7 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
 
-from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
+from csan_hf.data import MixedBatchSampler, TokenBatchSampler, describe_dataset, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
 from csan_hf.hub.checkpoint import write_code
 from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
@@ -125,7 +124,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.add_callback(self.guard)
         self._view: _EvaluationView | None = None
         self._loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
-        self._training_set: dict[str, Any] | None = None
+        self._data_facts: dict[str, Any] | None = None
         self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
         self._speed_start: float | None = None  # since when _tokens_seen counts
@@ -432,12 +431,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         return str(last_complete_checkpoint(self.args.output_dir) or "the start")
 
     def describe_run(self) -> dict[str, Any]:
-        """Returns what must be as before when a run goes on: the number of processes and the training set."""
-        if self._training_set is None and self.train_dataset is not None:
-            lengths = np.stack(example_lengths(self.train_dataset))
-            digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype="<i8").tobytes()).hexdigest()
-            self._training_set = {"pairs": lengths.shape[1], "sha256_of_lengths": digest}
-        return {"processes": self.args.world_size, "training_set": self._training_set}
+        """Returns what must be as before when a run goes on: the number of processes, training and validation set."""
+        if self._data_facts is None:
+            train, validation = self.train_dataset, self.eval_dataset
+            self._data_facts = {
+                "training_set": None if train is None else describe_dataset(train),
+                "validation_set": describe_dataset(validation, references=True)
+                if isinstance(validation, Dataset)
+                else None,
+            }
+        return {"processes": self.args.world_size, **self._data_facts}
+
+    def count_updates(self) -> int:
+        """Returns the update at which a run ends that nothing stops earlier."""
+        return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Keeps quiet about tied weights, which a checkpoint stores once."""
