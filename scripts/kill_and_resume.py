@@ -132,7 +132,8 @@ def kill_once(run: Run, moment: Moment, times: dict[str, float], rng: random.Ran
     """Signals a run at a random time of a phase. Says whether that ended it, and what it was doing."""
     phase, step = moment.phase, moment.step
     if phase == "start":
-        time.sleep(rng.uniform(0.0, times["start"]))
+        latest = run.started + rng.uniform(0.0, times["start"])
+        run.wait_until(lambda: run.step() > 0 or time.time() > latest)  # a start may be faster than the first one
     elif phase == "update":
         run.wait_until(lambda: run.step() > step)
         time.sleep(rng.uniform(0.0, times["update"]))

@@ -21,6 +21,7 @@ from csan_hf.evaluation import write_text
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
 from .checkpoints import list_checkpoints, load_weights, read_weights
+from .checks import check_recipe
 from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
@@ -65,6 +66,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         RunInterrupted: if a signal ended the run, after saving.
     """
     args = recipe.training_arguments()
+    check_recipe(recipe)
     with StopSignals(args.output_dir) as signals, contextlib.ExitStack() as held:
         try:
             on_main_process(args, lambda: held.enter_context(lock_folder(Path(args.output_dir))))
