@@ -1,12 +1,13 @@
 #!/usr/bin/env python
 """Kills a training run again and again, and compares its weights with those of a run that was left alone.
 
-    python scripts/kill_and_resume.py --kills 20
-    python scripts/kill_and_resume.py --kills 5 --model pervasive_attention --num_layers 2 --growth_rate 4
+    python scripts/kill_and_resume.py
+    python scripts/kill_and_resume.py --kills 5 --signals KILL --model pervasive_attention --num_layers 2
 
-The run is killed with SIGKILL at random moments of its start, its updates, its saves and its end, and started again
-with the same command each time. What is unknown here goes on to scripts/train.py. The exit status is 1 if any weight,
-hypothesis or score differs.
+The run, with data-loading workers, is signalled as a scheduler or a terminal does it: the whole process group at once,
+by KILL, TERM, INT and USR1 in turn, at random moments of its start, its updates, its saves and its end; and started
+again with the same command each time. What is unknown here goes on to scripts/train.py. The exit status is 1 if any
+weight, hypothesis or score differs, or if one of the other signals lost an update.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -74,7 +75,9 @@ class Run:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.started = time.time()
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -90,9 +93,10 @@ class Run:
             time.sleep(0.005)
         return True
 
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+    def signal_group(self, number: int) -> bool:
+        """Signals the run and its workers, waits for the end, and says whether that was what ended it."""
+        os.killpg(self.process.pid, number)
+        return self.process.wait() in (-number, 128 + number)
 
 
 def unsealed(output: Path) -> list[str]:
@@ -101,19 +105,35 @@ def unsealed(output: Path) -> list[str]:
     return [path.name for path in folders if not (path / "complete.json").exists()]
 
 
-def plan(kills: int, last: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Draws the phase of each kill and the update from which it counts, in the order in which a run can meet them."""
+@dataclass(frozen=True)
+class Moment:
+    """When a run is signalled, and how.
+
+    Args:
+        signal: name of the signal, without SIG.
+        phase: what the run is to be doing: "start", "update", "save" or "end".
+        step: the update from which the phase counts.
+    """
+
+    signal: str
+    phase: str
+    step: int
+
+
+def plan(kills: int, last: int, signals: list[str], rng: random.Random) -> list[Moment]:
+    """Draws the moments, in the order in which a run can meet them; every signal meets every phase."""
     phases = ["start", "update", "save", "end", "update", "save"]
-    drawn = [phases[number % len(phases)] for number in range(kills)]
-    ends = [("end", last) for phase in drawn if phase == "end"]
-    moments = [(phase, rng.randrange(last)) for phase in drawn if phase != "end"]
-    return sorted(moments, key=lambda moment: moment[1]) + ends
+    drawn = [(signals[number % len(signals)], phases[number // len(signals) % len(phases)]) for number in range(kills)]
+    moments = [Moment(name, phase, last if phase == "end" else rng.randrange(last)) for name, phase in drawn]
+    return sorted(moments, key=lambda moment: moment.step)
 
 
-def kill_once(run: Run, phase: str, step: int, times: dict[str, float], rng: random.Random) -> str:
-    """Kills a run at a random moment of a phase, and says what it was doing."""
+def kill_once(run: Run, moment: Moment, times: dict[str, float], rng: random.Random) -> tuple[bool, str]:
+    """Signals a run at a random time of a phase. Says whether that ended it, and what it was doing."""
+    phase, step = moment.phase, moment.step
     if phase == "start":
-        time.sleep(rng.uniform(0.0, times["start"]))
+        latest = run.started + rng.uniform(0.0, times["start"])
+        run.wait_until(lambda: run.step() > 0 or time.time() > latest)  # a start may be faster than the first one
     elif phase == "update":
         run.wait_until(lambda: run.step() > step)
         time.sleep(rng.uniform(0.0, times["update"]))
@@ -124,12 +144,17 @@ def kill_once(run: Run, phase: str, step: int, times: dict[str, float], rng: ran
         text = "only the end of the run is repeated"
         run.wait_until(lambda: run.step() >= step or text in run.text())
         time.sleep(rng.uniform(0.0, 0.8 * times["end"]))
-    run.kill()
-    if run.process.returncode != -signal.SIGKILL:
-        return f"{phase}: the run had ended with {run.process.returncode}"
+    if run.process.poll() is not None or not run.signal_group(getattr(signal, f"SIG{moment.signal}")):
+        return False, f"{moment.signal}, {phase}: the run had ended with {run.process.returncode}"
     cut_off = unsealed(run.output)
     where = f"after update {run.step()}" if run.step() else f"{time.time() - run.started:.1f} s after the start"
-    return f"{phase}: {where}" + (f", in the save of {cut_off[-1]}" if cut_off else "")
+    return True, f"{moment.signal}, {phase}: {where}" + (f", in the save of {cut_off[-1]}" if cut_off else "")
+
+
+def lost_update(run: Run, last: int) -> bool:
+    """Says whether a run that could have saved ended without a checkpoint of its last update."""
+    saved = re.findall(r"at update (\d+) of \d+: saved in", run.text())
+    return 0 < run.step() < last and (not saved or int(saved[-1]) < run.step() or bool(unsealed(run.output)))
 
 
 def measure(run: Run, last: int) -> dict[str, float]:
@@ -179,13 +204,20 @@ def differences(one: Path, other: Path) -> list[str]:
     return different + [key for key in ("chosen", "scores") if results[0][key] != results[1][key]]
 
 
-def main() -> int:
+def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="how often the run is killed")
+    parser.add_argument("--kills", type=int, default=40, help="how often the run is ended (default: %(default)s)")
     parser.add_argument("--kill_seed", type=int, default=1, help="of the moments")
+    names = ["KILL", "TERM", "INT", "USR1"]
+    parser.add_argument("--signals", nargs="+", choices=names, default=names, help="(default: all four, in turn)")
+    parser.add_argument("--workers", type=int, default=2, help="data-loading workers (default: %(default)s)")
     parser.add_argument("--recipe", help="a recipe with logging_steps 1; without it a tiny one on 'numbers'")
     parser.add_argument("--work_dir", type=Path, default=Path("runs/kill_and_resume"), help="emptied first")
-    arguments, rest = parser.parse_known_args()
+    return parser.parse_known_args()
+
+
+def main() -> int:
+    arguments, rest = parse_arguments()
     work = arguments.work_dir
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -195,37 +227,51 @@ def main() -> int:
     rng = random.Random(arguments.kill_seed)
 
     def start(name: str, log: str) -> Run:
-        output = work / name
         script = str(ROOT / "scripts" / "train.py")
-        command = [sys.executable, script, str(recipe), *rest, "--output_dir", str(output)]
-        return Run(command, output, work / log)
+        options = ["--output_dir", str(work / name), "--dataloader_num_workers", str(arguments.workers)]
+        return Run([sys.executable, script, str(recipe), *rest, *options], work / name, work / log)
 
     last = int(yaml.safe_load(recipe.read_text())["training"]["max_steps"])
     times = measure(start("whole", "whole.log"), last)
     print("Uninterrupted:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()), flush=True)
     print(f"{'kill':>4}  {'moment':<58}  {'resumed from':<24}  skipped", flush=True)
-    moments = plan(arguments.kills, last, rng)
-    gone_through = False
-    for number, (phase, step) in enumerate(moments, start=1):
+    moments = plan(arguments.kills, last, arguments.signals, rng)
+    gone_through, lost = False, 0
+    for number, moment in enumerate(moments, start=1):
         while True:
             run = start("killed", f"killed-{number:02d}.log")
-            moment = kill_once(run, "start" if gone_through else phase, step, times, rng)
-            if run.process.returncode == -signal.SIGKILL:
+            now = replace(moment, phase="start") if gone_through else moment
+            ended, what = kill_once(run, now, times, rng)
+            if ended:
                 break
-            print(f"{'':>4}  {moment}: too late, not counted", flush=True)
+            print(f"{'':>4}  {what}: too late, not counted", flush=True)
+            if run.process.returncode != 0:
+                print(run.text())
+                return 1
             # From here on a run only reads its folder and repeats its end: any moment of that
             gone_through, times["start"] = True, 0.9 * (time.time() - run.started)
         came_from, skipped = reports(run)
-        print(f"{number:>4}  {moment:<58}  {came_from:<24}  {skipped}", flush=True)
+        if moment.signal != "KILL" and lost_update(run, last):
+            lost, what = lost + 1, f"{what}; LOST UPDATES"
+        print(f"{number:>4}  {what:<58}  {came_from:<24}  {skipped}", flush=True)
     run = start("killed", "last.log")
     if run.process.wait() != 0:
         print(run.text())
         return 1
     came_from, skipped = reports(run)
     print(f"{'':>4}  {'to the end':<58}  {came_from:<24}  {skipped}")
-    different = differences(work / "whole", work / "killed")
-    print(f"After {len(moments)} kills: " + (f"different: {', '.join(different)}" if different else "bitwise equal."))
-    return 1 if different else 0
+    return report(moments, lost, differences(work / "whole", work / "killed"))
+
+
+def report(moments: list[Moment], lost: int, different: list[str]) -> int:
+    """Prints how often each signal met each phase and what came of it; returns the exit status."""
+    phases = list(dict.fromkeys(moment.phase for moment in moments))
+    for name in dict.fromkeys(moment.signal for moment in moments):
+        counts = [(phase, sum((m.signal, m.phase) == (name, phase) for m in moments)) for phase in phases]
+        print(f"{name:>6}: " + ", ".join(f"{count} in the phase {phase}" for phase, count in counts))
+    outcome = f"different: {', '.join(different)}" if different else "bitwise equal"
+    print(f"After {len(moments)} kills: {outcome}; signals that lost an update that could have been saved: {lost}.")
+    return 1 if different or lost else 0
 
 
 if __name__ == "__main__":

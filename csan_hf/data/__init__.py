@@ -1,6 +1,6 @@
 """Corpora, tokenizers and batches."""
 
-from .batching import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
+from .batching import MixedBatchSampler, TokenBatchSampler, describe_dataset, example_lengths, share_epoch
 from .corpora import DataArguments, load_translation_dataset
 from .numbers import load_numbers, number_languages
 from .report import FilterReport
@@ -12,6 +12,7 @@ __all__ = [
     "MixedBatchSampler",
     "TokenBatchSampler",
     "TokenizerPair",
+    "describe_dataset",
     "example_lengths",
     "load_numbers",
     "load_translation_dataset",

@@ -17,10 +17,11 @@ It deals the examples out, the longest first, each to the batch that costs least
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -363,6 +364,32 @@ def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     table = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")[:]
     source, target = (pc.list_value_length(table[name]).to_numpy() for name in ("input_ids", "labels"))
     return source, target
+
+
+def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str, Any]:
+    """Number and fingerprints of the pairs, to tell whether a data set is the same as before.
+
+    Args:
+        dataset: a tokenized split.
+        references: whether the text of the column target counts, too, where there is one.
+
+    Returns:
+        ``pairs``, ``sha256_of_lengths`` (source and target tokens of every pair) and ``sha256`` (of the lengths, the
+        tokens and the references, in order). They depend on the content alone, not on how it is stored.
+    """
+    lengths = np.ascontiguousarray(np.stack(example_lengths(dataset)), dtype="<i8").tobytes()
+    digest = hashlib.sha256(lengths)
+    for batch in dataset.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000):
+        for name in ("input_ids", "labels"):
+            digest.update(pc.list_flatten(batch[name]).to_numpy().astype("<i8").tobytes())
+    if references and "target" in dataset.column_names:
+        for text in dataset["target"]:
+            digest.update(f"{len(text)} {text}".encode())
+    return {
+        "pairs": len(dataset),
+        "sha256_of_lengths": hashlib.sha256(lengths).hexdigest(),
+        "sha256": digest.hexdigest(),
+    }
 
 
 def share_epoch(dataloader: DataLoader) -> DataLoader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,25 @@ def resolve_bf16(value: bool | str) -> bool:
     return cpu_has_fast_bf16()
 
 
+METRICS = ("bleu", "chrf", "loss")
+"""What an evaluation during training gives."""
+
+# The smallest values that work, besides null
+_LEAST = {
+    **dict.fromkeys(("max_tokens", "max_cells", "max_sentences", "early_stopping_patience", "keep_best"), 1),
+    **dict.fromkeys(("generation_num_beams", "gradient_accumulation_steps"), 1),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), 1),
+    **dict.fromkeys(("batch_norm_batches", "dataloader_num_workers"), 0),
+}
+# Bounds [low, high)
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("seed", "data_seed"), (0, 2**32)),  # numpy's
+    **dict.fromkeys(("learning_rate", "weight_decay", "warmup_steps", "adam_epsilon"), (0.0, math.inf)),
+    **dict.fromkeys(("max_grad_norm", "early_stopping_threshold"), (0.0, math.inf)),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), (0, 1)),
+}
+
+
 @dataclass
 class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with translation's defaults and a few fields of our own.
@@ -54,7 +74,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     here the peak is given, the shape is the same.
 
     Raises:
-        ValueError: by the constructor, where a field of ours is out of range; the message names it.
+        ValueError: by the constructor, where a field is out of range; the message names it.
     """
 
     output_dir: str = field(default="trainer_output", metadata={"help": "Folder for everything that a run writes."})
@@ -165,8 +185,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        """Checks our fields, fills those that follow from others, then runs the library's own checks."""
-        self._check_ours()
+        """Checks the numbers, fills the fields that follow from others, then runs the library's own checks."""
+        self._check()
         self.bf16 = resolve_bf16(self.bf16)
         if not accelerator_is_available():
             # transformers refuses bf16 on a CPU that was not asked for, and takes several processes for strangers
@@ -189,7 +209,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """Leaves a token that was set later (`set_push_to_hub`) out of pickles, such as training_args.bin."""
         return {**vars(self), "hub_token": None}
 
-    def _check_ours(self) -> None:
+    def _check_uploads(self) -> None:
         if self.hub_token is not None:
             raise ValueError(f"training.hub_token would be written to files: leave it out and {WHERE_INSTEAD}.")
         if str(getattr(self.hub_strategy, "value", self.hub_strategy)) not in ("end", "every_save"):
@@ -197,13 +217,35 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 "training.hub_strategy must be 'end' or 'every_save': what 'checkpoint' and 'all_checkpoints' upload, "
                 "optimizer state and pickles, is not for sharing."
             )
-        for name in ("max_tokens", "max_cells", "max_sentences", "early_stopping_patience"):
+
+    def _check(self) -> None:
+        """Refuses numbers that cannot work, of the library's fields too, before anything is read or written."""
+        self._check_uploads()
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"training.{name} must be at least 1 or null, got {value}.")
-        if self.batch_norm_batches < 0:
-            raise ValueError(f"training.batch_norm_batches must be at least 0, got {self.batch_norm_batches}.")
-        if self.keep_best < 1:
-            raise ValueError(f"training.keep_best must be at least 1, got {self.keep_best}.")
-        if not 0.0 <= self.label_smoothing_factor < 1.0:
-            raise ValueError(f"training.label_smoothing_factor must lie in [0, 1), got {self.label_smoothing_factor}.")
+            if value is not None and not value >= least:  # NaN is no more than anything
+                raise ValueError(f"training.{name} must be at least {least}, got {value}.")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value < high:
+                raise ValueError(f"training.{name} must lie in [{low}, {high}), got {value}.")
+        if not 0.0 < self.num_train_epochs < math.inf:
+            raise ValueError(f"training.num_train_epochs must be above 0, got {self.num_train_epochs}.")
+        if self.max_steps != -1 and self.max_steps < 1:
+            raise ValueError(
+                f"training.max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps} "
+                "(a model is scored without training by scripts/evaluate.py)."
+            )
+        self._check_metric()
+
+    def _check_metric(self) -> None:
+        metric = self.metric_for_best_model
+        if metric is None or str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
+            return
+        if metric.removeprefix("eval_") not in METRICS:
+            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(METRICS)}, got {metric!r}.")
+        if not self.predict_with_generate and metric.removeprefix("eval_") != "loss":
+            raise ValueError(
+                f"training.metric_for_best_model is {metric!r}, which needs translations: set it to 'loss', or "
+                "training.predict_with_generate to true."
+            )

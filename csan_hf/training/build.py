@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import DatasetDict
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from csan_hf.data import TokenizerPair, train_tokenizers
+from csan_hf.data.tokenization import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
 
 from .families import get_family
 from .options import RecipeError
@@ -48,6 +50,7 @@ def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
         model = _load_initial(recipe, recipe.init_from, family)
     else:
         model = family.model_class(build_config(recipe, Vocabularies.of(tokenizers)))
+    check_positions(recipe, model.config)
     configure_generation(model, recipe, tokenizers)
     return model
 
@@ -75,6 +78,14 @@ class Vocabularies:
         """Those of trained tokenizers."""
         target = tokenizers.target
         return cls(len(tokenizers.source), len(target), tokenizers.is_joint, target.pad_token_id, target.eos_token_id)
+
+
+def expected_vocabularies(recipe: Recipe) -> Vocabularies:
+    """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
+    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
+    size = int(settings["vocab_size"])
+    pad, eos = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(EOS_TOKEN)
+    return Vocabularies(size, size, bool(settings.get("joint", True)), pad, eos)
 
 
 def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
@@ -118,28 +129,78 @@ def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: Tok
     """Gives the model the recipe's generation settings, and a length where nobody named one.
 
     Raises:
-        RecipeError: if transformers finds the settings inconsistent.
+        RecipeError: if a setting cannot work, or if transformers finds them inconsistent.
     """
     config: GenerationConfig = model.generation_config
     target = tokenizers.target
+    _update_generation(
+        config,
+        {
+            "pad_token_id": target.pad_token_id,
+            "eos_token_id": target.eos_token_id,
+            "decoder_start_token_id": model.config.decoder_start_token_id,
+            **_generation_settings(recipe, model.config),
+        },
+    )
+    config._from_model_config = False
+
+
+def check_generation(recipe: Recipe) -> None:
+    """Checks the section generation without a model.
+
+    Raises:
+        RecipeError: as `configure_generation`.
+    """
+    _update_generation(GenerationConfig(), _generation_settings(recipe))
+
+
+def _generation_settings(recipe: Recipe, config: PreTrainedConfig | None = None) -> dict[str, Any]:
     settings = dict(DEFAULT_GENERATION)
     if "max_new_tokens" in recipe.generation:
         del settings["max_length"]
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(config, "max_position_embeddings", None)
     if positions and "max_length" in settings:
         settings["max_length"] = min(settings["max_length"], positions)
-    settings.update(recipe.generation)
-    for name in ("num_beams", "max_length", "max_new_tokens"):
-        if settings.get(name) is not None and settings[name] < 1:
-            raise RecipeError(f"The section generation is refused: {name} must be at least 1, got {settings[name]}.")
-    config.update(
-        pad_token_id=target.pad_token_id,
-        eos_token_id=target.eos_token_id,
-        decoder_start_token_id=model.config.decoder_start_token_id,
-        **settings,
-    )
-    config._from_model_config = False
+    return {**settings, **recipe.generation}
+
+
+def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> None:
+    # max_length counts the token that generation starts with
+    for name, least in (("num_beams", 1), ("max_length", 2), ("max_new_tokens", 1)):
+        value = settings.get(name)
+        if value is not None and value < least:
+            raise RecipeError(f"The section generation is refused: {name} must be at least {least}, got {value}.")
+    if (number := settings.get("num_return_sequences") or 1) != 1:
+        raise RecipeError(
+            f"The section generation is refused: num_return_sequences must be 1, got {number}: one translation of "
+            "each sentence is scored."
+        )
+    if not math.isfinite(penalty := settings.get("length_penalty") or 0.0):
+        raise RecipeError(f"The section generation is refused: length_penalty must be finite, got {penalty}.")
     try:
+        config.update(**settings)
         config.validate(strict=True)
     except ValueError as error:
         raise RecipeError(f"The section generation is refused: {error}") from error
+
+
+def check_positions(recipe: Recipe, config: Any) -> None:
+    """Checks that a model with learned positions has one for every token that the recipe lets in.
+
+    Raises:
+        RecipeError: if it has too few; the message says how many are needed, and by what.
+    """
+    if getattr(config, "position_embeddings", None) != "learned":
+        return  # sinusoids are made as far as they are needed
+    data = recipe.data_arguments()
+    wanted = {
+        "data.max_source_length": data.max_source_length,
+        "data.max_target_length": data.max_target_length,
+        "generation.max_length": recipe.generation.get("max_length"),
+    }
+    for name, length in wanted.items():
+        if length is not None and length > config.max_position_embeddings:
+            raise RecipeError(
+                f"config.max_position_embeddings is {config.max_position_embeddings}, but {name} lets {length} tokens "
+                f"in: raise the first or lower the second."
+            )

@@ -21,7 +21,8 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .build import DEFAULT_TOKENIZER, Vocabularies, build_config
+from .build import build_config, expected_vocabularies
+from .checks import check_recipe
 from .families import get_family
 from .options import RecipeError
 from .recipe import Recipe
@@ -30,7 +31,6 @@ SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
 UTILISATION = 0.4
 """Share of the matrix-product rate that training is assumed to reach; well-filled GPUs reach 0.3 to 0.5."""
-_PAD, _EOS = 0, 1
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def dry_run(recipe: Recipe) -> str:
     """
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     args = recipe.training_arguments()
+    check_recipe(recipe)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(recipe.data_arguments())]
     lines += ["", "Model", *_describe_model(recipe, args)]
     return "\n".join(lines)
@@ -127,7 +128,7 @@ def _check_columns(args: DataArguments, info: Any) -> None:
 
 
 def _describe_model(recipe: Recipe, args: TranslationTrainingArguments) -> list[str]:
-    config = build_config(recipe, _vocabularies(recipe))
+    config = build_config(recipe, expected_vocabularies(recipe))
     with FakeTensorMode():
         model = get_family(recipe.model).model_class(config)
         found = estimate(model, recipe, args)
@@ -155,13 +156,6 @@ def _describe_time(found: Estimate, args: TranslationTrainingArguments) -> list[
         f"  time on {_device_name(args)}, from a matrix-product rate of {rate / 1e12:.2f} TFLOP/s measured now, of "
         f"which {UTILISATION:.0%} are used: {_duration(seconds)} an update{whole}",
     ]
-
-
-def _vocabularies(recipe: Recipe) -> Vocabularies:
-    """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
-    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
-    size = int(settings["vocab_size"])
-    return Vocabularies(size, size, bool(settings.get("joint", True)), _PAD, _EOS)
 
 
 def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingArguments) -> Estimate:

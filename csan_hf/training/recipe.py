@@ -158,7 +158,7 @@ class Recipe:
     def _build(section: str, cls: Any, values: dict[str, Any]) -> Any:
         try:
             return cls(**values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ImportError) as error:  # the last: of a library that a value needs
             raise RecipeError(f"The section {section} is refused: {error}") from error
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .build import DEFAULT_TOKENIZER
+from .callbacks import evaluations_without_gain
 from .checkpoints import delete_checkpoint, list_checkpoints
 from .completeness import find_fault, is_unfinished, read_seal
 from .options import RecipeError
@@ -18,6 +19,8 @@ from .output_folder import DAMAGED
 from .recipe import Recipe, load_recipe, recipe_options
 
 if TYPE_CHECKING:
+    from transformers import TrainerState
+
     from .trainer import TranslationTrainer
 
 # What may change when a run goes on: it says what is shown, kept, uploaded or scored at the end, or how fast it goes.
@@ -60,7 +63,8 @@ def choose_checkpoint(output: Path) -> Path | None:
         The checkpoint, or None if no save had ever been finished.
 
     Raises:
-        RecipeError: if there are checkpoints and none is whole; nothing is changed then.
+        RecipeError: if there are checkpoints and none is whole, or none though the run had finished; nothing is
+            changed then.
     """
     _clear_leftovers(output)
     checkpoints = list_checkpoints(output)
@@ -78,6 +82,11 @@ def choose_checkpoint(output: Path) -> Path | None:
         raise RecipeError(
             f"No checkpoint in {output} can be resumed from: {skipped}. "
             "Put a whole copy of one back, or start anew with --overwrite or another --output_dir."
+        )
+    if not checkpoints and (output / "results.json").is_file():
+        raise RecipeError(
+            f"{output} holds a finished run without its checkpoints: there is nothing to go on from. Choose another "
+            "--output_dir, or --overwrite to delete the run and to train anew."
         )
     if chosen is None:
         left_over = f", because no checkpoint had been finished: deleted {skipped}" if skipped else ""
@@ -195,7 +204,7 @@ def _may_change(key: str, values: dict[str, Any]) -> bool:
 
 
 def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
-    """Compares the training set with the one that a checkpoint was trained on, in number and lengths of its pairs.
+    """Compares the training and validation sets with those that a checkpoint was trained on, token by token.
 
     Another number of processes is allowed, and said: from there on the batches differ.
 
@@ -204,13 +213,15 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
     """
     seal = read_seal(checkpoint) or {}
     now = trainer.describe_run()
-    before = seal.get("training_set", now["training_set"])
-    if before != now["training_set"]:
-        raise RecipeError(
-            f"The training data is not what {checkpoint} was trained on: {before['pairs']:,} pairs then, "
-            f"{now['training_set']['pairs']:,} now{_same_number(before, now['training_set'])}. Restore the files, "
-            "or choose another --output_dir, or --overwrite to delete the run."
-        )
+    for key, name in (("training_set", "training"), ("validation_set", "validation")):
+        before, here = seal.get(key), now[key]
+        # What an older version did not note cannot be compared
+        if before and here and any(before[fact] != here[fact] for fact in before.keys() & here.keys()):
+            raise RecipeError(
+                f"The {name} data is not what {checkpoint} was trained with: {before['pairs']:,} pairs then, "
+                f"{here['pairs']:,} now{_what_differs(before, here)}. Restore the files, "
+                "or choose another --output_dir, or --overwrite to delete the run."
+            )
     processes = seal.get("processes", now["processes"])
     if processes != now["processes"] and trainer.is_world_process_zero():
         _say(
@@ -219,5 +230,30 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
         )
 
 
-def _same_number(before: dict[str, Any], now: dict[str, Any]) -> str:
-    return " of other lengths in tokens" if before["pairs"] == now["pairs"] else ""
+def _what_differs(before: dict[str, Any], now: dict[str, Any]) -> str:
+    if before["pairs"] != now["pairs"]:
+        return ""
+    if before.get("sha256_of_lengths") == now["sha256_of_lengths"]:
+        return " of the same lengths with other words, or references"
+    return " of other lengths in tokens"
+
+
+# ---- the end
+
+
+def is_finished(trainer: TranslationTrainer, state: TrainerState) -> bool:
+    """Says whether nothing is left to train; the Trainer itself would do one update too many.
+
+    Args:
+        trainer: with the arguments and the data of now.
+        state: of the checkpoint to go on from.
+    """
+    args = trainer.args
+    patience = args.early_stopping_patience
+    if patience is not None and evaluations_without_gain(args, state) >= patience:
+        return True
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    # The run may have reached its end with another number of processes, whose epochs have other numbers of updates
+    reached_its_end = 0 < state.max_steps <= state.global_step and (state.epoch or 0.0) >= args.num_train_epochs
+    return reached_its_end or state.global_step >= trainer.count_updates()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import warnings
@@ -19,8 +20,8 @@ from csan_hf.files import write_text
 
 from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
-from .callbacks import evaluations_without_gain
 from .checkpoints import list_checkpoints, load_weights, read_weights
+from .checks import check_recipe
 from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
@@ -33,7 +34,8 @@ from .output_folder import (
 )
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe, refuse_credentials
-from .resume import check_same_data, check_same_experiment, choose_checkpoint
+from .resume import check_same_data, check_same_experiment, choose_checkpoint, is_finished
+from .run_lock import lock_folder
 from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
 
@@ -49,24 +51,34 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
 
     Raises:
         RecipeError: if the recipe cannot be run, or if its folder holds another experiment or damaged checkpoints
-            alone.
+            alone, or is in use by another run.
         RunError: if training met a loss that is not finite, or a full disk.
         RunInterrupted: if a signal ended the run, after saving.
     """
     refuse_credentials(recipe.to_dict(), "the recipe")
     args = recipe.training_arguments()
-    with StopSignals(args.output_dir) as signals:
+    check_recipe(recipe)
+    with StopSignals(args.output_dir) as signals, contextlib.ExitStack() as held:
         try:
-            return _train(recipe, args, signals)
-        except BaseException as error:
-            if args.process_index == 0:
-                restore_previous_run(Path(args.output_dir))
+            on_main_process(args, lambda: held.enter_context(lock_folder(Path(args.output_dir))))
+            return _train_or_restore(recipe, args, signals)
+        except Exception as error:
             if isinstance(error, RunError) or not is_disk_full(error):
                 raise
             raise RunError(
                 f"The disk is full: {error}. Make room, then start the same command again (without --overwrite): "
                 f"it goes on from the last checkpoint in {args.output_dir}."
             ) from error
+
+
+def _train_or_restore(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
+    """Trains; where that does not begin, the run that was to be overwritten is put back. The folder must be locked."""
+    try:
+        return _train(recipe, args, signals)
+    except BaseException:
+        if args.process_index == 0:
+            restore_previous_run(Path(args.output_dir))
+        raise
 
 
 def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
@@ -92,7 +104,7 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
     trainer.add_callback(DeletePreviousRun())
     if checkpoint is not None:
         check_same_data(checkpoint, trainer)
-    if checkpoint is not None and _is_finished(args, state := _read_state(checkpoint)):
+    if checkpoint is not None and is_finished(trainer, state := _read_state(checkpoint)):
         signals.phase = "after"
         _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
         trainer.state = state
@@ -106,13 +118,6 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
 
 def _read_state(checkpoint: Path) -> TrainerState:
     return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-
-
-def _is_finished(args: TranslationTrainingArguments, state: TrainerState) -> bool:
-    """Says whether nothing is left to train; the Trainer itself would do one update too many."""
-    patience = args.early_stopping_patience
-    stopped = patience is not None and evaluations_without_gain(args, state) >= patience
-    return stopped or 0 < args.max_steps <= state.global_step
 
 
 def _quieten(args: TranslationTrainingArguments) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import signal
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +19,13 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from .workers import STOP_SIGNALS
+
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
 
-_SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")  # of schedulers (SLURM: --signal=USR1@120), and Ctrl-C
+# torchrun passes on what the whole process group got, and a key is held down: that is one signal, not two.
+_ONE_SIGNAL = 1.0  # seconds
 
 
 class RunError(RuntimeError):
@@ -49,8 +54,8 @@ class RunInterrupted(BaseException):
 class StopSignals:
     """Takes SIGTERM, SIGINT and SIGUSR1 while a run is under way (a context manager).
 
-    While the model trains, the first signal is kept for the end of the update, and a second one ends the run at once.
-    Before and after, there is nothing to save, and the first one ends it.
+    While the model trains, the first signal is kept for the end of the update, and a second one, a second later or
+    more, ends the run at once. Before and after, there is nothing to save, and the first one ends it.
 
     Args:
         output_dir: folder of the run, for the messages.
@@ -60,15 +65,14 @@ class StopSignals:
         self.output_dir = output_dir
         self.phase: Literal["before", "training", "after"] = "before"
         self.received = 0  # number of the signal
+        self._last_time = -math.inf  # when the last one came, in seconds
         self._process = os.getpid()
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for name in _SIGNALS:
-                if hasattr(signal, name):
-                    number = getattr(signal, name)
-                    self._previous[number] = signal.signal(number, self._receive)
+            for number in STOP_SIGNALS:
+                self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -77,7 +81,11 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            return  # a data-loading worker: a scheduler signals all processes, and this one is still needed
+            return  # a fork: what it does is no business of the run's
+        now, before = time.monotonic(), self._last_time
+        self._last_time = now
+        if now - before < _ONE_SIGNAL:
+            return
         name = signal.Signals(number).name
         if self.phase == "training" and not self.received:
             self.received = number

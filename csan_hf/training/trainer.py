@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import shutil
 import time
@@ -29,10 +28,10 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, seed_worker
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
 from transformers.utils import PushInProgress
 
-from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
+from csan_hf.data import MixedBatchSampler, TokenBatchSampler, describe_dataset, example_lengths, share_epoch
 from csan_hf.evaluation import score_translations
 from csan_hf.files import apply_umask
 from csan_hf.hub.checkpoint import write_code
@@ -46,6 +45,7 @@ from .completeness import break_seal, seal_checkpoint
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
 from .stopping import RunError, RunGuard
+from .workers import STOP_SIGNALS, WorkerInit, shielded_context
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -128,7 +128,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.add_callback(self.guard)
         self._view: _EvaluationView | None = None
         self._loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
-        self._training_set: dict[str, Any] | None = None
+        self._data_facts: dict[str, Any] | None = None
         self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
         self._speed_start: float | None = None  # since when _tokens_seen counts
@@ -174,6 +174,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
         workers = self.args.dataloader_num_workers
+        method = self.args.dataloader_multiprocessing_context
+        shielded = self.guard.signals is not None  # else nobody would end a worker that ignores Ctrl-C
+        init = WorkerInit(workers, self.args.process_index, STOP_SIGNALS if shielded else ())
         loader: DataLoader = DataLoader(
             rows,
             batch_sampler=batches,
@@ -182,7 +185,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
-            worker_init_fn=_SeedWorker(workers, self.args.process_index) if workers else None,
+            worker_init_fn=init if workers else None,
+            multiprocessing_context=(shielded_context(method) if shielded else method) if workers else None,
         )
         return self.accelerator.prepare(loader)
 
@@ -431,12 +435,20 @@ class TranslationTrainer(Seq2SeqTrainer):
         return str(last_complete_checkpoint(self.args.output_dir) or "the start")
 
     def describe_run(self) -> dict[str, Any]:
-        """Returns what must be as before when a run goes on: the number of processes and the training set."""
-        if self._training_set is None and self.train_dataset is not None:
-            lengths = np.stack(example_lengths(self.train_dataset))
-            digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype="<i8").tobytes()).hexdigest()
-            self._training_set = {"pairs": lengths.shape[1], "sha256_of_lengths": digest}
-        return {"processes": self.args.world_size, "training_set": self._training_set}
+        """Returns what must be as before when a run goes on: the number of processes, training and validation set."""
+        if self._data_facts is None:
+            train, validation = self.train_dataset, self.eval_dataset
+            self._data_facts = {
+                "training_set": None if train is None else describe_dataset(train),
+                "validation_set": describe_dataset(validation, references=True)
+                if isinstance(validation, Dataset)
+                else None,
+            }
+        return {"processes": self.args.world_size, **self._data_facts}
+
+    def count_updates(self) -> int:
+        """Returns the update at which a run ends that nothing stops earlier."""
+        return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Keeps quiet about tied weights, which a checkpoint stores once."""
@@ -594,13 +606,3 @@ class _RowsAndCopies(torch.utils.data.Dataset):
             return self.rows[number]
         row = dict(self.rows[self.copied])
         return {**row, "labels": [-100] * len(row["labels"])}
-
-
-class _SeedWorker:
-    """Seeds data-loading workers; a class, so that it can be pickled."""
-
-    def __init__(self, num_workers: int, rank: int) -> None:
-        self.num_workers, self.rank = num_workers, rank
-
-    def __call__(self, worker_id: int) -> None:
-        seed_worker(worker_id, self.num_workers, self.rank)

@@ -70,7 +70,9 @@ def tiny_model(vocab_size: int, dropout: float = 0.1) -> MarianMTModel:
 def make_trainer(tmp_path, tokenizers, tokenized):
     """Builds a trainer in its own folder."""
 
-    def build(folder: str = "run", *, model=None, train=None, dropout: float = 0.1, **arguments) -> TranslationTrainer:
+    def build(
+        folder: str = "run", *, model=None, train=None, validation=None, dropout: float = 0.1, **arguments
+    ) -> TranslationTrainer:
         defaults = {
             "max_steps": 6,
             "eval_steps": 3,
@@ -89,7 +91,7 @@ def make_trainer(tmp_path, tokenizers, tokenized):
             args,
             tokenizers=tokenizers,
             train_dataset=tokenized["train"] if train is None else train,
-            eval_dataset=tokenized["validation"],
+            eval_dataset=tokenized["validation"] if validation is None else validation,
         )
 
     return build

@@ -1,5 +1,6 @@
 """Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not finite."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -7,15 +8,18 @@ import runpy
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.data import describe_dataset
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.checkpoints import list_checkpoints, rotate_checkpoints
 from csan_hf.training.completeness import SEAL, find_fault, seal_checkpoint
@@ -273,6 +277,47 @@ def test_changed_training_data_is_refused(copy, make_trainer, capsys):
     check_same_data(copy / "checkpoint-4", fewer)  # an older version did not note its data
 
 
+def last_word_replaced(rows, column):
+    """The same lengths, other content in the last row."""
+    values = list(rows[column])
+    values[-1] = values[-1][::-1] if column == "target" else [*values[-1][:-2], values[-1][-2] + 1, values[-1][-1]]
+    return rows.remove_columns(column).add_column(column, values)
+
+
+@pytest.mark.parametrize(
+    ("split", "column"),
+    [("train", "input_ids"), ("train", "labels"), ("validation", "labels"), ("validation", "target")],
+)
+def test_other_words_of_the_same_lengths_are_refused(copy, make_trainer, tokenized, split, column):
+    trainer = make_trainer()
+    described = trainer.describe_run()
+    seal_checkpoint(copy / "checkpoint-6", **described)
+    changed = make_trainer(**{split: last_word_replaced(tokenized[split], column)})
+    message = rf"The {'training' if split == 'train' else split} data is not what .* of the same lengths with other"
+    with pytest.raises(RecipeError, match=message):
+        check_same_data(copy / "checkpoint-6", changed)
+    # an older version noted the lengths of the training set alone
+    del described["training_set"]["sha256"], described["validation_set"]
+    seal_checkpoint(copy / "checkpoint-6", **described)
+    check_same_data(copy / "checkpoint-6", changed)
+
+
+def test_fingerprints_do_not_depend_on_how_the_data_is_stored(tokenized, tmp_path):
+    rows = tokenized["validation"]
+    rows.select(range(5, 24)).save_to_disk(str(tmp_path / "rows"), num_shards=3)
+    selected = rows.select([*range(5, 24)])
+    assert describe_dataset(load_from_disk(str(tmp_path / "rows"))) == describe_dataset(selected)
+    assert describe_dataset(selected.select([1, 0, *range(2, 19)]))["sha256"] != describe_dataset(selected)["sha256"]
+
+
+def test_a_finished_run_without_checkpoints_is_not_trained_again(copy):
+    for step in (2, 4, 6):
+        shutil.rmtree(copy / f"checkpoint-{step}")
+    (copy / "results.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"holds a finished run without its checkpoints.*--overwrite"):
+        choose_checkpoint(copy)
+
+
 # ---- losses that are not finite, a full disk, signals
 
 
@@ -425,7 +470,8 @@ def evaluations(trainer):
     return [(entry["step"], entry["eval_loss"]) for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
-def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd):
+def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", itertools.count(step=5).__next__)
     with StopSignals(tmp_path) as signals:
         with pytest.raises(RunInterrupted, match="Stopped by SIGINT before training began") as stop:
             os.kill(os.getpid(), signal.SIGINT)
@@ -437,6 +483,18 @@ def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path,
             os.kill(os.getpid(), signal.SIGTERM)
         signals.phase = "after"
         with pytest.raises(RunInterrupted, match="Stopped by SIGTERM after training"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_a_launcher_passes_on_counts_once(tmp_path, capfd, monkeypatch):
+    clock = iter([10.0, 10.02, 10.9, 12.5])
+    monkeypatch.setattr(time, "monotonic", clock.__next__)
+    with StopSignals(tmp_path) as signals:
+        signals.phase = "training"
+        for _ in range(3):  # of the process group, of torchrun, and of a key that is held down
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert capfd.readouterr().err.count("saving a checkpoint") == 1
+        with pytest.raises(RunInterrupted, match="without saving"):
             os.kill(os.getpid(), signal.SIGTERM)
 
 

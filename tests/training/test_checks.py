@@ -1,0 +1,74 @@
+"""Values that cannot work are refused, in training and by --dry_run, before anything is read or written."""
+
+from pathlib import Path
+
+import pytest
+
+from csan_hf.training import checks, load_recipe
+from csan_hf.training.dry_run import dry_run
+from csan_hf.training.options import RecipeError
+from csan_hf.training.run import train_from_recipe
+
+RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "numbers.yaml"
+LEARNED = {"model": "pervasive_attention", "position_embeddings": "learned"}
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch):
+    """Whoever reads data came too far."""
+    for module in ("run", "dry_run"):
+        monkeypatch.setattr(f"csan_hf.training.{module}.load_translation_dataset", None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"num_beams": "0"}, "section generation is refused: num_beams must be at least 1, got 0"),
+        ({"generation.max_length": "1"}, "section generation is refused: max_length must be at least 2, got 1"),
+        ({"max_new_tokens": "0"}, "max_new_tokens must be at least 1, got 0"),
+        ({"num_return_sequences": "2"}, "num_return_sequences must be 1, got 2"),
+        ({"length_penalty": ".nan"}, "length_penalty must be finite, got nan"),
+        ({"early_stopping": "soon"}, "section generation is refused"),
+        ({"generation_num_beams": "0"}, "training.generation_num_beams must be at least 1, got 0"),
+        ({"metric_for_best_model": "blue"}, "must be one of bleu, chrf, loss, got 'blue'"),
+        ({"predict_with_generate": "false"}, "metric_for_best_model is 'bleu', which needs translations"),
+        ({"bleu_tokenize": "31a"}, "bleu_tokenize must be one of none, zh, 13a,.*got '31a'"),
+        ({"learning_rate": "nan"}, r"training.learning_rate must lie in \[0.0, inf\), got nan"),
+        ({"learning_rate": "-1e-3"}, r"training.learning_rate must lie in \[0.0, inf\), got -0.001"),
+        ({"learning_rate": "inf"}, "training.learning_rate must lie in"),
+        ({"warmup_steps": "nan"}, "training.warmup_steps must lie in"),
+        ({"adam_beta1": "1"}, r"training.adam_beta1 must lie in \[0, 1\), got 1"),
+        ({"training.seed": "-1"}, r"training.seed must lie in \[0, 4294967296\), got -1"),
+        ({"training.data_seed": "-1"}, "training.data_seed must lie in"),
+        ({"data.data_seed": "-1"}, "section data is refused: data_seed is -1"),
+        ({"max_steps": "0"}, "training.max_steps must be at least 1, or -1 for num_train_epochs, got 0"),
+        ({"max_steps": "-1", "num_train_epochs": "0"}, "training.num_train_epochs must be above 0, got 0"),
+        ({"max_steps": "-1", "num_train_epochs": "nan"}, "training.num_train_epochs must be above 0, got nan"),
+        ({"gradient_accumulation_steps": "0"}, "training.gradient_accumulation_steps must be at least 1, got 0"),
+        ({"per_device_eval_batch_size": "0"}, "training.per_device_eval_batch_size must be at least 1, got 0"),
+        ({"dataloader_num_workers": "-1"}, "training.dataloader_num_workers must be at least 0, got -1"),
+        ({"encoder_attention_heads": "5"}, "section config is refused"),
+        ({**LEARNED, "max_position_embeddings": "200"}, "is 200, but data.max_source_length lets 256 tokens in"),
+        ({**LEARNED, "generation.max_length": "2000"}, "is 1024, but generation.max_length lets 2000 tokens in"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
+    recipe = load_recipe(RECIPE, [*overrides.items(), ("output_dir", str(tmp_path / "run"))])
+    for run in (dry_run, train_from_recipe):
+        with pytest.raises(RecipeError, match=words):
+            run(recipe)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
+        checks.check_bleu_tokenizer("ja-mecab")
+    checks.check_bleu_tokenizer("char")
+
+
+def test_a_library_that_a_value_needs_is_named():
+    recipe = load_recipe(RECIPE, [("deepspeed", "/no/such/file.json")])
+    with pytest.raises(RecipeError, match=r"section training is refused: .*deepspeed"):
+        dry_run(recipe)

@@ -1,0 +1,85 @@
+"""Data-loading workers: the signals that end a run are not for them."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from transformers import TrainerCallback
+
+from csan_hf.training import workers
+from csan_hf.training.completeness import find_fault
+from csan_hf.training.stopping import RunInterrupted, StopSignals
+from csan_hf.training.workers import STOP_SIGNALS, shielded_context
+
+pytestmark = pytest.mark.xdist_group("survival")  # shares its fork server, whose start is expensive
+
+
+class SignalWholeGroup(TrainerCallback):
+    """Sends a signal to the workers, and two updates later to this process."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            children = multiprocessing.active_children()
+            assert len(children) == args.dataloader_num_workers
+            for child in children:
+                os.kill(child.pid, self.number)
+        elif state.global_step == 5:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(
+    ("number", "method"),
+    [("SIGTERM", None), ("SIGINT", None), ("SIGUSR1", None), ("SIGTERM", "forkserver")],
+)
+def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, number, method):
+    if method == "forkserver":
+        multiprocessing.get_context(method).set_forkserver_preload(["csan_hf.training"])
+    trainer = make_trainer(
+        max_steps=12,
+        eval_steps=12,
+        max_tokens=700,
+        predict_with_generate=False,
+        metric_for_best_model="loss",
+        dataloader_num_workers=2,
+        dataloader_prefetch_factor=1,
+        dataloader_multiprocessing_context=method,
+    )
+    trainer.callback_handler.callbacks.insert(0, SignalWholeGroup(getattr(signal, number)))
+    with StopSignals(trainer.args.output_dir) as signals:
+        trainer.guard.signals = signals
+        with pytest.raises(RunInterrupted, match=rf"Stopped by {number} at update 5 of 12: saved in"):
+            trainer.train()
+    assert find_fault(Path(trainer.args.output_dir) / "checkpoint-5") is None
+
+
+def test_without_a_run_of_ours_workers_get_signals_as_ever(make_trainer):
+    loader = make_trainer(dataloader_num_workers=1).get_train_dataloader()
+    assert loader.multiprocessing_context is None
+    assert loader.worker_init_fn.blocked == ()
+
+
+def _report(connection):
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    connection.send(blocked)
+    time.sleep(60)
+
+
+def test_a_worker_is_born_with_the_signals_blocked_and_ends_when_it_is_told_to():
+    context = shielded_context("fork")
+    ours, theirs = context.Pipe()
+    processes = [context.Process(target=_report, args=(theirs,), daemon=True) for _ in range(2)]
+    for process in processes:
+        process.start()
+        assert ours.recv() >= set(STOP_SIGNALS)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(STOP_SIGNALS)  # here they are as before
+    processes[0].terminate()
+    processes[0].join()
+    workers._end_workers()  # what happens at Python's exit
+    processes[1].join()
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * 2
