@@ -3,8 +3,10 @@
 from .lengths import score_by_length
 from .scores import score_translations
 from .translate import translate, translate_batch
+from .view import evaluation_view
 
 __all__ = [
+    "evaluation_view",
     "score_by_length",
     "score_translations",
     "translate",

@@ -11,6 +11,8 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from .view import evaluation_view
+
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
@@ -89,7 +91,7 @@ def translate(
     """Translates any number of sentences, longest first, and returns them in the order given.
 
     Args:
-        model: a sequence-to-sequence model; it is put in evaluation mode.
+        model: a sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
         tokenizers: its source and target tokenizers.
         sentences: source sentences. A blank one gives an empty translation.
         max_batch_tokens: source tokens in a batch, padding included; beams count on top.
@@ -107,7 +109,8 @@ def translate(
     """
     if max_batch_tokens < 1:
         raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
-    model.eval()
+    if any(module.training for module in model.modules()):
+        model = evaluation_view(model)
     numbers = [number for number, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizers.source([sentences[number] for number in numbers])["input_ids"] if numbers else []
     lengths = [len(ids) for ids in encoded]
