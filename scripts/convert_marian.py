@@ -9,6 +9,7 @@ is one. A tokenizer of the original Marian needs the package sentencepiece.
 import argparse
 import sys
 
+from csan_hf.command_line import script
 from csan_hf.data import TokenizerPair
 from csan_hf.hub import convert_marian, save_self_contained
 
@@ -21,7 +22,8 @@ def load_tokenizers(source):
         return None
 
 
-def main():
+@script()
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="directory or Hub name of a Marian checkpoint")
     parser.add_argument("directory", help="where to save the CSAN")
@@ -31,15 +33,15 @@ def main():
     parser.add_argument("--head_area", type=int, default=1, help="heads attended to jointly, odd; default: 1")
     parser.add_argument("--localness_layers", type=int, nargs="*", help="local encoder layers, from 0")
     parser.add_argument("--decoder_localness_layers", type=int, nargs="*", help="local decoder layers, from 0")
-    arguments = vars(parser.parse_args())
-    source, directory = arguments.pop("source"), arguments.pop("directory")
+    options = vars(parser.parse_args(arguments))
+    source, directory = options.pop("source"), options.pop("directory")
     try:
-        model = convert_marian(source, **arguments)
+        model = convert_marian(source, **options)
     except (OSError, ValueError) as error:
-        sys.exit(f"{source}: {error}")
+        raise ValueError(f"{source}: {error}") from error
     save_self_contained(model, load_tokenizers(source), directory)
     print(f"{directory}: CSAN with {model.num_parameters():,} parameters")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -24,6 +24,8 @@ from pathlib import Path
 
 import yaml
 
+from csan_hf.command_line import script
+
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = {
     "data": {
@@ -179,13 +181,14 @@ def differences(one: Path, other: Path) -> list[str]:
     return different + [key for key in ("chosen", "scores") if results[0][key] != results[1][key]]
 
 
-def main() -> int:
+@script()
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="how often the run is killed")
     parser.add_argument("--kill_seed", type=int, default=1, help="of the moments")
     parser.add_argument("--recipe", help="a recipe with logging_steps 1; without it a tiny one on 'numbers'")
     parser.add_argument("--work_dir", type=Path, default=Path("runs/kill_and_resume"), help="emptied first")
-    arguments, rest = parser.parse_known_args()
+    arguments, rest = parser.parse_known_args(words)
     work = arguments.work_dir
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -229,4 +232,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -774,7 +774,8 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         view = copy(self)
         view.config = copy(self.config)
         view.config.vocab_size = self.config.decoder_vocab_size
-        scores: torch.Tensor = GenerationMixin.compute_transition_scores(view, *args, **kwargs)
+        parent: Any = super(CsanForConditionalGeneration, view)
+        scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
         return scores
 
     def create_masks_for_generate(

@@ -830,7 +830,8 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
         view = copy(self)
         view.config = copy(self.config)
         view.config.vocab_size = self.config.decoder_vocab_size
-        scores: torch.Tensor = GenerationMixin.compute_transition_scores(view, *args, **kwargs)
+        parent: Any = super(PervasiveAttentionForConditionalGeneration, view)
+        scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
         return scores
 
     def create_masks_for_generate(
