@@ -1,18 +1,25 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Writing files so that nothing is left half-written, and names that lead nowhere else."""
+"""Writing files so that nothing is left half-written, reading text so that line n stays line n, and safe names."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import json
 import os
 import re
 import secrets
 import stat
+import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
+
+STANDARD_STREAM = "-"
+"""Standard input where a file is read, standard output where one is written, as Unix tools have it."""
 
 _RESERVED_ON_WINDOWS = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 _STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
@@ -23,7 +30,7 @@ _LONGEST_NAME = 200  # bytes; most file systems allow 255, with what is put befo
 
 
 @contextmanager
-def open_for_writing(path: Path | str, *, binary: bool = False) -> Iterator[IO[Any]]:
+def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bool = False) -> Iterator[IO[Any]]:
     """Opens a file for writing, so that its name never stands for half of a content.
 
     A regular file is written under a temporary name beside it, ``.NAME.DIGITS``, which takes the file's name when the
@@ -32,12 +39,17 @@ def open_for_writing(path: Path | str, *, binary: bool = False) -> Iterator[IO[A
     device, a pipe and standard output (``/dev/stdout``, ``/dev/fd/N``) are written to as they are.
 
     Args:
-        path: the file; its folder is made if need be.
+        path: the file; its folder is made if need be. The string "-" stands for standard output.
         binary: bytes in the place of UTF-8 text with line feeds.
+        keep_partial: if the block raises, what it has written stays as `partial_name` of the path.
 
     Raises:
         OSError: if it cannot be written; a folder is never replaced.
     """
+    if path == STANDARD_STREAM:
+        yield _standard_output(binary)
+        sys.stdout.flush()
+        return
     path = Path(path)
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
     descriptor = _open_descriptor(path)
@@ -60,8 +72,26 @@ def open_for_writing(path: Path | str, *, binary: bool = False) -> Iterator[IO[A
                 _copy_permissions(before, temporary)
             yield file
         os.replace(temporary, target)
+    except BaseException:
+        if keep_partial and temporary.stat().st_size > 0:
+            os.replace(temporary, partial_name(path))
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _standard_output(binary: bool) -> IO[Any]:
+    if binary:
+        return sys.stdout.buffer
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    return sys.stdout
+
+
+def partial_name(path: Path | str) -> Path:
+    """Returns the name ``FILE.partial`` under which `open_for_writing` keeps half of a file."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(f"{_shortened(target.name)}.partial")
 
 
 def _stat(path: Path) -> os.stat_result | None:
@@ -121,7 +151,12 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:
     """Writes one sentence a line, as they come; a line break inside a sentence becomes a space."""
     with open_for_writing(path) as file:
-        file.writelines(f"{' '.join(line.splitlines())}\n" for line in lines)
+        file.writelines(f"{one_line(line)}\n" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Returns a text with a space for each line break of any kind."""
+    return " ".join(text.splitlines())
 
 
 def write_json(path: Path | str, value: Any) -> None:
@@ -164,3 +199,62 @@ def path_inside(folder: Path | str, *names: str) -> Path:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
     return path
+
+
+# ---- reading
+
+LONGEST_LINE = 2**26
+"""Bytes; what has longer lines is no text, and could fill the memory."""
+
+
+def read_lines(path: Path | str) -> Iterator[str]:
+    r"""Yields the lines of UTF-8 text as they are read.
+
+    Only "\n" and "\r\n" end a line: other characters that Python counts as line ends (U+2028, a lone "\r", ...) are
+    text, as NUL is. An empty line is a line. A byte order mark at the beginning is skipped.
+
+    Args:
+        path: a file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
+
+    Raises:
+        ValueError: bytes that are not UTF-8, a damaged gzip file or a line that is no line; the message names file
+            and line.
+        OSError: the file cannot be read.
+    """
+    name = "standard input" if path == STANDARD_STREAM else str(path)
+    number = 0
+    try:
+        with _open_for_reading(path) as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                yield _decode(name, number, line)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{name}, after line {number}: the gzip file is damaged ({error})") from error
+
+
+@contextmanager
+def _open_for_reading(path: Path | str) -> Iterator[BinaryIO]:
+    if path == STANDARD_STREAM:
+        if sys.stdin is None:
+            raise ValueError("standard input is closed")
+        yield sys.stdin.buffer  # it stays open
+        return
+    compressed = str(path).endswith(".gz")
+    with cast(BinaryIO, gzip.open(path, "rb")) if compressed else open(path, "rb") as file:
+        yield file
+
+
+def _decode(name: str, number: int, line: bytes) -> str:
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"{name}, line {number}: longer than {LONGEST_LINE:,} bytes; is this text?")
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    if line.endswith(b"\n"):
+        line = line[:-1].removesuffix(b"\r")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+            "convert the file"
+        ) from error

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from csan_hf.analysis import Alignment, align, draw_heat_map
-from csan_hf.evaluation.loading import DTYPES, load_translation_model, read_lines
-from csan_hf.files import write_lines
+from csan_hf.command_line import script
+from csan_hf.evaluation.loading import DTYPES, load_translation_model
+from csan_hf.files import STANDARD_STREAM, read_lines, write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -24,12 +25,16 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         help="source sentences, one a line (.gz may be given); - = standard input",
     )
     parser.add_argument(
-        "--target", type=Path, metavar="FILE", help="their translations, one a line (.gz may be given)"
+        "--target", metavar="FILE", help="their translations, one a line (.gz may be given; - = standard input)"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file for the links (default: standard output)")
+    parser.add_argument(
+        "--output",
+        default=STANDARD_STREAM,
+        metavar="FILE",
+        help="file for the links (default: -, standard output)",
+    )
     parser.add_argument(
         "--translations",
-        type=Path,
         metavar="FILE",
         help="file for the model's translations, where there is no --target",
     )
@@ -70,22 +75,16 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def read_pairs(options: argparse.Namespace) -> tuple[list[str], list[str] | None]:
-    sources = read_standard_input() if options.source == "-" else read_lines(options.source)
-    targets = None if options.target is None else read_lines(options.target)
+    sources = list(read_lines(options.source))
+    targets = None if options.target is None else list(read_lines(options.target))
     if targets is not None and len(sources) != len(targets):
-        name = "standard input" if options.source == "-" else options.source
         raise ValueError(
-            f"{name} has {len(sources)} lines and {options.target} has {len(targets)}: they must have as many."
+            f"{options.source} has {len(sources)} lines and {options.target} has {len(targets)}: "
+            "they must have as many."
         )
     if options.heat_map is not None and not 1 <= options.sentence <= len(sources):
         raise ValueError(f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {options.sentence}.")
     return sources, targets
-
-
-def read_standard_input() -> list[str]:
-    """Reads lines as UTF-8; only line feeds separate them, as in files."""
-    lines = sys.stdin.buffer.read().decode("utf-8").split("\n")
-    return [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def align_files(options: argparse.Namespace) -> list[Alignment]:
@@ -106,26 +105,18 @@ def align_files(options: argparse.Namespace) -> list[Alignment]:
     )
 
 
-def main(arguments: list[str]) -> int:
+@script()
+def main(arguments: list[str]) -> None:
     options = parse_arguments(arguments)
-    try:
-        alignments = align_files(options)
-        lines = [
-            alignment.pharaoh(threshold=options.threshold, symmetric=options.symmetric) for alignment in alignments
-        ]
-        if options.heat_map is not None:
-            draw_heat_map(alignments[options.sentence - 1], options.heat_map)
-        if options.translations is not None:
-            write_lines(options.translations, (alignment.target.text for alignment in alignments))
-        if options.output is not None:
-            write_lines(options.output, lines)
-            return 0
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    return 0
+    alignments = align_files(options)
+    if options.heat_map is not None:
+        draw_heat_map(alignments[options.sentence - 1], options.heat_map)
+    if options.translations is not None:
+        write_lines(options.translations, (alignment.target.text for alignment in alignments))
+    write_lines(
+        options.output,
+        (alignment.pharaoh(threshold=options.threshold, symmetric=options.symmetric) for alignment in alignments),
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.command_line import script
 from csan_hf.files import write_json
 
 SIZES = {
@@ -45,7 +46,8 @@ WORKLOADS = {
 }
 
 
-def main() -> None:
+@script()
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="small", help="model size (default: small)")
     parser.add_argument("--rounds", type=int, default=7, help="times that each model runs (default: 7)")
@@ -55,7 +57,7 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
     if args.memory_of:
         name, workload = args.memory_of
@@ -221,4 +223,4 @@ def check_models(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

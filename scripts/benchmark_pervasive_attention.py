@@ -26,6 +26,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.command_line import script
 from csan_hf.files import write_json
 
 # Name -> (straightforward, autocast to bf16, channels last, gradient checkpointing)
@@ -121,7 +122,8 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
     return model
 
 
-def main() -> None:
+@script()
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="times that each variant runs (default: 5)")
     parser.add_argument("--num-layers", type=int, default=24, help="dense layers L (default: 24)")
@@ -132,7 +134,7 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--memory-of", metavar="VARIANT", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
     if args.memory_of:
         print(peak_memory_of(training_step(args.memory_of, args), args.device))
@@ -303,4 +305,4 @@ def check(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

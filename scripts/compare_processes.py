@@ -18,7 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from csan_hf.evaluation.loading import read_lines
+from csan_hf.command_line import script
+from csan_hf.files import read_lines
 from csan_hf.training.checkpoints import list_checkpoints
 
 SCRIPTS = Path(__file__).parent
@@ -85,12 +86,13 @@ def compare_translations(folder: Path, processes: int) -> None:
         # Small batches, so that there are several for each process
         launch(count, "evaluate.py", "--model", folder, "--output_dir", output, "--max_batch_tokens", 200, "--quiet")
     for path in sorted(outputs[0].glob("*.hypotheses.txt")):
-        one, several = (read_lines(output / path.name) for output in outputs)
+        one, several = (list(read_lines(output / path.name)) for output in outputs)
         same = sum(left == right for left, right in zip(one, several, strict=True))
         print(f"{path.name}: {same} of {len(one)} translations equal, {len(set(one))} different ones")
 
 
-def main(arguments: list[str]) -> int:
+@script({subprocess.CalledProcessError: 1})
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/compare_processes.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -110,7 +112,6 @@ def main(arguments: list[str]) -> int:
         }
         print_curves(curves)
         compare_translations(several, options.processes)
-    return 0
 
 
 if __name__ == "__main__":

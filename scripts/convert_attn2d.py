@@ -9,10 +9,12 @@ Their vocabularies lie beside the data, not in the checkpoint, so no tokenizer i
 import argparse
 import sys
 
+from csan_hf.command_line import script
 from csan_hf.hub import convert_attn2d, save_self_contained
 
 
-def main():
+@script()
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="file with a state dict")
     parser.add_argument("directory", help="where to save the model")
@@ -24,15 +26,15 @@ def main():
     parser.add_argument("--pad_token_id", type=int, default=0, help="their <PAD>; default: 0")
     parser.add_argument("--eos_token_id", type=int, default=2, help="their <EOS>; default: 2")
     parser.add_argument("--decoder_start_token_id", type=int, default=3, help="their <BOS>; default: 3")
-    arguments = vars(parser.parse_args())
-    checkpoint, directory = arguments.pop("checkpoint"), arguments.pop("directory")
+    options = vars(parser.parse_args(arguments))
+    checkpoint, directory = options.pop("checkpoint"), options.pop("directory")
     try:
-        model = convert_attn2d(checkpoint, **arguments)
+        model = convert_attn2d(checkpoint, **options)
     except (OSError, ValueError) as error:
-        sys.exit(f"{checkpoint}: {error}")
+        raise ValueError(f"{checkpoint}: {error}") from error
     save_self_contained(model, None, directory)
     print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

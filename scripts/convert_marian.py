@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from csan_hf.command_line import script
 from csan_hf.data import TokenizerPair
 from csan_hf.hub import convert_marian, save_self_contained
 
@@ -22,7 +23,8 @@ def load_tokenizers(source):
         return None
 
 
-def main():
+@script()
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="directory or Hub name of a Marian checkpoint")
     parser.add_argument("directory", help="where to save the CSAN")
@@ -32,17 +34,17 @@ def main():
     parser.add_argument("--head_area", type=int, default=1, help="heads attended to jointly, odd; default: 1")
     parser.add_argument("--localness_layers", type=int, nargs="*", help="local encoder layers, from 0")
     parser.add_argument("--decoder_localness_layers", type=int, nargs="*", help="local decoder layers, from 0")
-    arguments = vars(parser.parse_args())
-    source, directory = arguments.pop("source"), arguments.pop("directory")
+    options = vars(parser.parse_args(arguments))
+    source, directory = options.pop("source"), options.pop("directory")
     if Path(source).exists() and Path(source).resolve() == Path(directory).resolve():
-        sys.exit(f"error: {directory} is the checkpoint itself, which would be lost: choose another DIRECTORY")
+        raise ValueError(f"{directory} is the checkpoint itself, which would be lost: choose another DIRECTORY")
     try:
-        model = convert_marian(source, **arguments)
+        model = convert_marian(source, **options)
     except (OSError, ValueError) as error:
-        sys.exit(f"{source}: {error}")
+        raise ValueError(f"{source}: {error}") from error
     save_self_contained(model, load_tokenizers(source), directory)
     print(f"{directory}: CSAN with {model.num_parameters():,} parameters")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -10,22 +10,24 @@ import sys
 import time
 from pathlib import Path
 
+from csan_hf.command_line import script
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
-from csan_hf.files import path_inside, write_json, write_lines
+from csan_hf.files import path_inside, read_lines, write_json, write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/evaluate.py", description=__doc__)
     parser.add_argument("--model", help="checkpoint folder or Hub name")
     parser.add_argument(
-        "--hypotheses", type=Path, help="translations to score instead, one a line; with --source and --reference"
+        "--hypotheses",
+        help="translations to score instead, one a line (- = standard input); with --source and --reference",
     )
     data = parser.add_argument_group("data: a recipe's held-out splits, or two files")
     data.add_argument("--recipe", type=Path, help="recipe whose data to use (default: the model's recipe.yaml)")
     data.add_argument("--split", action="append", help="split of the recipe, may be repeated (default: all but train)")
-    data.add_argument("--source", type=Path, help="source sentences, one a line (.gz may be given)")
-    data.add_argument("--reference", type=Path, help="reference translations, one a line (.gz may be given)")
+    data.add_argument("--source", help="source sentences, one a line (.gz may be given)")
+    data.add_argument("--reference", help="reference translations, one a line (.gz may be given)")
     parser.add_argument("--output_dir", type=Path, help="folder for hypotheses and scores (default: MODEL/evaluation)")
     parser.add_argument("--num_beams", type=int, help="beams (default: the model's)")
     parser.add_argument("--max_length", type=int, help="most target tokens (default: the model's)")
@@ -52,17 +54,16 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[str], list[str]]], str | None]:
     """Returns {split: (sources, references)} and the recipe's sacreBLEU tokenizer."""
     from csan_hf.data import load_translation_dataset
-    from csan_hf.evaluation.loading import read_lines
     from csan_hf.training.recipe import load_recipe
 
     if options.source is not None:
-        sources, references = read_lines(options.source), read_lines(options.reference)
+        sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
         if len(sources) != len(references):
             raise ValueError(
                 f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: "
                 "they must have as many."
             )
-        return {options.source.name.split(".")[0]: (sources, references)}, None
+        return {Path(options.source).name.split(".")[0]: (sources, references)}, None
     path = options.recipe or Path(options.model) / "recipe.yaml"
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}: pass --recipe, or --source and --reference.")
@@ -75,10 +76,8 @@ def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[st
 
 def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
     """Scores the lines of a file."""
-    from csan_hf.evaluation.loading import read_lines
-
     [(name, (sources, references))] = load_test_sets(options)[0].items()
-    hypotheses = read_lines(options.hypotheses)
+    hypotheses = list(read_lines(options.hypotheses))
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{options.hypotheses} has {len(hypotheses)} lines and {options.reference} has {len(references)}: "
@@ -170,14 +169,13 @@ def print_lengths(name: str, groups: list[dict]) -> None:
         )
 
 
-def main(arguments: list[str]) -> int:
+@script()
+def main(arguments: list[str]) -> None:
     options = parse_arguments(arguments)
-    try:
-        score_hypotheses(options) if options.hypotheses is not None else evaluate(options)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    if options.hypotheses is not None:
+        score_hypotheses(options)
+    else:
+        evaluate(options)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import yaml
 
+from csan_hf.command_line import script
+
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = {
     "data": {
@@ -204,7 +206,7 @@ def differences(one: Path, other: Path) -> list[str]:
     return different + [key for key in ("chosen", "scores") if results[0][key] != results[1][key]]
 
 
-def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
+def parse_arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="how often the run is ended (default: %(default)s)")
     parser.add_argument("--kill_seed", type=int, default=1, help="of the moments")
@@ -213,11 +215,12 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--workers", type=int, default=2, help="data-loading workers (default: %(default)s)")
     parser.add_argument("--recipe", help="a recipe with logging_steps 1; without it a tiny one on 'numbers'")
     parser.add_argument("--work_dir", type=Path, default=Path("runs/kill_and_resume"), help="emptied first")
-    return parser.parse_known_args()
+    return parser.parse_known_args(words)
 
 
-def main() -> int:
-    arguments, rest = parse_arguments()
+@script()
+def main(words: list[str]) -> int:
+    arguments, rest = parse_arguments(words)
     work = arguments.work_dir
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -275,4 +278,4 @@ def report(moments: list[Moment], lost: int, different: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -10,12 +10,12 @@ missing. Checkpoints of the training and logs stay here. Log in with `hf auth lo
 import argparse
 import sys
 
-from huggingface_hub.errors import HfHubHTTPError
+from csan_hf.command_line import script
+from csan_hf.hub import check_checkpoint, push_checkpoint
 
-from csan_hf.hub import IncompleteCheckpointError, check_checkpoint, push_checkpoint
 
-
-def main() -> None:
+@script()
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="folder of the checkpoint")
     parser.add_argument("repo_id", help="OWNER/NAME of the repository, made if need be")
@@ -23,24 +23,21 @@ def main() -> None:
     parser.add_argument("--revision", help="branch to commit to (default: main)")
     parser.add_argument("--message", default="Upload a checkpoint of csan_hf", help="what the commit says")
     parser.add_argument("--check_only", action="store_true", help="check the folder and upload nothing")
-    args = parser.parse_args()
-    try:
-        check_checkpoint(args.directory)
-        if args.check_only:
-            print(f"{args.directory} is complete.")
-            return
-        commit = push_checkpoint(
-            args.directory,
-            args.repo_id,
-            private=args.private,
-            revision=args.revision,
-            commit_message=args.message,
-            check=False,
-        )
-    except (IncompleteCheckpointError, HfHubHTTPError, OSError) as error:
-        sys.exit(f"error: {error}")
+    args = parser.parse_args(arguments)
+    check_checkpoint(args.directory)
+    if args.check_only:
+        print(f"{args.directory} is complete.")
+        return
+    commit = push_checkpoint(
+        args.directory,
+        args.repo_id,
+        private=args.private,
+        revision=args.revision,
+        commit_message=args.message,
+        check=False,
+    )
     print(commit.commit_url)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

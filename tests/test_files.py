@@ -1,13 +1,26 @@
-"""Nothing is left half-written, and nothing is replaced but regular files."""
+"""Nothing is left half-written, nothing is replaced but regular files, and line n of a text is read as line n."""
 
+import gzip
+import io
 import json
 import os
 import stat
+import sys
 import threading
 
 import pytest
 
-from csan_hf.files import open_for_writing, path_inside, write_bytes, write_json, write_lines, write_text
+from csan_hf import files
+from csan_hf.files import (
+    open_for_writing,
+    partial_name,
+    path_inside,
+    read_lines,
+    write_bytes,
+    write_json,
+    write_lines,
+    write_text,
+)
 
 
 def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):
@@ -135,3 +148,98 @@ def test_a_link_in_a_folder_does_not_lead_out_of_it(tmp_path):
         path_inside(model, "../x")
     (tmp_path / "link").symlink_to(model)
     assert path_inside(tmp_path / "link", "hypotheses", "test.txt") == tmp_path / "link" / "hypotheses" / "test.txt"
+
+
+def test_half_a_file_is_kept_under_another_name(tmp_path):
+    path = tmp_path / "out"
+    write_text(path, "old")
+
+    def write(text):
+        with open_for_writing(path, keep_partial=True) as file:
+            file.write(text)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write("half")
+    assert (path.read_text(), partial_name(path).read_text()) == ("old", "half")
+    partial_name(path).unlink()
+    with pytest.raises(KeyboardInterrupt):
+        write("")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"], "nothing was written, nothing is kept"
+
+
+def test_a_dash_is_standard_output(capfdbinary):
+    write_lines("-", ["ä", "b"])
+    with open_for_writing("-", binary=True) as file:
+        file.write(b"\xff")
+    assert capfdbinary.readouterr().out == "ä\nb\n".encode() + b"\xff"
+
+
+# ---- reading
+
+
+def test_only_newlines_end_a_line(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffa\0\u2028b\x0bc\x85\r\nlone\rreturn\n\nlast".encode())
+    assert list(read_lines(path)) == ["a\0\u2028b\x0bc\x85", "lone\rreturn", "", "last"]
+
+
+def test_gzip_is_read_by_its_name(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"eins\nzwei\n"))
+    assert list(read_lines(path)) == ["eins", "zwei"]
+
+
+def test_a_damaged_gzip_file_is_refused(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
+    with pytest.raises(ValueError, match=r"text\.gz, after line \d+: the gzip file is damaged"):
+        list(read_lines(path))
+    path.write_bytes(b"plain")
+    with pytest.raises(ValueError, match=r"text\.gz, after line 0: the gzip file is damaged"):
+        list(read_lines(path))
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"fine\nalso fine\nM\xfcnchen\n")
+    with pytest.raises(ValueError, match=r"latin1\.txt, line 3: not UTF-8 \(byte 0xfc at position 2\)"):
+        list(read_lines(path))
+
+
+def test_standard_input_is_read_as_files_are(monkeypatch):
+    def give(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    give("\ufeffä\r\n\nlast\r".encode())
+    assert list(read_lines("-")) == ["ä", "", "last\r"]
+    give(b"fine\n\xff\n")
+    with pytest.raises(ValueError, match="standard input, line 2: not UTF-8"):
+        list(read_lines("-"))
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ValueError, match="standard input is closed"):
+        list(read_lines("-"))
+
+
+def test_lines_come_as_they_are_written(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # open on both ends: no one waits for the other
+    os.write(writer, b"one\ntwo\n")
+    lines = read_lines(pipe)
+    assert [next(lines), next(lines)] == ["one", "two"]
+    os.close(writer)
+    assert list(lines) == []
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_LINE", 10)
+    path = tmp_path / "binary"
+    path.write_bytes(b"0123456789\n" + b"\0" * 100)
+    with pytest.raises(ValueError, match=r"binary, line 1: longer than 10 bytes; is this text\?"):
+        list(read_lines(path))
+    path.write_bytes(b"012345678\n0123456789")
+    assert list(read_lines(path)) == ["012345678", "0123456789"]
+    path.write_bytes(b"012345678\n" + b"\0" * 100)
+    with pytest.raises(ValueError, match="binary, line 2: longer"):
+        list(read_lines(path))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from csan_hf.evaluation import translate
+from csan_hf.evaluation import evaluation_view, translate
 
 from .tokenized_text import TokenizedText, tokenize_texts
 
@@ -119,7 +118,7 @@ def align(
       taken, by default of the last. That is a convention and not a finding: nothing trains a head to align, and
       another layer often aligns better. Row i is the attention with which token i was predicted.
 
-    The model's training mode and attention implementation are as before when this returns.
+    The model keeps its training mode and attention implementation: the work is done on a view of it.
 
     Args:
         model: a sequence-to-sequence model, on any device.
@@ -146,38 +145,14 @@ def align(
     if targets is not None and generate_arguments:
         raise ValueError(f"{', '.join(generate_arguments)}: nothing is generated where targets are given.")
     source_texts = tokenize_texts(tokenizers.source, sources)
-    with _evaluation_mode(model):
-        if targets is None:
-            targets = translate(model, tokenizers, sources, progress=progress, **generate_arguments)
-        target_texts = tokenize_texts(tokenizers.target, targets, target=True)
-        pairs = list(zip(source_texts, target_texts, strict=True))
-        with _eager_attention(model):
-            return _align_pairs(model, tokenizers, pairs, layer, batch_size, progress)
-
-
-@contextmanager
-def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    before = [(module, module.training) for module in model.modules()]  # a frozen part may have its own mode
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
-
-
-@contextmanager
-def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Makes a model compute its attention weights, which the faster implementations never have."""
-    before = getattr(model.config, "_attn_implementation", None)
-    if before in (None, "eager"):
-        yield
-        return
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    if targets is None:
+        targets = translate(model, tokenizers, sources, progress=progress, **generate_arguments)
+    target_texts = tokenize_texts(tokenizers.target, targets, target=True)
+    pairs = list(zip(source_texts, target_texts, strict=True))
+    view = evaluation_view(model)
+    if getattr(view.config, "_attn_implementation", None) not in (None, "eager"):
+        view.set_attn_implementation("eager")  # the faster implementations never have the attention weights
+    return _align_pairs(view, tokenizers, pairs, layer, batch_size, progress)
 
 
 def _align_pairs(

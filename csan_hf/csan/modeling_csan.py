@@ -7,6 +7,7 @@ I queries, J keys, T positions, d model width, D = d / H head width.
 
 import math
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -799,12 +800,12 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
 
     def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
-        source_size = self.config.vocab_size
-        self.config.vocab_size = self.config.decoder_vocab_size
-        try:
-            scores: torch.Tensor = super().compute_transition_scores(*args, **kwargs)  # type: ignore[misc]
-        finally:
-            self.config.vocab_size = source_size
+        # A view of this model with a configuration of its own: other threads may be using this one's.
+        view = copy(self)
+        view.config = copy(self.config)
+        view.config.vocab_size = self.config.decoder_vocab_size
+        parent: Any = super(CsanForConditionalGeneration, view)
+        scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
         return scores
 
     def create_masks_for_generate(

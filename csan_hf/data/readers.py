@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from csan_hf.files import read_lines
 
 Pairs = tuple[list[str], list[str]]
 """Source sentences and target sentences, equally many."""
@@ -25,45 +25,6 @@ def file_format(path: str | Path) -> str:
     return next((extension for extension in TABLE_FORMATS if name.endswith(extension)), "")
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 file, gzipped if its name ends in ".gz".
-
-    Only "\n" and "\r\n" end a line: other characters that Python counts as line ends (U+2028, a lone "\r", ...) are
-    text. A byte order mark at the beginning is skipped.
-
-    Args:
-        path: the file.
-
-    Raises:
-        ValueError: bytes that are not UTF-8, or a damaged gzip file; the message names file and line.
-    """
-    number = 0
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                yield _decode(path, number, line)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}, after line {number}: the gzip file is damaged ({error})") from error
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
-
-
-def _decode(path: Path, number: int, line: bytes) -> str:
-    if number == 1:
-        line = line.removeprefix(b"\xef\xbb\xbf")
-    if line.endswith(b"\n"):
-        line = line[:-1].removesuffix(b"\r")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
-            "convert the file"
-        ) from error
-
-
 def read_text_pair(source: Path, target: Path) -> Pairs:
     """Read two files with one sentence per line.
 
@@ -72,7 +33,7 @@ def read_text_pair(source: Path, target: Path) -> Pairs:
         target: file of the target sentences.
 
     Raises:
-        ValueError: the files have different numbers of lines, or see :func:`read_lines`.
+        ValueError: the files have different numbers of lines, or see :func:`csan_hf.files.read_lines`.
     """
     sides = list(read_lines(source)), list(read_lines(target))
     if len(sides[0]) != len(sides[1]):

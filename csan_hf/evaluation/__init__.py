@@ -2,11 +2,14 @@
 
 from .lengths import score_by_length
 from .scores import score_translations
-from .translate import translate, translate_batch
+from .translate import translate, translate_batch, translate_stream
+from .view import evaluation_view
 
 __all__ = [
+    "evaluation_view",
     "score_by_length",
     "score_translations",
     "translate",
     "translate_batch",
+    "translate_stream",
 ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,23 +70,3 @@ def load_translation_model(
         raise ValueError(f"device {device!r} is unknown: {error}") from error
     model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
     return model.to(place).eval(), TokenizerPair.from_pretrained(name)
-
-
-def read_lines(path: Path | str) -> list[str]:
-    """Reads a text file, gzipped or not, one sentence a line; only line feeds separate lines.
-
-    Raises:
-        ValueError: if a line is not UTF-8; the message names the file and the line.
-    """
-    path = Path(path)
-    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-        lines = file.read().split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    sentences = []
-    for number, line in enumerate(lines, 1):
-        try:
-            sentences.append(line.decode("utf-8").rstrip("\r"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason}).") from error
-    return sentences

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +11,15 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from .view import evaluation_view
+
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
+
+
+WINDOW_LINES = 2048
+"""Sentences that `translate_stream` sorts by length at a time, in each process."""
+WINDOW_CHARACTERS = 2**22
 
 
 def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
@@ -89,7 +96,7 @@ def translate(
     """Translates any number of sentences, longest first, and returns them in the order given.
 
     Args:
-        model: a sequence-to-sequence model; it is put in evaluation mode.
+        model: a sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
         tokenizers: its source and target tokenizers.
         sentences: source sentences. A blank one gives an empty translation.
         max_batch_tokens: source tokens in a batch, padding included; beams count on top.
@@ -105,22 +112,89 @@ def translate(
     Raises:
         ValueError: if ``max_batch_tokens`` is less than 1.
     """
+    total = len(sentences) if processes is None else None  # a process counts its own share alone
+    with tqdm(total=total, desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:
+        return _translate(model, tokenizers, sentences, max_batch_tokens, processes, bar, generate_arguments)
+
+
+def translate_stream(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Iterable[str],
+    *,
+    max_batch_tokens: int = 4096,
+    progress: bool = False,
+    processes: PartialState | None = None,
+    **generate_arguments: Any,
+) -> Iterator[list[str]]:
+    """Translates sentences as they come, in memory that does not grow with their number.
+
+    A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read and translated at a
+    time. Sentences go together by length within a window.
+
+    Args:
+        model: see `translate`, also for what is not named here.
+        tokenizers: its source and target tokenizers.
+        sentences: source sentences, any number of them.
+        max_batch_tokens: source tokens in a batch.
+        progress: shows a counter on standard error.
+        processes: those that share the work, each of them calling this with the same sentences.
+        generate_arguments: for ``generate``.
+
+    Yields:
+        The translations of a window, in order.
+
+    Raises:
+        ValueError: if ``max_batch_tokens`` is less than 1, or where the sentences come from.
+    """
+    lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
+    with tqdm(desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:
+        for window in _windows(sentences, lines):
+            yield _translate(model, tokenizers, window, max_batch_tokens, processes, bar, generate_arguments)
+
+
+def _windows(sentences: Iterable[str], lines: int) -> Iterator[list[str]]:
+    window: list[str] = []
+    characters = 0
+    for sentence in sentences:
+        window.append(sentence)
+        characters += len(sentence)
+        if len(window) == lines or characters >= WINDOW_CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+
+
+def _shows(progress: bool, processes: PartialState | None) -> bool:
+    return progress and (processes is None or processes.is_main_process)
+
+
+def _translate(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Sequence[str],
+    max_batch_tokens: int,
+    processes: PartialState | None,
+    bar: tqdm,
+    generate_arguments: dict[str, Any],
+) -> list[str]:
     if max_batch_tokens < 1:
         raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
-    model.eval()
+    if any(module.training for module in model.modules()):
+        model = evaluation_view(model)
     numbers = [number for number, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizers.source([sentences[number] for number in numbers])["input_ids"] if numbers else []
     lengths = [len(ids) for ids in encoded]
     batches = [[numbers[place] for place in batch] for batch in _batches_by_length(lengths, max_batch_tokens)]
+    bar.update(len(sentences) - len(numbers))
     if processes is not None:
         batches = batches[processes.process_index :: processes.num_processes]
-        progress = progress and processes.is_main_process
     found: list[tuple[int, str]] = []
-    with tqdm(total=sum(map(len, batches)), desc="translating", unit="sentence", disable=not progress) as bar:
-        for batch in batches:
-            texts = [sentences[number] for number in batch]
-            found += zip(batch, translate_batch(model, tokenizers, texts, **generate_arguments), strict=True)
-            bar.update(len(batch))
+    for batch in batches:
+        texts = [sentences[number] for number in batch]
+        found += zip(batch, translate_batch(model, tokenizers, texts, **generate_arguments), strict=True)
+        bar.update(len(batch))
     if processes is not None:
         found = gather_object(found)
     translations = [""] * len(sentences)

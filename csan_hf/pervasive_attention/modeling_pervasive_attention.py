@@ -8,6 +8,7 @@ embeddings, f_L channels of the final grid, V target vocabulary.
 
 import math
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -837,12 +838,12 @@ class PervasiveAttentionForConditionalGeneration(PervasiveAttentionPreTrainedMod
 
     def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
-        source_size = self.config.vocab_size
-        self.config.vocab_size = self.config.decoder_vocab_size
-        try:
-            scores: torch.Tensor = super().compute_transition_scores(*args, **kwargs)  # type: ignore[misc]
-        finally:
-            self.config.vocab_size = source_size
+        # A view of this model with a configuration of its own: other threads may be using this one's.
+        view = copy(self)
+        view.config = copy(self.config)
+        view.config.vocab_size = self.config.decoder_vocab_size
+        parent: Any = super(PervasiveAttentionForConditionalGeneration, view)
+        scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
         return scores
 
     def create_masks_for_generate(

@@ -110,11 +110,12 @@ class KnownModel(nn.Module):
         self.frozen = nn.Dropout().eval()
         self.layers, self.heads = layers, heads
         self.batches = []
+        self.note_batch = self.batches.append  # a copy of the model writes to this very list
 
     def forward(self, input_ids, attention_mask, labels, output_attentions):
         assert output_attentions
         assert not any(module.training for module in self.modules())
-        self.batches.append(tuple(input_ids.shape))
+        self.note_batch(tuple(input_ids.shape))
         # What stands in the padding must not be seen
         labels = torch.where(labels == -100, 10**6, labels)
         input_ids = torch.where(attention_mask == 0, 10**6, input_ids)

@@ -4,36 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from csan_hf.data.readers import read_lines, read_table, read_text_pair
-
-
-def test_only_newlines_end_a_line(tmp_path):
-    path = tmp_path / "text"
-    path.write_bytes("\ufeffa\u2028b\x0bc\x85\r\nlone\rreturn\n\nlast".encode())
-    assert list(read_lines(path)) == ["a\u2028b\x0bc\x85", "lone\rreturn", "", "last"]
-
-
-def test_gzip_is_read_by_its_name(tmp_path):
-    path = tmp_path / "text.gz"
-    path.write_bytes(gzip.compress(b"eins\nzwei\n"))
-    assert list(read_lines(path)) == ["eins", "zwei"]
-
-
-def test_a_damaged_gzip_file_is_refused(tmp_path):
-    path = tmp_path / "text.gz"
-    path.write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
-    with pytest.raises(ValueError, match=r"text\.gz, after line \d+: the gzip file is damaged"):
-        list(read_lines(path))
-    path.write_bytes(b"plain")
-    with pytest.raises(ValueError, match=r"text\.gz, after line 0: the gzip file is damaged"):
-        list(read_lines(path))
-
-
-def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path):
-    path = tmp_path / "latin1.txt"
-    path.write_bytes(b"fine\nalso fine\nM\xfcnchen\n")
-    with pytest.raises(ValueError, match=r"latin1\.txt, line 3: not UTF-8 \(byte 0xfc at position 2\)"):
-        list(read_lines(path))
+from csan_hf.data.readers import read_table, read_text_pair
 
 
 def test_unequal_line_counts_are_refused(tmp_path):

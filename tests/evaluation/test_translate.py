@@ -1,8 +1,12 @@
 """Translation of lists, and the two scripts on top of it, with a tiny untrained model."""
 
 import gzip
+import importlib
+import io
+import itertools
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +16,12 @@ import torch
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.evaluation import translate, translate_batch
-from csan_hf.evaluation.loading import load_translation_model, read_lines
+from csan_hf.evaluation import translate, translate_batch, translate_stream
+from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.translate import _batches_by_length
 
 ROOT = Path(__file__).parents[2]
+translating = importlib.import_module("csan_hf.evaluation.translate")  # the package has a function of that name
 SENTENCES = [
     "two",
     "one hundred and twenty-seven thousand",
@@ -125,83 +130,180 @@ def test_loading(folder):
         load_translation_model(str(folder), device="abacus")
 
 
-def test_lines_are_separated_by_line_feeds_alone(tmp_path):
-    with gzip.open(tmp_path / "a.gz", "wb") as file:
-        file.write("a\u2028b\r\n\nc".encode())
-    assert read_lines(tmp_path / "a.gz") == ["a\u2028b", "", "c"]
-    (tmp_path / "b").write_bytes(b"good\n\xff\n")
-    with pytest.raises(ValueError, match="line 2: not UTF-8"):
-        read_lines(tmp_path / "b")
+def load_main(name):
+    return runpy.run_path(str(ROOT / "scripts" / name))["main"]
 
 
-def run_script(name, *arguments, stdin=""):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)],
-        input=stdin.encode(),
+@pytest.fixture(scope="module")
+def translate_main():
+    return load_main("translate.py")
+
+
+@pytest.fixture(scope="module")
+def evaluate_main():
+    return load_main("evaluate.py")
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    """A function that puts bytes on standard input."""
+
+    def give(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return give
+
+
+def test_translate_script_line_for_line(folder, model, tokenizers):
+    """In a process of its own, with real standard streams."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "translate.py"), "--model", str(folder), "--device", "cpu"],
+        input="\n".join(SENTENCES).encode() + b"\n",
         capture_output=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         check=False,
     )
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.decode() == "".join(f"{line}\n" for line in translate(model, tokenizers, SENTENCES))
 
 
-def test_translate_script_line_for_line(folder, model, tokenizers, tmp_path):
-    text = "\n".join(SENTENCES) + "\n"
-    expected = "".join(f"{line}\n" for line in translate(model, tokenizers, SENTENCES))
-    result = run_script("translate.py", "--model", folder, "--device", "cpu", stdin=text)
-    assert result.returncode == 0, result.stderr.decode()
-    assert result.stdout.decode() == expected
-    (tmp_path / "in").write_text(text)
-    result = run_script(
-        "translate.py", "--model", folder, "--input", tmp_path / "in", "--output", tmp_path / "out", "--num_beams", "2"
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    assert result.stdout == b""
+def test_translate_script_on_files(translate_main, folder, model, tokenizers, tmp_path, capsys):
+    (tmp_path / "in.gz").write_bytes(gzip.compress("\ufeff{}\r\n".format("\r\n".join(SENTENCES)).encode()))
+    arguments = ["--model", folder, "--input", tmp_path / "in.gz", "--output", tmp_path / "out", "--num_beams", 2]
+    assert translate_main([*map(str, arguments), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
     lines = (tmp_path / "out").read_text().split("\n")
     assert lines == [*translate(model, tokenizers, SENTENCES, num_beams=2), ""]
 
 
-def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path):
+def test_the_output_may_be_the_input(translate_main, folder, model, tokenizers, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("\n".join(SENTENCES))
+    assert translate_main(["--model", str(folder), "--input", str(path), "--output", str(path), "--quiet"]) == 0
+    assert path.read_text().split("\n") == [*translate(model, tokenizers, SENTENCES), ""]
+
+
+def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch):
+    monkeypatch.setattr(translating, "WINDOW_LINES", 3)
+    read = []
+
+    def lines():
+        for number in itertools.count():
+            read.append(number)
+            yield SENTENCES[number % len(SENTENCES)]
+
+    windows = translate_stream(model, tokenizers, lines())
+    assert next(windows) + next(windows) == translate(model, tokenizers, SENTENCES[:6])
+    assert len(read) == 6, "no more is read than is being translated"
+    monkeypatch.setattr(translating, "WINDOW_CHARACTERS", 9)
+    texts = ["two", "nine", "two", "two", "the third of May", ""]
+    assert [len(window) for window in translate_stream(model, tokenizers, texts)] == [3, 2, 1]
+    assert list(translate_stream(model, tokenizers, [])) == []
+
+
+@pytest.mark.parametrize("output", ["file", "standard output"])
+@pytest.mark.parametrize("ending", ["Ctrl-C", "not UTF-8"])
+def test_what_is_translated_is_kept(
+    translate_main, folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
+):
+    monkeypatch.setattr(translating, "WINDOW_LINES", 2)
+    (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
+    (tmp_path / "out").write_text("old")
+    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet"]
+    if output == "file":
+        arguments += ["--output", str(tmp_path / "out")]
+    if ending == "Ctrl-C":
+
+        def press(*arguments, original=translating.translate_batch, **options):
+            if "nine" in arguments[2]:
+                raise KeyboardInterrupt
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(translating, "translate_batch", press)
+        (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
+    assert translate_main(arguments) == (130 if ending == "Ctrl-C" else 2)
+    printed, told = capsys.readouterr()
+    kept = (tmp_path / "out.partial").read_text() if output == "file" else printed
+    assert kept.split("\n") == [*translate(model, tokenizers, SENTENCES[:4]), ""]
+    where = f"in {tmp_path / 'out.partial'}" if output == "file" else "written"
+    assert told.endswith(f"4 translations are {where}.\n")
+    assert told.startswith("Interrupted." if ending == "Ctrl-C" else f"error: {tmp_path / 'in'}, line 6: not UTF-8")
+    assert told.count("\n") == 1
+    assert (tmp_path / "out").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\n\xff\n", "line 2: not UTF-8"),
+        (gzip.compress(b"one\n" * 100)[:-9], "after line"),
+        (b"no gzip", "the gzip file is damaged"),
+        (None, "in.gz: No such file or directory"),
+        ("folder", "in.gz: Is a directory"),
+    ],
+    ids=["latin-1", "cut short", "no gzip", "none", "folder"],
+)
+@pytest.mark.parametrize("name", ["translate", "evaluate"])
+def test_input_that_cannot_be_read_is_one_line(name, content, message, request, folder, tmp_path, capsys):
+    path = tmp_path / ("in" if content == b"one\n\xff\n" else "in.gz")
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    main = request.getfixturevalue(f"{name}_main")
+    options = {"translate": "--input {}", "evaluate": "--source {0} --reference {0}"}[name].format(path).split()
+    assert main(["--model", str(folder), "--quiet", *options]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_evaluate_script_on_files(evaluate_main, folder, model, tokenizers, tmp_path, capsys):
     (tmp_path / "news.en").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "news.de").write_text("\n".join("zwei" for _ in SENTENCES) + "\n")
     arguments = ["--model", folder, "--source", tmp_path / "news.en", "--reference", tmp_path / "news.de"]
-    result = run_script("evaluate.py", *arguments, "--output_dir", tmp_path / "out", "--quiet")
-    assert result.returncode == 0, result.stderr.decode()
+    assert evaluate_main([*map(str, arguments), "--output_dir", str(tmp_path / "out"), "--quiet"]) == 0
     hypotheses = (tmp_path / "out" / "news.hypotheses.txt").read_text().split("\n")[:-1]
     assert hypotheses == translate(model, tokenizers, SENTENCES)
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["news"]
     assert scores["sentences"] == len(SENTENCES)
     assert "nrefs:1" in scores["bleu_signature"]
-    assert "BLEU" in result.stdout.decode()
+    assert "BLEU" in capsys.readouterr().out
 
 
-def test_evaluate_script_on_a_translation(tmp_path):
+def test_evaluate_script_on_a_translation(evaluate_main, standard_input, tmp_path, capsys):
     texts = {"source": "ein\nein Hund läuft\n", "reference": "a\na dog runs\n", "hypotheses": "a\na dog walks\n"}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    files = [argument for name in texts for argument in (f"--{name}", tmp_path / name)]
-    result = run_script("evaluate.py", *files, "--by_length", "--output_dir", tmp_path / "out")
-    assert result.returncode == 0, result.stderr
-    assert "| 1 to 1 | 1 | 1.0 | 1.0 |" in result.stdout.decode()
-    assert "| 3 to 3 | 1 | 3.0 | 3.0 |" in result.stdout.decode()
+    files = [str(argument) for name in texts for argument in (f"--{name}", tmp_path / name)]
+    assert evaluate_main([*files, "--by_length", "--output_dir", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "| 1 to 1 | 1 | 1.0 | 1.0 |" in printed
+    assert "| 3 to 3 | 1 | 3.0 | 3.0 |" in printed
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]["source"]
     assert scores["sentences"] == 2
     assert scores["by_length"][0]["chrf"] == 100.0
+    standard_input(texts["hypotheses"].encode())
+    assert evaluate_main([*files[:-1], "-", "--by_length"]) == 0
+    assert capsys.readouterr().out == printed
     (tmp_path / "hypotheses").write_text("a\n")
-    result = run_script("evaluate.py", *files)
-    assert result.returncode == 2
-    assert "hypotheses has 1 lines" in result.stderr.decode()
+    assert evaluate_main(files) == 2
+    assert "hypotheses has 1 lines" in capsys.readouterr().err
 
 
-def test_scripts_say_what_is_wrong(folder, tmp_path):
+def test_scripts_say_what_is_wrong(translate_main, evaluate_main, standard_input, folder, tmp_path, capsys):
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\ny\n")
-    result = run_script("evaluate.py", "--model", folder, "--source", tmp_path / "a", "--reference", tmp_path / "b")
-    assert result.returncode == 2
-    assert "1 lines" in result.stderr.decode()
-    assert "2: they must" in result.stderr.decode()
-    assert b"Traceback" not in result.stderr
-    result = run_script("translate.py", "--model", tmp_path / "none", stdin="x\n")
-    assert result.returncode == 2
-    assert b"error:" in result.stderr
-    assert b"Traceback" not in result.stderr
+    assert (
+        evaluate_main(["--model", str(folder), "--source", str(tmp_path / "a"), "--reference", str(tmp_path / "b")])
+        == 2
+    )
+    told = capsys.readouterr().err
+    assert "1 lines" in told
+    assert "2: they must" in told
+    standard_input(b"x\n")
+    assert translate_main(["--model", str(tmp_path / "none")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1

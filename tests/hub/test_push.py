@@ -270,7 +270,7 @@ def test_nothing_incomplete_is_uploaded(hub, joint, tmp_path):
     environment["HF_HUB_OFFLINE"] = "0"
     script = [sys.executable, str(ROOT / "scripts/push_to_hub.py"), str(directory), "tester/model"]
     done = subprocess.run(script, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "error: " in done.stderr
     assert "README.md, the model card, is missing" in done.stderr
     assert not hub.repositories

@@ -14,7 +14,8 @@ from reference.tiny_pervasive_attention import tiny_model as tiny_pervasive_atte
 from torch.nn import functional as F
 
 from csan_hf.evaluation import translate
-from csan_hf.evaluation.loading import load_translation_model, read_lines
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.files import read_lines
 from csan_hf.training.trainer import cut_for_processes
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -179,7 +180,7 @@ def test_the_final_hypotheses_are_those_of_one_process(launched, text):
 
     splits, _ = load_translation_dataset(load_recipe(run / "recipe.yaml").data_arguments())
     for split, size in (("validation", 7), ("test", 5)):
-        written = read_lines(run / "hypotheses" / f"{split}.txt")
+        written = list(read_lines(run / "hypotheses" / f"{split}.txt"))
         assert written == translate(model, tokenizers, list(splits[split]["source"]))
         assert len(written) == size
 

@@ -1,0 +1,18 @@
+"""A model as others must not see it: in evaluation mode while it is being trained, for one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import chain
+
+from transformers import PreTrainedModel
+
+
+def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
+    """Returns a model in evaluation mode that shares the weights of another and nothing else.
+
+    Modes, configurations and the attention implementation of the view are its own, so that the model itself stays as
+    it is for whoever trains it or uses it in another thread.
+    """
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    return deepcopy(model, shared).eval()

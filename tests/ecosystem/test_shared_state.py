@@ -1,0 +1,128 @@
+"""No call changes what other threads see of a model: neither a configuration nor an attribute of any module."""
+
+import threading
+
+import pytest
+import torch
+from families import both_families, sources, targets
+
+from csan_hf.analysis import align
+from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.evaluation import translate
+
+CALLS = {
+    "forward": {},
+    "greedy": {"num_beams": 1},
+    "beam search": {"num_beams": 3},
+    "sampling": {"do_sample": True},
+}
+SENTENCES = ["one two three", "two"]
+
+
+@pytest.fixture
+def attribute_writes(monkeypatch):
+    """A function that makes a model's modules and configurations list all that is written to them from then on."""
+
+    def watch(model):
+        watched = {id(thing): thing for thing in (model.config, model.generation_config, *model.modules())}
+        written = []
+        for kind in {type(thing) for thing in watched.values()}:
+
+            def set_attribute(self, name, value, original=kind.__setattr__):
+                if id(self) in watched:
+                    written.append(f"{type(self).__name__}.{name}")
+                original(self, name, value)
+
+            monkeypatch.setattr(kind, "__setattr__", set_attribute)
+        return written
+
+    return watch
+
+
+def test_writes_are_seen(attribute_writes):
+    layer = torch.nn.Linear(2, 2)
+    layer.config, layer.generation_config = TokenizerPair(None, None), layer
+    written = attribute_writes(layer)
+    layer.training = False
+    assert written == ["Linear.training"]
+
+
+@both_families
+@pytest.mark.parametrize("call", CALLS)
+def test_inference_writes_nothing(family, call, attribute_writes):
+    model = family.tiny_model(**family.separate)
+    batch = sources()
+    model(**batch, decoder_input_ids=targets(3, 5))  # transformers notes at a first call what a model can give out
+    written = attribute_writes(model)
+    if call == "forward":
+        model(**batch, decoder_input_ids=targets(3, 5))
+    else:
+        model.generate(**batch, max_new_tokens=4, **CALLS[call])
+    assert written == []
+
+
+@both_families
+def test_transition_scores_leave_the_configuration_alone(family, attribute_writes):
+    model = family.tiny_model(**family.separate)
+    assert model.config.vocab_size != model.config.decoder_vocab_size
+    output = model.generate(
+        **sources(), num_beams=3, max_new_tokens=4, return_dict_in_generate=True, output_scores=True
+    )
+    written = attribute_writes(model)
+    scores = model.compute_transition_scores(
+        output.sequences, output.scores, output.beam_indices, normalize_logits=False
+    )
+    assert written == []
+    # Beam search divides the sum by the length; a wrong vocabulary size would pick other words' scores.
+    lengths = (output.beam_indices >= 0).sum(-1)
+    torch.testing.assert_close(scores.sum(-1) / lengths, output.sequences_scores)
+
+
+@both_families
+def test_threads_may_compute_transition_scores_together(family, monkeypatch):
+    model = family.tiny_model(**family.separate)
+    source_size = model.config.vocab_size
+    output = model.generate(**sources(), max_new_tokens=4, return_dict_in_generate=True, output_scores=True)
+    expected = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    both_inside, one_has_left = threading.Barrier(2, timeout=60), threading.Event()
+    original, found = torch.nn.functional.log_softmax, {}
+
+    def meet(*arguments, **options):
+        both_inside.wait()
+        if threading.current_thread().name == "second":
+            assert one_has_left.wait(60)
+        return original(*arguments, **options)
+
+    def compute():
+        name = threading.current_thread().name
+        found[name] = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+        one_has_left.set()
+
+    monkeypatch.setattr(torch.nn.functional, "log_softmax", meet)
+    threads = [threading.Thread(target=compute, name=name) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert model.config.vocab_size == source_size
+    assert torch.equal(found["first"], expected)
+    assert torch.equal(found["second"], expected)
+
+
+@both_families
+@pytest.mark.parametrize("function", ["align", "translate"])
+def test_helpers_leave_a_model_in_training_as_it_is(family, function, attribute_writes):
+    tokenizer = train_tokenizer([*SENTENCES, "eins zwei"] * 3, 300)
+    model = family.tiny_model(**family.shared)
+    model.resize_token_embeddings(len(tokenizer))
+    arguments = (TokenizerPair(tokenizer, tokenizer), SENTENCES)
+    expected = translate(model, *arguments, max_new_tokens=4)
+    model.train()
+    written = attribute_writes(model)
+    if function == "align":
+        found = [pair.target.text for pair in align(model, *arguments, max_new_tokens=4)]
+    else:
+        found = translate(model, *arguments, max_new_tokens=4)
+    assert found == expected
+    assert written == []
+    assert all(module.training for module in model.modules())

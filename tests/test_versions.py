@@ -1,0 +1,63 @@
+"""What pyproject.toml, constraints.txt and the scripts say of versions agrees, for every Python that is named."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
+
+
+def listed(name):
+    """The requirements of a list in pyproject.toml (Python 3.10 has no tomllib)."""
+    [text] = re.findall(rf"^{name} = \[\n(.*?)^\]", PROJECT, flags=re.DOTALL | re.MULTILINE)
+    return [Requirement(line) for line in re.findall(r'^ *"([^"]+)"', text, flags=re.MULTILINE)]
+
+
+REQUIREMENTS = [*listed("dependencies"), *listed("dev")]
+
+
+def test_pythons():
+    [lowest] = re.findall(r'requires-python = ">=(.*)"', PROJECT)
+    assert lowest == PYTHONS[0]
+    assert f'target-version = "py{lowest.replace(".", "")}"' in PROJECT
+    setup = (ROOT / "scripts" / "setup_environment.sh").read_text(encoding="utf-8")
+    assert f"needs Python {lowest} or newer" in setup
+    assert f"sys.version_info < ({lowest.replace('.', ', ')})" in setup
+    assert f"Python {lowest} or newer" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_constraints_hold_one_version_of_everything_for_every_python(python):
+    lines = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()]
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    chosen = [line for line in lines if line.marker is None or line.marker.evaluate(environment)]
+    versions = {line.name.lower(): str(line.specifier).removeprefix("==") for line in chosen}
+    assert len(versions) == len(chosen)
+    for requirement in REQUIREMENTS:
+        assert requirement.specifier.contains(versions[requirement.name.lower()]), requirement
+    assert {"numpy", "pandas", "pyarrow"} <= versions.keys(), "what others depend on and often breaks"
+
+
+def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested(tmp_path):
+    lowest = {}
+    for requirement in REQUIREMENTS:
+        bounds = [bound.version for bound in requirement.specifier if bound.operator == ">="]
+        if requirement.name != "types-PyYAML":  # of which mypy needs any
+            [lowest[requirement.name]] = bounds
+    script = (ROOT / "scripts" / "setup_environment.sh").read_text(encoding="utf-8")
+    function = script[script.index("constraints() {") : script.index("# One stamp")]
+    printed = subprocess.run(
+        ["bash", "-c", f"{function}\nconstraints"],
+        cwd=ROOT,
+        env={**os.environ, "VERSIONS": "lowest"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert dict(line.split("==") for line in printed.splitlines()) == lowest
