@@ -28,7 +28,7 @@ CODE = {
         "checkpoint_files.py",
         "configuration_csan.py",
         "locality.py",
-        "local_attention.py",
+        "locality_methods.py",
         "modeling_csan.py",
         "modeling_csan_classification.py",
         "translation.py",
