@@ -11,17 +11,22 @@ weight, hypothesis or score differs, or if one of the other signals lost an upda
 """
 
 import argparse
+import contextlib
+import importlib
 import json
+import multiprocessing
 import os
 import random
 import re
+import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -65,21 +70,35 @@ RECIPE = {
 
 @dataclass
 class Run:
-    """One start of the training command, and what it has printed."""
+    """One start of scripts/train.py in a process group of its own, and what it has printed.
 
-    command: list[str]
+    The process is a fork of this one, which has imported everything and computed nothing: importing would take most of
+    the time.
+    """
+
+    train: Callable[[list[str]], int]
+    arguments: list[str]
     output: Path
     log: Path
-    process: subprocess.Popen = field(init=False)
+    process: Any = field(init=False)
     started: float = field(init=False)
 
     def __post_init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.log.write_text("")
         self.started = time.time()
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+        self.process = multiprocessing.get_context("fork").Process(target=self._work)
+        self.process.start()
+        with contextlib.suppress(OSError):  # whoever of the two comes first
+            os.setpgid(self.process.pid, self.process.pid)
+
+    def _work(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.exit(self.train(self.arguments))
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -90,7 +109,7 @@ class Run:
     def wait_until(self, condition) -> bool:
         """Waits for a condition; False if the run ended before."""
         while not condition():
-            if self.process.poll() is not None:
+            if self.process.exitcode is not None:
                 return False
             time.sleep(0.005)
         return True
@@ -98,7 +117,12 @@ class Run:
     def signal_group(self, number: int) -> bool:
         """Signals the run and its workers, waits for the end, and says whether that was what ended it."""
         os.killpg(self.process.pid, number)
-        return self.process.wait() in (-number, 128 + number)
+        return self.wait() in (-number, 128 + number)
+
+    def wait(self) -> int:
+        """Waits for the end and returns the exit status, for a signal its negative number."""
+        self.process.join()
+        return self.process.exitcode
 
 
 def unsealed(output: Path) -> list[str]:
@@ -146,8 +170,8 @@ def kill_once(run: Run, moment: Moment, times: dict[str, float], rng: random.Ran
         text = "only the end of the run is repeated"
         run.wait_until(lambda: run.step() >= step or text in run.text())
         time.sleep(rng.uniform(0.0, 0.8 * times["end"]))
-    if run.process.poll() is not None or not run.signal_group(getattr(signal, f"SIG{moment.signal}")):
-        return False, f"{moment.signal}, {phase}: the run had ended with {run.process.returncode}"
+    if run.process.exitcode is not None or not run.signal_group(getattr(signal, f"SIG{moment.signal}")):
+        return False, f"{moment.signal}, {phase}: the run had ended with {run.process.exitcode}"
     cut_off = unsealed(run.output)
     where = f"after update {run.step()}" if run.step() else f"{time.time() - run.started:.1f} s after the start"
     return True, f"{moment.signal}, {phase}: {where}" + (f", in the save of {cut_off[-1]}" if cut_off else "")
@@ -169,7 +193,7 @@ def measure(run: Run, last: int) -> dict[str, float]:
     saved = time.time()
     run.wait_until(lambda: run.step() >= last)
     end = time.time()
-    if run.process.wait() != 0:
+    if run.wait() != 0:
         sys.exit(f"The run that was left alone failed:\n{run.text()}")
     return {
         "start": start - run.started,
@@ -206,6 +230,15 @@ def differences(one: Path, other: Path) -> list[str]:
     return different + [key for key in ("chosen", "scores") if results[0][key] != results[1][key]]
 
 
+def import_everything() -> Callable[[list[str]], int]:
+    """Imports what a run needs, for one thread, and returns the main function of scripts/train.py."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path.insert(0, str(ROOT))
+    for module in ("csan_hf.training", "csan_hf.hub", "torch.utils.tensorboard"):
+        importlib.import_module(module)
+    return runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
+
+
 def parse_arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="how often the run is ended (default: %(default)s)")
@@ -229,10 +262,11 @@ def main(words: list[str]) -> int:
         recipe.write_text(yaml.safe_dump(RECIPE, sort_keys=False))
     rng = random.Random(arguments.kill_seed)
 
+    train = import_everything()
+
     def start(name: str, log: str) -> Run:
-        script = str(ROOT / "scripts" / "train.py")
         options = ["--output_dir", str(work / name), "--dataloader_num_workers", str(arguments.workers)]
-        return Run([sys.executable, script, str(recipe), *rest, *options], work / name, work / log)
+        return Run(train, [str(recipe), *rest, *options], work / name, work / log)
 
     last = int(yaml.safe_load(recipe.read_text())["training"]["max_steps"])
     times = measure(start("whole", "whole.log"), last)
@@ -248,7 +282,7 @@ def main(words: list[str]) -> int:
             if ended:
                 break
             print(f"{'':>4}  {what}: too late, not counted", flush=True)
-            if run.process.returncode != 0:
+            if run.process.exitcode != 0:
                 print(run.text())
                 return 1
             # From here on a run only reads its folder and repeats its end: any moment of that
@@ -258,7 +292,7 @@ def main(words: list[str]) -> int:
             lost, what = lost + 1, f"{what}; LOST UPDATES"
         print(f"{number:>4}  {what:<58}  {came_from:<24}  {skipped}", flush=True)
     run = start("killed", "last.log")
-    if run.process.wait() != 0:
+    if run.wait() != 0:
         print(run.text())
         return 1
     came_from, skipped = reports(run)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import copy
 import multiprocessing
+import os
 import signal
 from collections.abc import Collection
-from multiprocessing import context, resource_tracker
+from multiprocessing import context, resource_tracker, util
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -60,6 +60,7 @@ class _Shielded:
     """A process that is born with the signals blocked; mixed into those of `multiprocessing`."""
 
     def start(self: Any) -> None:
+        _end_workers_at_exit()
         resource_tracker.ensure_running()  # started within, it would unblock them
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
@@ -86,11 +87,18 @@ if hasattr(signal, "pthread_sigmask"):
     _PROCESSES.update(fork=_ForkWorker, spawn=_SpawnWorker, forkserver=_ForkServerWorker)
 
 
+_ends_workers: set[int] = set()
+"""The processes (this one, or one that it is a fork of) that end their workers when they exit."""
+
+
+def _end_workers_at_exit() -> None:
+    if os.getpid() not in _ends_workers:
+        _ends_workers.add(os.getpid())
+        util.Finalize(None, _end_workers, exitpriority=0)
+
+
 def _end_workers() -> None:
     """Ends the workers that are left when Python exits: `multiprocessing` would send SIGTERM and wait for ever."""
     for child in multiprocessing.active_children():
         if isinstance(child, _Shielded):
             child.terminate()
-
-
-atexit.register(_end_workers)  # runs before the exit function of multiprocessing, which an import above has registered
