@@ -23,6 +23,7 @@ from csan_hf.data import describe_dataset
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.checkpoints import list_checkpoints, rotate_checkpoints
 from csan_hf.training.completeness import SEAL, find_fault, seal_checkpoint
+from csan_hf.training.output_folder import MARK
 from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
 
