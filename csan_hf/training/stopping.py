@@ -91,6 +91,8 @@ class StopSignals:
             self.received = number
             print_now(f"{name}: saving a checkpoint at the end of this update; a second signal ends the run at once.")
             return
+        # A library may swallow what is raised here (in a destructor, for example): the first update will notice
+        self.received = number
         raise RunInterrupted(self._what_is_there(name), number)
 
     def _what_is_there(self, name: str) -> str:

@@ -477,6 +477,8 @@ def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path,
         with pytest.raises(RunInterrupted, match="Stopped by SIGINT before training began") as stop:
             os.kill(os.getpid(), signal.SIGINT)
         assert stop.value.exit_code == 130
+        assert signals.received == signal.SIGINT  # were it swallowed, the first update would end the run
+    with StopSignals(tmp_path) as signals:
         signals.phase = "training"
         os.kill(os.getpid(), signal.SIGUSR1)
         assert signals.received == signal.SIGUSR1
