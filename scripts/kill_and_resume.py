@@ -273,7 +273,7 @@ def main(words: list[str]) -> int:
     print("Uninterrupted:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()), flush=True)
     print(f"{'kill':>4}  {'moment':<58}  {'resumed from':<24}  skipped", flush=True)
     moments = plan(arguments.kills, last, arguments.signals, rng)
-    gone_through, lost = False, 0
+    gone_through, lost, done = False, 0, list[Moment]()
     for number, moment in enumerate(moments, start=1):
         while True:
             run = start("killed", f"killed-{number:02d}.log")
@@ -287,6 +287,7 @@ def main(words: list[str]) -> int:
                 return 1
             # From here on a run only reads its folder and repeats its end: any moment of that
             gone_through, times["start"] = True, 0.9 * (time.time() - run.started)
+        done.append(now)
         came_from, skipped = reports(run)
         if moment.signal != "KILL" and lost_update(run, last):
             lost, what = lost + 1, f"{what}; LOST UPDATES"
@@ -297,7 +298,7 @@ def main(words: list[str]) -> int:
         return 1
     came_from, skipped = reports(run)
     print(f"{'':>4}  {'to the end':<58}  {came_from:<24}  {skipped}")
-    return report(moments, lost, differences(work / "whole", work / "killed"))
+    return report(done, lost, differences(work / "whole", work / "killed"))
 
 
 def report(moments: list[Moment], lost: int, different: list[str]) -> int:
