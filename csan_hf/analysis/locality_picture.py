@@ -63,7 +63,12 @@ class AttentionReach:
 
 
 def draw_locality(
-    config: PreTrainedConfig | dict[str, Any], path: Path | str, *, length: int | None = None, title: str | None = None
+    config: PreTrainedConfig | dict[str, Any],
+    path: Path | str,
+    *,
+    length: int | None = None,
+    parts: Sequence[str] | None = None,
+    title: str | None = None,
 ) -> None:
     """Draws where a model is local, as its model card shows it.
 
@@ -88,16 +93,21 @@ def draw_locality(
         path: PNG file to write.
         length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at least 15. Pervasive
             Attention draws what it sees instead.
+        parts: Of a CSAN, the parts to draw: `"encoder"`, `"decoder"`, `"cross"`; None = all.
         title: Text above the picture.
 
     Raises:
-        ValueError: The config is of another family, or impossible; `length` is below 1.
+        ValueError: The config is of another family, or impossible; `length` is below 1; there is no such part.
     """
     config = _as_config(config)
     if isinstance(config, PervasiveAttentionConfig):
         figure = _draw_grid(config)
     else:
-        figure = _draw_attention(attention_reaches(config, length=length))
+        unknown = [part for part in parts or () if part not in PARTS]
+        if unknown:
+            raise ValueError(f"`parts` must be among {list(PARTS)}, got {unknown[0]!r}.")
+        reaches = attention_reaches(config, length=length)
+        figure = _draw_attention([reach for reach in reaches if parts is None or reach.part in parts])
     if title is not None:
         figure.suptitle(title, parse_math=False)
     _save(figure, Path(path))

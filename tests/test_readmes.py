@@ -1,0 +1,117 @@
+"""Every code block in a README runs, on a tiny checkpoint and a tiny corpus; trainings are dry runs."""
+
+import gzip
+import io
+import re
+import runpy
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hub.conftest import build_csan, build_tokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
+READMES = sorted([ROOT / "README.md", ROOT / "scripts/README.md", *ROOT.glob("csan_hf/*/README.md")])
+HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
+GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
+# What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs this
+ELSEWHERE = ("scripts/push_to_hub.py", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
+
+
+def blocks(readme, language):
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", readme.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(text) for _, text in found]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with what the READMEs name: scripts, checkpoints, corpora, a Marian checkpoint."""
+    from transformers import MarianConfig, MarianMTModel
+
+    from csan_hf.hub import save_self_contained
+
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    tokenizer = build_tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
+    for name in ("numbers", "2d"):
+        save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
+    (folder / "test.de").write_text(f"{GERMAN}\n")
+    (folder / "test.en").write_text(f"{ENGLISH}\n")
+    corpus = folder / "PATH" / "TO" / "multi30k"
+    corpus.mkdir(parents=True)
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        for language, sentence in (("de", GERMAN), ("en", ENGLISH)):
+            (corpus / f"{split}.{language}.gz").write_bytes(gzip.compress(f"{sentence}\n".encode() * 20))
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 3, "decoder_layers": 1}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = MarianConfig(vocab_size=20, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads)
+    MarianMTModel(config).save_pretrained(folder / "marian")
+    return folder
+
+
+def is_about(readme):
+    return str(readme.parent.relative_to(ROOT))
+
+
+@pytest.mark.xdist_group("readmes")
+@pytest.mark.parametrize("readme", READMES, ids=is_about)
+def test_python_blocks_run(readme, workplace, monkeypatch):
+    from csan_hf.csan import locality
+    from csan_hf.evaluation.loading import load_translation_model
+
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
+    model, tokenizers = load_translation_model("runs/numbers")
+    names = {"model": model, "tokenizers": tokenizers, "__name__": "readme"}
+    for block in blocks(readme, "python"):
+        block = block.replace(HUB_NAME, str(workplace / "marian")).replace("from .", "from csan_hf.csan.")
+        exec(compile(block, str(readme), "exec"), names)
+
+
+def commands(readme):
+    """The commands of a README: script, its arguments, and what is piped into it."""
+    for block in blocks(readme, "bash"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if ">" in words:
+                words = words[: words.index(">")]
+            piped = words[1] if words[:1] == ["echo"] else None
+            if piped is not None:
+                words = words[3:]
+            if words[:1] == ["python"]:
+                words = words[1:]
+            if words:
+                yield words[0], words[1:], piped
+
+
+@pytest.mark.xdist_group("readmes")
+@pytest.mark.parametrize("readme", READMES, ids=is_about)
+def test_commands_run(readme, workplace, monkeypatch, capsys):
+    monkeypatch.chdir(workplace)
+    for script, arguments, piped in commands(readme):
+        assert (workplace / script).is_file(), script
+        if script in ELSEWHERE:
+            continue
+        if piped is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+        if script.endswith("train.py"):
+            arguments = [*arguments, "--dry_run", "true"]
+        status = runpy.run_path(script, run_name="readme")["main"](arguments)
+        assert status == 0, f"{script} {arguments}: {capsys.readouterr().err}"
+
+
+def test_the_blocks_are_found():
+    assert sum(len(blocks(readme, "python")) for readme in READMES) >= 5
+    assert {script for readme in READMES for script, _, _ in commands(readme)} >= {
+        "scripts/train.py",
+        "scripts/align.py",
+    }
+
+
+@pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md"], ids=is_about)
+def test_links_lead_somewhere(readme):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", readme.read_text()):
+        path = readme.parent / (target[0] or target[1])
+        assert path.exists(), path
