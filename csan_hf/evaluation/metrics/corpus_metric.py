@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import datasets
-import evaluate
 import numpy as np
+
+from csan_hf.evaluation.metrics.library import import_evaluate
+
+evaluate: Any = import_evaluate()
 
 
 class CorpusMetric(evaluate.Metric, ABC):
@@ -96,7 +99,7 @@ class CorpusMetric(evaluate.Metric, ABC):
         """Writes a score with the metric's decimals."""
         return f"{score:.{self.decimals}f}"
 
-    def _info(self) -> evaluate.MetricInfo:
+    def _info(self) -> Any:
         columns = ["predictions", "references", *(["sources"] if self.needs_sources else [])]
         return evaluate.MetricInfo(
             description=self.summary,
@@ -145,7 +148,9 @@ def check_segments(
 ) -> None:
     """Raises `ValueError` unless there are as many predictions, references and sources, and some."""
     if len(predictions) != len(references):
-        raise ValueError(f"{len(predictions)} hypotheses and {len(references)} references: there must be one for each.")
+        raise ValueError(
+            f"{len(predictions)} hypotheses and {len(references)} references: there must be one for each."
+        )
     if sources is not None and len(sources) != len(references):
         raise ValueError(f"{len(sources)} sources and {len(references)} references: there must be one for each.")
     if not predictions:
