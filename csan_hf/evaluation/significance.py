@@ -175,7 +175,7 @@ def _chunks(samples: int, segments: int, description: str, progress: bool) -> It
     random number makes as many coins, so that the draws are those of all at once.
     """
     step = 32 * max(1, _DRAWS_AT_ONCE // segments // 32)
-    with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False) as bar:
+    with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
         for start in range(0, samples, step):
             stop = min(start + step, samples)
             yield start, stop

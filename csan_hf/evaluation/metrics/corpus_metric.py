@@ -154,4 +154,4 @@ def check_segments(
     if sources is not None and len(sources) != len(references):
         raise ValueError(f"{len(sources)} sources and {len(references)} references: there must be one for each.")
     if not predictions:
-        raise ValueError("There is nothing to score: 0 hypotheses.")
+        raise ValueError("There is nothing to score: 0 sentences.")
