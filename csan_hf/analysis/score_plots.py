@@ -87,7 +87,7 @@ def _finish(axes: Any, curves: int) -> None:
     axes.grid(axis="y", color="0.5", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if curves > 1:
-        axes.legend(frameon=False, fontsize="small")
+        axes.legend(frameon=False, fontsize="small", ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _range(entry: Mapping[str, Any]) -> str:

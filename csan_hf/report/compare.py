@@ -1,13 +1,11 @@
-"""What a report says, as plain data."""
+"""Scoring of systems, and comparison of the first with each of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from csan_hf.analysis.alignment import align
@@ -17,7 +15,6 @@ from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metri
 from csan_hf.evaluation.ngrams import score_by_ngram
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
-    PairedTest,
     Test,
     bootstrap_scores,
     confidence_interval,
@@ -25,71 +22,12 @@ from csan_hf.evaluation.significance import (
     paired_test,
 )
 
+from .attention import attention_plots
+from .contents import Report, ReportPlot, ScoreCell
 from .systems import System
 
 _ALIGNED_AT_ONCE = 16
-
-
-@dataclass(frozen=True)
-class ScoreCell:
-    """A score in the table: with its 95% interval and, for a baseline, the test of the first system against it."""
-
-    score: float
-    interval: tuple[float, float]
-    test: PairedTest | None = None
-
-
-@dataclass(frozen=True)
-class ReportPlot:
-    """A figure of the report, with its numbers for those who do not see it.
-
-    Attributes:
-        name: for file names, unlike the others.
-        title: what it shows.
-        figure: the picture.
-        columns: headings of the table of its numbers.
-        rows: the table's cells.
-    """
-
-    name: str
-    title: str
-    figure: Figure
-    columns: list[str]
-    rows: list[list[str]]
-
-
-@dataclass
-class Report:
-    """Everything that stands in a report.
-
-    Attributes:
-        title: its heading.
-        metrics: the metrics, in order; the first sorts and plots.
-        sources: the source sentences.
-        references: a reference each.
-        systems: names; the first is compared with each of the others.
-        hypotheses: for each system its translations, those of its first run.
-        scores: for each system its cells, as many as metrics.
-        segment_scores: for each system and metric the score of every sentence.
-        plots: the figures.
-        alignments: for each system, by number of the sentence, integers from -99 to 99 [target words][source words]
-            that say how much the words have to do with each other.
-        test: the test of significance.
-        runs: for each system how many seeds it was trained with.
-    """
-
-    title: str
-    metrics: list[CorpusMetric]
-    sources: Sequence[str]
-    references: Sequence[str]
-    systems: list[str]
-    hypotheses: list[Sequence[str]]
-    scores: list[list[ScoreCell]]
-    segment_scores: list[list[np.ndarray]]
-    plots: list[ReportPlot] = field(default_factory=list)
-    alignments: list[dict[int, list[list[int]]]] = field(default_factory=list)
-    test: Test = "bootstrap"
-    runs: list[int] = field(default_factory=list)
+_MEASURED = 500  # sentences, for what the attention does
 
 
 def compare_systems(
@@ -164,6 +102,8 @@ def compare_systems(
             for place, (metric, cell) in enumerate(zip(table, report.scores[number], strict=True))
         ]
     report.plots += [_length_plot(report, counts, samples), *_ngram_plots(report, tokenize)]
+    for system in systems:
+        report.plots += attention_plots(system, sources[:_MEASURED], progress=progress)
     report.alignments = [_alignments(system, sources, aligned, progress) for system in systems]
     return report
 

@@ -11,7 +11,7 @@ import jinja2
 from csan_hf.analysis.figures import page_svg, save_figure
 from csan_hf.evaluation.files import write_text
 
-from .compare import Report
+from .contents import Report
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

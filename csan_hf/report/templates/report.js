@@ -103,7 +103,7 @@ function example(row) {
     const text = make("dd");
     text.append(markedText(system.hypotheses[row], comparedWith(row, s)), make("br"));
     const values = data.metrics.map((metric, m) => `${metric.label} ${system.scores[m][row].toFixed(metric.decimals)}`);
-    text.append(make("span", values.join("  "), { class: "values" }));
+    text.append(make("span", values.join(" · "), { class: "values" }));
     if (system.alignments[row]) {
       const button = make("button", "Alignment", { type: "button", "aria-haspopup": "dialog" });
       button.append(make("span", ` of sentence ${row + 1} by ${system.name}`, { class: "unseen" }));
