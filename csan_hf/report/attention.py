@@ -50,9 +50,7 @@ def attention_plots(system: System, sources: Sequence[str], *, progress: bool = 
         title = f"{system.name}: windows and centres of the Gaussians (numbers: median windows, tokens)"
         plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows))
     usage = area_usage(model, tokenizers, sources, progress=progress)
-    usage = {
-        layer: shares for layer, shares in usage.items() if not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
-    }
+    usage = {layer: shares for layer, shares in usage.items() if _takes_from_others(shares)}
     if usage:
         columns = ["layer, head", *(f"from head {head + 1}" for head in range(found.entropy.shape[1]))]
         rows = [
@@ -63,6 +61,10 @@ def attention_plots(system: System, sources: Sequence[str], *, progress: bool = 
         title = f"{system.name}: what each head takes from its neighbours, %"
         plots.append(ReportPlot(f"area_{name}", title, plot_area_usage(usage), columns, rows))
     return plots
+
+
+def _takes_from_others(shares: np.ndarray) -> bool:
+    return not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
 
 
 def _percent(shares: np.ndarray) -> list[str]:
