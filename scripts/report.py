@@ -12,8 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from csan_hf.evaluation.loading import read_lines
+from csan_hf.command_line import script
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, metric_names
+from csan_hf.files import read_lines
 from csan_hf.report import Report, compare_systems, load_system, write_report
 
 
@@ -49,7 +50,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def make_report(options: argparse.Namespace) -> Report:
-    sources, references = read_lines(options.source), read_lines(options.reference)
+    sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
     if len(sources) != len(references):
         raise ValueError(
             f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: they must have "
@@ -80,15 +81,11 @@ def make_report(options: argparse.Namespace) -> Report:
     )
 
 
-def main(arguments: list[str]) -> int:
+@script()
+def main(arguments: list[str]) -> None:
     options = parse_arguments(arguments)
-    try:
-        write_report(make_report(options), options.output, plots=options.plots)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    write_report(make_report(options), options.output, plots=options.plots)
     print(f"The report is {options.output}.")
-    return 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from .alignment import _eager_attention, _evaluation_mode
+from csan_hf.evaluation import evaluation_view
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -85,17 +85,18 @@ def attention_statistics(
     mass: Any = 0.0
     entropy: Any = 0.0
     queries = 0
-    with _evaluation_mode(model), _eager_attention(model):
-        for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-            layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
-            if not layers or layers[0] is None:
-                raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
-            weights = torch.stack([layer.double() for layer in layers])  # [layers, B, H, I, J]
-            real = batch["attention_mask"].bool()
-            weights = weights * (real[:, None, :, None] & real[:, None, None, :])
-            mass = mass + _mass_by_distance(weights, distance)
-            entropy = entropy - torch.xlogy(weights, weights).sum(dim=(1, 3, 4)).cpu().numpy()
-            queries += int(real.sum())
+    model = evaluation_view(model)
+    model.set_attn_implementation("eager")  # the faster implementations never have the attention weights
+    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+        layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
+        if not layers or layers[0] is None:
+            raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
+        weights = torch.stack([layer.double() for layer in layers])  # [layers, B, H, I, J]
+        real = batch["attention_mask"].bool()
+        weights = weights * (real[:, None, :, None] & real[:, None, None, :])
+        mass = mass + _mass_by_distance(weights, distance)
+        entropy = entropy - torch.xlogy(weights, weights).sum(dim=(1, 3, 4)).cpu().numpy()
+        queries += int(real.sum())
     return AttentionStatistics(mass / queries, entropy / queries, queries)
 
 
@@ -129,6 +130,7 @@ def learned_windows(
     Raises:
         ValueError: if there is no sentence, or no encoder layer has a Gaussian.
     """
+    model = evaluation_view(model)
     modules = {
         int(match[1]): module
         for name, module in model.named_modules()
@@ -145,15 +147,11 @@ def learned_windows(
 
         return hook
 
-    handles = [module.register_forward_hook(keep(layer)) for layer, module in modules.items()]
-    try:
-        with _evaluation_mode(model):
-            for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-                current["mask"] = batch["attention_mask"].bool()
-                model.get_encoder()(**batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for layer, module in modules.items():
+        module.register_forward_hook(keep(layer))  # of the view
+    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+        current["mask"] = batch["attention_mask"].bool()
+        model.get_encoder()(**batch)
     columns = [[np.concatenate(parts, axis=1) for parts in zip(*found[layer], strict=True)] for layer in found]
     widths, shares, offsets = (list(column) for column in zip(*columns, strict=True))
     return LearnedWindows(list(found), widths, shares, offsets)
@@ -198,22 +196,19 @@ def area_usage(
     Raises:
         ValueError: if there is no sentence, or a head has fewer dimensions than there are heads.
     """
-    modules = {
-        int(match[1]): module
-        for name, module in model.named_modules()
-        if (match := _LAYER.fullmatch(name)) is not None
-    }
+    model = evaluation_view(model)
+    named = model.named_modules()
+    modules = {int(match[1]): module for name, module in named if (match := _LAYER.fullmatch(name)) is not None}
     if not modules:
         raise ValueError(f"{type(model).__name__} has no encoder layers with self-attention.")
     usage = {layer: np.zeros((_heads(model), _heads(model))) for layer in modules}
     queries = 0
-    with _evaluation_mode(model):
-        for batch in _batches(model, tokenizers, sentences, batch_size, progress):
-            mask = batch["attention_mask"].bool()
-            queries += int(mask.sum())
-            for layer, module in modules.items():
-                marked, bare = (_heads_seen(model, module, batch, mark) for mark in (1.0, 0.0))
-                usage[layer] += (marked - bare)[mask].sum(dim=0).double().cpu().numpy()
+    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+        mask = batch["attention_mask"].bool()
+        queries += int(mask.sum())
+        for layer, module in modules.items():
+            marked, bare = (_heads_seen(model, module, batch, mark) for mark in (1.0, 0.0))
+            usage[layer] += (marked - bare)[mask].sum(dim=0).double().cpu().numpy()
     return {layer: sums / queries for layer, sums in usage.items()}
 
 

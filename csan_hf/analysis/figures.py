@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from csan_hf.files import open_for_writing, write_text
 
 # Tell systems apart also without colour; the colours show on white and on black.
 COLOURS = ("#3b75af", "#d97d3a", "#4f9a5b", "#c1524f", "#8a72b8", "#8d6e5c")
@@ -49,16 +50,11 @@ def save_figure(figure: Figure, path: Path | str) -> None:
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
         raise ValueError(f"{path}: pictures are written as .png or .svg.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        if path.suffix == ".svg":
-            temporary.write_text(_svg(figure, path.stem), encoding="utf-8")
-        else:
-            figure.savefig(temporary, format="png", dpi=150)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    if path.suffix == ".svg":
+        write_text(path, _svg(figure, path.stem))
+        return
+    with open_for_writing(path, binary=True) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def page_svg(figure: Figure, name: str) -> str:

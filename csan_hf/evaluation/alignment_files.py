@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .loading import read_lines
+from csan_hf.files import read_lines
 
 _LINK = re.compile(r"(\d+)([-p?])(\d+)")
 
@@ -93,7 +93,7 @@ def read_alignments(path: Path | str, sentences: int) -> list[Links]:
     Raises:
         ValueError: if a line is no link, or the number of sentences does not fit; the message names file and line.
     """
-    lines = read_lines(path)
+    lines = list(read_lines(path))
     try:
         if any(line.split()[:1] and line.split()[0].isdecimal() for line in lines):
             return parse_naacl(lines, sentences)

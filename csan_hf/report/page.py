@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from csan_hf.analysis.figures import page_svg, save_figure
-from csan_hf.evaluation.files import write_text
+from csan_hf.files import write_text
 
 from .contents import Report
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 
 from csan_hf.evaluation import translate
-from csan_hf.evaluation.loading import load_translation_model, read_lines
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.files import read_lines
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -77,7 +78,7 @@ def load_system(
 
 
 def _read_translations(path: str, number: int) -> list[str]:
-    lines = read_lines(path)
+    lines = list(read_lines(path))
     if len(lines) != number:
         raise ValueError(f"{path} has {len(lines)} lines for {number} sources: there must be one for each.")
     return lines

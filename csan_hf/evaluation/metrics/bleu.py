@@ -23,7 +23,7 @@ class Bleu(corpus_metric.SacrebleuMetric):
     summary = "Shared 1- to 4-grams with the reference, times a penalty for brevity (sacreBLEU)."
     citation = "Papineni et al. (2002), BLEU; Post (2018), A Call for Clarity in Reporting BLEU Scores"
     uses_tokenizer = True
-    hub_name = "bleu"
+    on_hub = True
 
     def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
         # `force` silences the warning about text that looks tokenised, which numbers and dates set off.

@@ -16,7 +16,7 @@ class Chrf(corpus_metric.SacrebleuMetric):
     label = "chrF"
     summary = "F-score of the character 1- to 6-grams shared with the reference (chrF2, sacreBLEU)."
     citation = "Popović (2015), chrF: character n-gram F-score for automatic MT evaluation"
-    hub_name = "chrf"
+    on_hub = True
 
     def __init__(self, **evaluate_arguments: Any) -> None:
         super().__init__(sacrebleu.metrics.CHRF(), **evaluate_arguments)

@@ -35,7 +35,7 @@ class Comet(corpus_metric.CorpusMetric):
     citation = "Rei et al. (2020), COMET: A Neural Framework for MT Evaluation"
     upper_bound = None
     needs_sources = True
-    hub_name = "comet"
+    on_hub = True
 
     def __init__(self, model: str = DEFAULT_MODEL, gpus: int = 0, **evaluate_arguments: Any) -> None:
         super().__init__(**evaluate_arguments)

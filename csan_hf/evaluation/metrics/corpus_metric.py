@@ -36,7 +36,7 @@ class CorpusMetric(evaluate.Metric, ABC):
             ``"alignments"`` in Pharaoh format.
         needs_sources: whether `statistics` wants the source sentences, too.
         uses_tokenizer: whether the constructor takes ``tokenize``, one of sacreBLEU's tokenizers.
-        hub_name: its identifier on https://hf.co/metrics; None if there is none.
+        on_hub: whether https://hf.co/metrics has it by this name, so that the metadata of a card may.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class CorpusMetric(evaluate.Metric, ABC):
     needs: ClassVar[Literal["text", "tokens", "alignments"]] = "text"
     needs_sources: ClassVar[bool] = False
     uses_tokenizer: ClassVar[bool] = False
-    hub_name: ClassVar[str | None] = None
+    on_hub: ClassVar[bool] = False
 
     def __init__(self, **evaluate_arguments: Any) -> None:
         super().__init__(**{"keep_in_memory": evaluate_arguments.get("num_process", 1) == 1, **evaluate_arguments})

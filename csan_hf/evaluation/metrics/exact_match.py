@@ -19,7 +19,7 @@ class ExactMatch(corpus_metric.CorpusMetric):
     name = "exact_match"
     label = "exact match"
     summary = "Percentage of segments that equal their reference."
-    hub_name = "exact_match"
+    on_hub = True
 
     def statistics(
         self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None

@@ -18,7 +18,7 @@ class Ter(corpus_metric.SacrebleuMetric):
     citation = "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
     greater_is_better = False
     upper_bound = None
-    hub_name = "ter"
+    on_hub = True
 
     def __init__(self, **evaluate_arguments: Any) -> None:
         super().__init__(sacrebleu.metrics.TER(), **evaluate_arguments)

@@ -11,4 +11,4 @@ class WordErrorRate(error_rate.ErrorRate):
     name = "wer"
     label = "WER"
     summary = "Insertions, deletions and replacements per 100 words of the reference."
-    hub_name = "wer"
+    on_hub = True
