@@ -135,7 +135,8 @@ def test_colour_schemes(page, scheme):
     assert is_dark() == (scheme == "dark")
     assert min(contrasts().values()) >= 4.5, contrasts()
     button = page.find_element(By.ID, "theme")
-    assert button.get_attribute("aria-pressed") == str(scheme == "dark").lower()
+    pressed = str(scheme == "dark").lower()  # the page hears of the new scheme with its next frame
+    WebDriverWait(page, 30).until(lambda _: button.get_attribute("aria-pressed") == pressed)
     button.click()
     assert is_dark() == (scheme == "light")
     assert button.get_attribute("aria-pressed") == str(scheme == "light").lower()
