@@ -9,7 +9,9 @@ from pathlib import Path
 
 from csan_hf.analysis import Alignment, align, draw_heat_map
 from csan_hf.command_line import script
+from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import DTYPES, load_translation_model
+from csan_hf.evaluation.metrics import load_metric
 from csan_hf.files import STANDARD_STREAM, read_lines, write_lines
 
 
@@ -57,6 +59,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     picture = parser.add_argument_group("picture")
     picture.add_argument("--heat_map", type=Path, metavar="PNG", help="file for a picture of one pair's tokens")
     picture.add_argument("--sentence", type=int, metavar="N", help="line of the pair to draw, from 1 (default: 1)")
+    parser.add_argument(
+        "--gold",
+        type=Path,
+        metavar="FILE",
+        help="gold alignment, in Pharaoh's format (0-0 sure, 1p2 possible) or that of NAACL 2003: prints the "
+        "alignment error rate on standard error",
+    )
     parser.add_argument("--num_beams", type=int, help="beams, where there is no --target (default: the model's)")
     parser.add_argument("--batch_size", type=int, default=32, help="pairs aligned at a time (%(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
@@ -113,10 +122,16 @@ def main(arguments: list[str]) -> None:
         draw_heat_map(alignments[options.sentence - 1], options.heat_map)
     if options.translations is not None:
         write_lines(options.translations, (alignment.target.text for alignment in alignments))
-    write_lines(
-        options.output,
-        (alignment.pharaoh(threshold=options.threshold, symmetric=options.symmetric) for alignment in alignments),
-    )
+    links = [alignment.pharaoh(threshold=options.threshold, symmetric=options.symmetric) for alignment in alignments]
+    write_lines(options.output, links)
+    if options.gold is not None:
+        gold = [sentence.pharaoh() for sentence in read_alignments(options.gold, len(links))]
+        found = load_metric("aer").results(links, gold)
+        print(
+            f"alignment error rate {found['aer']:.2f}, precision {found['alignment_precision']:.2f}, "
+            f"recall {found['alignment_recall']:.2f}",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ from pathlib import Path
 from csan_hf.command_line import script
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
+from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, metric_names, metrics_in
+from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.files import path_inside, read_lines, write_json, write_lines
+from csan_hf.training.recipe import Recipe, load_recipe
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -33,6 +36,13 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--max_length", type=int, help="most target tokens (default: the model's)")
     parser.add_argument("--length_penalty", type=float, help="above 0 favours long beams (default: the model's)")
     parser.add_argument("--bleu_tokenize", help="sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)")
+    parser.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=metric_names(),
+        metavar="METRIC",
+        help=f"of {', '.join(metric_names())} (default: the recipe's, or {' '.join(DEFAULT_METRICS)})",
+    )
     parser.add_argument("--by_length", action="store_true", help="also score groups of sentences of like lengths")
     parser.add_argument("--max_batch_tokens", type=int, default=4096, help="source tokens in a batch (%(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
@@ -51,10 +61,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[str], list[str]]], str | None]:
-    """Returns {split: (sources, references)} and the recipe's sacreBLEU tokenizer."""
+def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[str], list[str]]], Recipe | None]:
+    """Returns {split: (sources, references)}, and the recipe where they come from one."""
     from csan_hf.data import load_translation_dataset
-    from csan_hf.training.recipe import load_recipe
 
     if options.source is not None:
         sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
@@ -71,7 +80,7 @@ def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[st
     splits, _ = load_translation_dataset(recipe.data_arguments(), options.split)
     wanted = options.split or [name for name in splits if name != "train"]
     sets = {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted}
-    return sets, recipe.bleu_tokenize
+    return sets, recipe
 
 
 def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
@@ -83,7 +92,7 @@ def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
             f"{options.hypotheses} has {len(hypotheses)} lines and {options.reference} has {len(references)}: "
             "they must have as many."
         )
-    scores = {name: score(options, sources, hypotheses, references, options.bleu_tokenize)}
+    scores = {name: score(options, sources, hypotheses, references)}
     if options.output_dir is not None:
         write_json(options.output_dir / "scores.json", {"hypotheses": str(options.hypotheses), "scores": scores})
     print_table(scores)
@@ -95,17 +104,21 @@ def score(
     sources: list[str],
     hypotheses: list[str],
     references: list[str],
-    tokenize: str | None,
+    recipe: Recipe | None = None,
 ) -> dict:
-    scores = {**score_translations(hypotheses, references, tokenize=tokenize), "sentences": len(sources)}
+    tokenize = options.bleu_tokenize or (recipe and recipe.bleu_tokenize)
+    metrics = options.metrics or (recipe and recipe.training.get("metrics")) or DEFAULT_METRICS
+    found = score_translations(hypotheses, references, sources=sources, metrics=metrics, tokenize=tokenize)
+    scores = {**found, "sentences": len(sources)}
     if options.by_length:
-        scores["by_length"] = score_by_length(sources, hypotheses, references, tokenize=tokenize)
+        chosen = {"metrics": metrics, "tokenize": tokenize, "samples": BOOTSTRAP_SAMPLES}
+        scores["by_length"] = score_by_length(sources, hypotheses, references, **chosen)
     return scores
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, dict]:
     processes = launched_processes(options.device)
-    sets, bleu_tokenize = load_test_sets(options)
+    sets, recipe = load_test_sets(options)
     output = options.output_dir or path_inside(options.model, "evaluation")
     files = {name: path_inside(output, f"{name or 'test'}.hypotheses.txt") for name in sets}
     table = path_inside(output, "scores.json")
@@ -130,7 +143,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
         )
         seconds = time.time() - start
         scores[name] = {
-            **score(options, sources, hypotheses, references, options.bleu_tokenize or bleu_tokenize),
+            **score(options, sources, hypotheses, references, recipe),
             "num_beams": options.num_beams or model.generation_config.num_beams,
             "seconds": round(seconds, 2),
         }
@@ -147,26 +160,38 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
 
 
 def print_table(scores: dict[str, dict]) -> None:
+    metrics = list(metrics_in(next(iter(scores.values()))))
     width = max(5, *(len(name) for name in scores))
-    print(f"{'split':<{width}}  sentences    BLEU    chrF  sentences/s")
+    print(
+        f"{'split':<{width}}  sentences  {'  '.join(_column(metric.label, metric) for metric in metrics)}  sentences/s"
+    )
     for name, entry in scores.items():
         speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}" if "seconds" in entry else "-"
-        print(f"{name:<{width}}  {entry['sentences']:>9,}  {entry['bleu']:>6.2f}  {entry['chrf']:>6.2f}  {speed:>11}")
-    print(f"BLEU: {next(iter(scores.values()))['bleu_signature']}")
+        values = "  ".join(_column(f"{entry[metric.name]:.{metric.decimals}f}", metric) for metric in metrics)
+        print(f"{name:<{width}}  {entry['sentences']:>9,}  {values}  {speed:>11}")
+    for metric in metrics:
+        if signature := next(iter(scores.values())).get(f"{metric.name}_signature"):
+            print(f"{metric.label}: {signature}")
     for name, entry in scores.items():
         if "by_length" in entry:
-            print_lengths(name, entry["by_length"])
+            print_lengths(name, entry["by_length"], metrics)
 
 
-def print_lengths(name: str, groups: list[dict]) -> None:
-    print(f"\n{name}, by words in the source\n")
-    print("| words in the source | sentences | reference | hypothesis | BLEU | chrF |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+def _column(text: str, metric: type[CorpusMetric]) -> str:
+    return text.rjust(max(6, len(metric.label)))
+
+
+def print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric]]) -> None:
+    print(f"\n{name}, by words in the source; in brackets: 95% intervals by bootstrap\n")
+    print(f"| words in the source | sentences | reference | hypothesis | {' | '.join(m.label for m in metrics)} |")
+    print("| --- |" + " ---: |" * (3 + len(metrics)))
     for group in groups:
-        print(
-            f"| {group['shortest']} to {group['longest']} | {group['sentences']:,} | {group['reference_words']:.1f} | "
-            f"{group['hypothesis_words']:.1f} | {group['bleu']:.2f} | {group['chrf']:.2f} |"
-        )
+        cells = [f"{group['shortest']} to {group['longest']}", f"{group['sentences']:,}"]
+        cells += [f"{group[f'{side}_words']:.1f}" for side in ("reference", "hypothesis")]
+        for metric in metrics:
+            low, high = (f"{bound:.{metric.decimals}f}" for bound in group[f"{metric.name}_interval"])
+            cells.append(f"{group[metric.name]:.{metric.decimals}f} [{low}, {high}]")
+        print(f"| {' | '.join(cells)} |")
 
 
 @script()

@@ -1,6 +1,13 @@
 """What a model does with a sentence: where it is local, word alignments, and pictures of both."""
 
-from .alignment import Alignment, align
+from .alignment import Alignment, align, channel_shares
+from .attention_statistics import (
+    AttentionStatistics,
+    LearnedWindows,
+    area_usage,
+    attention_statistics,
+    learned_windows,
+)
 from .heat_map import draw_heat_map
 from .locality_picture import AttentionReach, attention_reaches, draw_locality, grid_reach
 from .tokenized_text import TokenizedText
@@ -8,10 +15,16 @@ from .tokenized_text import TokenizedText
 __all__ = [
     "Alignment",
     "AttentionReach",
+    "AttentionStatistics",
+    "LearnedWindows",
     "TokenizedText",
     "align",
+    "area_usage",
     "attention_reaches",
+    "attention_statistics",
+    "channel_shares",
     "draw_heat_map",
     "draw_locality",
     "grid_reach",
+    "learned_windows",
 ]

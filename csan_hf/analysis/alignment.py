@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,6 +155,52 @@ def align(
     return _align_pairs(view, tokenizers, pairs, layer, batch_size, progress)
 
 
+def channel_shares(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> list[Alignment]:
+    """Says from which source tokens Pervasive Attention's max pooling takes its channels.
+
+    Entry [i, j] is |B_ij| / f, the share of channels whose maximum over the source lies at token j when target token
+    i is predicted (section 3.3 of Elbayad et al., 2018). Unlike the contributions of `align`, it knows nothing of how
+    much a channel matters for the word; a row sums to 1.
+
+    Args:
+        model: a Pervasive Attention model that pools by maximum.
+        tokenizers: its source and target tokenizers, fast ones.
+        sources: source sentences.
+        targets: a target sentence each.
+        batch_size: sentence pairs at a time.
+        progress: shows a bar on standard error.
+
+    Returns:
+        An alignment for each pair.
+
+    Raises:
+        ValueError: if the numbers of sentences differ, or nothing in the model pools by maximum alone.
+    """
+    if getattr(model.config, "aggregation", None) != "max":
+        raise ValueError("Shares of channels are those of Pervasive Attention with aggregation: max.")
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
+    source_texts = tokenize_texts(tokenizers.source, sources)
+    target_texts = tokenize_texts(tokenizers.target, targets, target=True)
+    pairs = list(zip(source_texts, target_texts, strict=True))
+    view = evaluation_view(model)
+    shift: Any = view.prepare_decoder_input_ids_from_labels
+
+    def pooled(labels: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        return view.base_model(decoder_input_ids=shift(labels), **inputs)  # without a word to predict: the shares
+
+    found = _align_pairs(view, tokenizers, pairs, -1, batch_size, progress, pooled)
+    return [replace(alignment, measure="share of channels") for alignment in found]
+
+
 def _align_pairs(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
@@ -162,6 +208,7 @@ def _align_pairs(
     layer: int,
     batch_size: int,
     progress: bool,
+    forward: Callable[..., Any] | None = None,
 ) -> list[Alignment]:
     measure = "attention"
     matrices = [np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs]
@@ -172,7 +219,7 @@ def _align_pairs(
         bar.update(len(pairs) - len(numbers))
         for start in range(0, len(numbers), batch_size):
             batch = numbers[start : start + batch_size]
-            weights, measure = _cross_attention(model, tokenizers, [pairs[number] for number in batch], layer)
+            weights, measure = _cross_attention(model, tokenizers, [pairs[number] for number in batch], layer, forward)
             for place, number in enumerate(batch):
                 target_length, source_length = matrices[number].shape
                 matrices[number] = weights[place, :target_length, :source_length]
@@ -186,10 +233,11 @@ def _cross_attention(
     tokenizers: TokenizerPair,
     pairs: Sequence[tuple[TokenizedText, TokenizedText]],
     layer: int,
+    forward: Callable[..., Any] | None,
 ) -> tuple[np.ndarray, str]:
     """Returns float32 [B, I, J] for a batch of pairs, padding included, and what it is."""
     padding = tokenizers.source.pad_token_id or 0
-    outputs = model(
+    outputs = (forward or model)(
         input_ids=_padded([source.ids for source, _ in pairs], padding).to(model.device),
         attention_mask=_padded([[1] * len(source.ids) for source, _ in pairs], 0).to(model.device),
         labels=_padded([target.ids for _, target in pairs], -100).to(model.device),

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .scores import score_translations
+from .metrics import DEFAULT_METRICS, load_metrics
+from .metrics.corpus_metric import check_segments
+from .significance import bootstrap_scores, confidence_interval
+
+
+def group_by_length(sources: Sequence[str], groups: int = 5) -> list[np.ndarray]:
+    """Groups sentences of about the same length, in words between spaces.
+
+    Args:
+        sources: the sentences.
+        groups: most groups; each has about as many sentences, sentences of one length stay together.
+
+    Returns:
+        The numbers of the sentences of each group, short sentences first.
+
+    Raises:
+        ValueError: if groups is below 1.
+    """
+    if groups < 1:
+        raise ValueError(f"groups is {groups}; it must be at least 1.")
+    lengths = _words(sources)
+    # The longest source of each group but the last
+    bounds = np.unique(np.quantile(lengths, np.arange(1, groups) / groups, method="lower"))
+    number = np.searchsorted(bounds, lengths)
+    return [np.flatnonzero(number == group) for group in np.unique(number)]
 
 
 def score_by_length(
@@ -16,7 +40,9 @@ def score_by_length(
     references: Sequence[str],
     *,
     groups: int = 5,
+    metrics: Iterable[str] = DEFAULT_METRICS,
     tokenize: str | None = None,
+    samples: int = 0,
 ) -> list[dict[str, Any]]:
     """Scores translations in groups of sentences whose sources have about the same length.
 
@@ -24,12 +50,15 @@ def score_by_length(
         sources: source sentences.
         hypotheses: their detokenised translations.
         references: a reference each.
-        groups: most groups; each has about as many sentences, sentences of one length stay together.
+        groups: most groups; see `group_by_length`.
+        metrics: names in the table of metrics.
         tokenize: sacreBLEU's tokenizer; see `score_translations`.
+        samples: resamples for 95% confidence intervals; 0 = none.
 
     Returns:
         One entry a group, short sentences first: ``shortest`` and ``longest`` source, in words between spaces;
-        ``sentences``; ``reference_words`` and ``hypothesis_words``, means; ``bleu`` and ``chrf`` of the group.
+        ``sentences``; ``reference_words`` and ``hypothesis_words``, means; each metric's score under its name and,
+        with samples, its interval (low, high) under ``NAME_interval``.
 
     Raises:
         ValueError: if the numbers of sentences differ or are zero, or if groups is below 1.
@@ -39,38 +68,27 @@ def score_by_length(
             f"{len(sources)} sources, {len(hypotheses)} hypotheses and {len(references)} references: there must be "
             "one of each."
         )
-    if not sources:
-        raise ValueError("There is nothing to score: 0 sentences.")
-    if groups < 1:
-        raise ValueError(f"groups is {groups}; it must be at least 1.")
-    lengths = _words(sources)
-    # The longest source of each group but the last
-    bounds = np.unique(np.quantile(lengths, np.arange(1, groups) / groups, method="lower"))
-    number = np.searchsorted(bounds, lengths)
-    return [
-        _score_group(np.flatnonzero(number == group), lengths, hypotheses, references, tokenize)
-        for group in np.unique(number)
+    check_segments(hypotheses, references, sources)
+    parts = group_by_length(sources, groups)
+    lengths, ours, theirs = _words(sources), _words(hypotheses), _words(references)
+    entries: list[dict[str, Any]] = [
+        {
+            "shortest": int(lengths[rows].min()),
+            "longest": int(lengths[rows].max()),
+            "sentences": len(rows),
+            "reference_words": float(theirs[rows].mean()),
+            "hypothesis_words": float(ours[rows].mean()),
+        }
+        for rows in parts
     ]
-
-
-def _score_group(
-    rows: np.ndarray,
-    lengths: np.ndarray,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    tokenize: str | None,
-) -> dict[str, Any]:
-    ours, theirs = [hypotheses[row] for row in rows], [references[row] for row in rows]
-    scores = score_translations(ours, theirs, tokenize=tokenize)
-    return {
-        "shortest": int(lengths[rows].min()),
-        "longest": int(lengths[rows].max()),
-        "sentences": len(rows),
-        "reference_words": float(_words(theirs).mean()),
-        "hypothesis_words": float(_words(ours).mean()),
-        "bleu": scores["bleu"],
-        "chrf": scores["chrf"],
-    }
+    for metric in load_metrics(metrics, tokenize=tokenize):
+        counts = metric.statistics(hypotheses, references, sources)
+        for entry, rows in zip(entries, parts, strict=True):
+            entry[metric.name] = metric.score(counts[rows].sum(axis=0))
+            if samples:
+                scores = bootstrap_scores(metric, [counts[rows]], samples=samples)
+                entry[f"{metric.name}_interval"] = confidence_interval(scores)
+    return entries
 
 
 def _words(sentences: Sequence[str]) -> np.ndarray:

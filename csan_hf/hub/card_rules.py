@@ -12,10 +12,15 @@ from typing import Any, cast
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from ..evaluation.metrics import SacrebleuMetric, find_metric, metric_names
+
 # Tasks that models of this package have
 PIPELINE_TAGS = ("translation", "text-classification", "token-classification", "feature-extraction")
 # Identifiers of https://hf.co/metrics that a card of this package may name
-METRICS = ("accuracy", "bleu", "chrf", "comet", "f1", "precision", "recall", "sacrebleu", "seqeval", "ter")
+METRICS = (
+    *("accuracy", "bleu", "cer", "chrf", "comet", "exact_match", "f1", "precision", "recall", "sacrebleu", "seqeval"),
+    *("ter", "wer"),
+)
 LICENSES = frozenset(
     """
     afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0
@@ -39,6 +44,22 @@ LANGUAGES = frozenset(
     yo za zh zu
     """.split()  # noqa: SIM905
 )
+
+
+def is_on_hub(metric: str) -> bool:
+    """Says whether the Hub knows a metric of a run's results; metrics that are not in the table are a classifier's."""
+    return metric not in metric_names() or find_metric(metric).on_hub
+
+
+def decimals_of(metric: str) -> int:
+    """Returns how exactly a card gives a score: scores of translations go to 100, those of classifiers to 1."""
+    return find_metric(metric).decimals if metric in metric_names() else 4
+
+
+def _is_sacrebleus(metric: str) -> bool:
+    return metric in metric_names() and issubclass(find_metric(metric), SacrebleuMetric)
+
+
 _ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 
 
@@ -108,7 +129,7 @@ def _result_problems(data: ModelCardData) -> Iterator[str]:
         if isinstance(result.metric_value, bool) or not isinstance(result.metric_value, int | float):
             yield f"{where} has the value {result.metric_value!r}, which is no number"
         signature = str((result.metric_args or {}).get("signature"))
-        if result.metric_type in ("bleu", "chrf") and "version:" not in signature:
+        if _is_sacrebleus(result.metric_type) and "version:" not in signature:
             yield f"{where} has no sacreBLEU signature"
 
 
@@ -146,8 +167,7 @@ def _score_problems(data: ModelCardData, text: str, results: dict[str, Any] | No
         yield f"{metric} of {split} is in {'the results' if (split, metric) in measured else 'the card'} alone"
     for key in measured.keys() & index.keys():
         value, signature = measured[key]
-        decimals = 2 if key[1] in ("bleu", "chrf") else 4
-        if round(value, decimals) != index[key].metric_value:
+        if round(value, decimals_of(key[1])) != index[key].metric_value:
             yield f"{key[1]} of {key[0]} is {value} in the results and {index[key].metric_value} in the card"
         if signature != (index[key].metric_args or {}).get("signature"):
             yield f"the signature of {key[1]} of {key[0]} is not that of the results, {signature}"

@@ -12,19 +12,17 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..analysis.locality_picture import draw_locality
 from ..data import DataArguments
+from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..files import write_bytes, write_text
-from .card_rules import card_problems
+from .card_rules import card_problems, decimals_of, is_on_hub
 from .grid_text import describe_grid
 from .locality_text import describe_locality, locality_papers, short_name
 from .public_files import is_local_path, public_recipe
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 LOCALITY_PICTURE = "locality.png"
-# By the name that the Hub has for a metric: what a card calls it
-_METRICS = {
-    "translation": {"bleu": "BLEU", "chrf": "chrF"},
-    "classification": {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"},
-}
+# What a card calls the metrics of classifiers, which go to 1; translations have the table of metrics
+_CLASSIFICATION = {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"}
 _TASKS = {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
 _EXAMPLES = {
     "de": "Ein Hund läuft durch den Schnee.",
@@ -159,11 +157,11 @@ def _family_of(recipe: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _metrics_of(task: str, scores: dict[str, Any]) -> dict[str, str]:
-    """Returns the metrics of a task, with their names: those of a translation always, a classifier's if measured."""
+    """Returns the metrics that were measured, with their names; of a translation the usual ones where none were."""
+    measured = {key for entry in scores.values() for key in entry}
     if task == "translation":
-        return _METRICS["translation"]
-    known = _METRICS["classification"].items()
-    return {metric: label for metric, label in known if any(metric in entry for entry in scores.values())}
+        return {metric.name: metric.label for metric in metrics_in(measured or DEFAULT_METRICS)}
+    return {metric: label for metric, label in _CLASSIFICATION.items() if metric in measured}
 
 
 def _architecture(config: dict[str, Any], results: dict[str, Any], task: str) -> dict[str, Any]:
@@ -204,7 +202,7 @@ def _card_data(
         tags=[task, family, _FAMILY_TAGS.get(family, family)],
         base_model=_hub_name(recipe.get("init_from")),
         datasets=[training_data] if training_data else None,
-        metrics=list(metrics) or None,
+        metrics=[metric for metric in metrics if is_on_hub(metric)] or None,
         model_name=name,
         eval_results=[
             EvalResult(
@@ -215,20 +213,15 @@ def _card_data(
                 dataset_split=split,
                 metric_type=metric,
                 metric_name=label,
-                metric_value=round(float(entry[metric]), _decimals(metric)),
+                metric_value=round(float(entry[metric]), decimals_of(metric)),
                 metric_args={"signature": entry[f"{metric}_signature"]} if f"{metric}_signature" in entry else None,
             )
             for split, entry in scores.items()
             for metric, label in metrics.items()
-            if entry.get(metric) is not None
+            if entry.get(metric) is not None and is_on_hub(metric)
         ]
         or None,
     )
-
-
-def _decimals(metric: str) -> int:
-    """Returns how exactly a score is given: scores of translations go to 100, the others to 1."""
-    return 2 if metric in _METRICS["translation"] else 4
 
 
 def _read_config(output_dir: Path) -> dict[str, Any] | None:
@@ -286,7 +279,7 @@ def _score_row(split: str, entry: dict[str, Any], metrics: dict[str, str]) -> di
     sentences, seconds = entry.get("sentences"), entry.get("seconds")
     speed = entry.get("sentences_per_second") or (sentences / seconds if sentences and seconds else None)
     values = {metric: entry.get(metric) for metric in metrics}
-    cells = ["" if value is None else f"{value:.{_decimals(metric)}f}" for metric, value in values.items()]
+    cells = ["" if value is None else f"{value:.{decimals_of(metric)}f}" for metric, value in values.items()]
     return {"split": split, **entry, "cells": cells, "speed": speed}
 
 

@@ -11,6 +11,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
 from csan_hf.credentials import WHERE_INSTEAD
+from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 
 def accelerator_is_available() -> bool:
@@ -44,9 +45,6 @@ def resolve_bf16(value: bool | str) -> bool:
         return bool(is_torch_bf16_gpu_available())
     return cpu_has_fast_bf16()
 
-
-METRICS = ("bleu", "chrf", "loss")
-"""What an evaluation during training gives."""
 
 # The smallest values that work, besides null
 _LEAST = {
@@ -151,8 +149,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     load_best_model_at_end: bool = field(
         default=True, metadata={"help": "Return to the best checkpoint when training ends."}
     )
+    metrics: list[str] = field(
+        default_factory=lambda: list(DEFAULT_METRICS),
+        metadata={"help": "What translations are scored by: names in the table of csan_hf.evaluation.metrics."},
+    )
     metric_for_best_model: str | None = field(
-        default="bleu", metadata={"help": "What makes a checkpoint the best: 'bleu', 'chrf' or 'loss'."}
+        default="bleu", metadata={"help": "What makes a checkpoint the best: one of metrics, or 'loss'."}
     )
     early_stopping_patience: int | None = field(
         default=None,
@@ -200,7 +202,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.save_steps is None:
             self.save_steps = self.eval_steps if self.eval_steps is not None else 500
         if self.greater_is_better is None and self.metric_for_best_model is not None:
-            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
+            name = self.metric_for_best_model.removeprefix("eval_")
+            self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
         if not accelerator_is_available() or self.use_cpu:
             self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
         super().__post_init__()
@@ -239,11 +242,15 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._check_metric()
 
     def _check_metric(self) -> None:
+        for name in self.metrics:
+            if find_metric(name).needs == "alignments":
+                raise ValueError(f"training.metrics: {name!r} scores alignments and not translations.")
         metric = self.metric_for_best_model
         if metric is None or str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
             return
-        if metric.removeprefix("eval_") not in METRICS:
-            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(METRICS)}, got {metric!r}.")
+        known = [*self.metrics, "loss"]
+        if metric.removeprefix("eval_") not in known:
+            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(known)}, got {metric!r}.")
         if not self.predict_with_generate and metric.removeprefix("eval_") != "loss":
             raise ValueError(
                 f"training.metric_for_best_model is {metric!r}, which needs translations: set it to 'loss', or "

@@ -17,6 +17,8 @@ from transformers import (
     TrainerState,
 )
 
+from csan_hf.evaluation.metrics import metrics_in
+
 from .arguments import TranslationTrainingArguments
 from .checkpoints import rotate_checkpoints, scores_by_step
 from .picture import draw_training
@@ -111,7 +113,7 @@ class TrainingPicture(TrainerCallback):
 
 
 class TranslationProgress(TrainerCallback):
-    """One progress bar with loss and BLEU on a terminal; plain lines where the output is a file."""
+    """One progress bar with loss and scores on a terminal; plain lines where the output is a file."""
 
     def __init__(self) -> None:
         self.bar: Any = None
@@ -172,11 +174,11 @@ class TranslationProgress(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Shows the newest loss, BLEU and speed."""
+        """Shows the newest loss, scores and speed."""
         logs: dict[str, float] | None = kwargs.get("logs")
         if not state.is_world_process_zero or not logs:
             return
-        if "eval_loss" in logs or "eval_bleu" in logs:
+        if "eval_loss" in logs:
             self._report_evaluation(state, logs)
         elif "loss" in logs:
             self.postfix["loss"] = f"{logs['loss']:.3f}"
@@ -191,10 +193,9 @@ class TranslationProgress(TrainerCallback):
             f"epoch {state.epoch or 0.0:.2f}",
             f"validation loss {logs['eval_loss']:.3f}",
         ]
-        for name, label in (("eval_bleu", "BLEU"), ("eval_chrf", "chrF")):
-            if name in logs:
-                parts.append(f"{label} {logs[name]:.2f}")
-                self.postfix[label] = f"{logs[name]:.2f}"
+        for metric in metrics_in(key.removeprefix("eval_") for key in logs):
+            self.postfix[metric.label] = f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
+            parts.append(f"{metric.label} {self.postfix[metric.label]}")
         tqdm.write("  ".join(parts), file=sys.stderr)
 
     def _print_line(self, state: TrainerState, logs: dict[str, float]) -> None:

@@ -12,6 +12,7 @@ from datasets import Dataset, DatasetDict
 from transformers import set_seed
 
 from csan_hf.evaluation import score_translations
+from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.files import path_inside, write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 
@@ -173,7 +174,13 @@ def _score_split(
     references = list(split["target"])
     config = trainer.model.generation_config
     return {
-        **score_translations(hypotheses, references, tokenize=bleu_tokenize),
+        **score_translations(
+            hypotheses,
+            references,
+            sources=list(split["source"]) if "source" in split.column_names else None,
+            metrics=trainer.args.metrics,
+            tokenize=bleu_tokenize,
+        ),
         "loss": metrics.get("loss"),
         "sentences": len(references),
         "num_beams": config.num_beams,
@@ -205,10 +212,12 @@ def _median(history: list[dict[str, Any]], key: str) -> float | None:
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:
     """Formats the results for people."""
-    rows: list[tuple[str, ...]] = [("split", "sentences", "BLEU", "chrF", "loss")]
+    metrics = list(metrics_in(key for entry in results["scores"].values() for key in entry))
+    rows: list[tuple[str, ...]] = [("split", "sentences", *(metric.label for metric in metrics), "loss")]
     for name, entry in results["scores"].items():
         loss = "" if entry.get("loss") is None else f"{entry['loss']:.3f}"
-        rows.append((name, f"{entry['sentences']:,}", f"{entry['bleu']:.2f}", f"{entry['chrf']:.2f}", loss))
+        scores = (f"{entry[metric.name]:.{metric.decimals}f}" for metric in metrics)
+        rows.append((name, f"{entry['sentences']:,}", *scores, loss))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rows.insert(1, tuple("-" * width for width in widths))
     lines = []
@@ -216,7 +225,8 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells]))
     training = results["training"]
-    signature = next((entry["bleu_signature"] for entry in results["scores"].values()), "")
+    first: dict[str, Any] = next(iter(results["scores"].values()), {})
+    signatures = ((metric.label, first.get(f"{metric.name}_signature")) for metric in metrics)
     return "\n".join(
         [
             "",
@@ -225,7 +235,7 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
             f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} updates in "
             f"{training['seconds'] / 60:.1f} minutes ({training['tokens_per_second'] or 0:,.0f} tokens/s).",
             f"Weights: {results['chosen']['weights']}.",
-            f"BLEU: {signature}" if signature else "",
+            *(f"{label}: {signature}" for label, signature in signatures if signature),
             f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, hypotheses.",
         ]
     )

@@ -1,20 +1,23 @@
-"""The picture of loss and BLEU over the updates."""
+"""The picture of loss and scores over the updates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf.files import open_for_writing
 
-_COLOURS = {"loss": "#9a9a9a", "eval_loss": "#c44e52", "eval_bleu": "#4c72b0", "eval_chrf": "#8da0cb"}
+_LOSSES = {"loss": ("training (smoothed labels)", "#9a9a9a"), "eval_loss": ("validation", "#c44e52")}
+_COLOURS = ("#4c72b0", "#8da0cb", "#55a868", "#dd8452", "#8172b3", "#937860")
 
 
 def draw_training(log_history: Sequence[dict[str, float]], path: Path | str) -> None:
-    """Draws training and validation loss on the left, BLEU and chrF on the right.
+    """Draws training and validation loss on the left, the scores of the validation set on the right.
 
     The file is replaced at once, so that a viewer never sees half a picture.
 
@@ -22,22 +25,20 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str) -> 
         log_history: ``trainer.state.log_history``.
         path: PNG file to write; nothing is written while there is nothing to draw.
     """
-    curves = {key: _curve(log_history, key) for key in _COLOURS}
+    metrics = list(metrics_in(key.removeprefix("eval_") for entry in log_history for key in entry))
+    curves = {key: _curve(log_history, key) for key in (*_LOSSES, *(f"eval_{metric.name}" for metric in metrics))}
     if not any(steps for steps, _ in curves.values()):
         return
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state: the Trainer may run in a thread
     left, right = figure.subplots(1, 2)
-    for key, label in (("loss", "training (smoothed labels)"), ("eval_loss", "validation")):
-        steps, values = curves[key]
-        if steps:
-            left.plot(steps, values, color=_COLOURS[key], label=label, marker="o" if len(steps) < 30 else "", ms=3)
+    for key, (label, colour) in _LOSSES.items():
+        _plot(left, curves[key], label, colour)
     left.set(xlabel="updates", ylabel="loss per target token", title="Loss")
-    for key, label in (("eval_bleu", "BLEU"), ("eval_chrf", "chrF")):
-        steps, values = curves[key]
-        if steps:
-            right.plot(steps, values, color=_COLOURS[key], label=label, marker="o" if len(steps) < 30 else "", ms=3)
-    _mark_best(right, *curves["eval_bleu"])
+    for number, metric in enumerate(metrics):
+        _plot(right, curves[f"eval_{metric.name}"], metric.label, _COLOURS[number % len(_COLOURS)])
+    if metrics:
+        _mark_best(right, metrics[0], *curves[f"eval_{metrics[0].name}"])
     right.set(xlabel="updates", ylabel="score", title="Validation")
     for axes in (left, right):
         axes.grid(alpha=0.3)
@@ -54,16 +55,20 @@ def _curve(log_history: Sequence[dict[str, float]], key: str) -> tuple[list[floa
     return steps, [points[step] for step in steps]
 
 
-def _mark_best(axes: object, steps: list[float], values: list[float]) -> None:
-    if not values:
-        return
-    best = max(range(len(values)), key=values.__getitem__)
-    axes.annotate(  # type: ignore[attr-defined]
-        f"{values[best]:.2f}",
+def _plot(axes: Any, curve: tuple[list[float], list[float]], label: str, colour: str) -> None:
+    steps, values = curve
+    if steps:
+        axes.plot(steps, values, color=colour, label=label, marker="o" if len(steps) < 30 else "", ms=3)
+
+
+def _mark_best(axes: Any, metric: type[CorpusMetric], steps: list[float], values: list[float]) -> None:
+    best = (max if metric.greater_is_better else min)(range(len(values)), key=values.__getitem__)
+    axes.annotate(
+        f"{values[best]:.{metric.decimals}f}",
         (steps[best], values[best]),
         textcoords="offset points",
         xytext=(0, -6),  # below the curve: above it may lie the edge of the picture
         ha="right" if best == len(values) - 1 else "center",
         va="top",
-        color=_COLOURS["eval_bleu"],
+        color=_COLOURS[0],
     )

@@ -1,4 +1,4 @@
-"""The Trainer for translation: token batches, smoothed loss, BLEU on text, predictions in order."""
+"""The Trainer for translation: token batches, smoothed loss, scores of text, predictions in order."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class _EvaluationView:
 
     order: list[int]  # order[i] is the dataset row at sorted place i
     references: list[str] | None  # in sorted order; None: decode the labels instead
+    sources: list[str] | None  # in sorted order, for metrics that compare with them
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -69,7 +70,7 @@ class TranslationTrainer(Seq2SeqTrainer):
       validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
     - Several processes count as one: the loss is per target token of all of them, batch normalisation shares its
       statistics, an evaluation is divided among them and put together again.
-    - Evaluation runs in order of length, translates, and reports BLEU and chrF on detokenised text;
+    - Evaluation runs in order of length, translates, and scores the text by ``args.metrics``;
       `predict` returns its rows in dataset order all the same.
 
     Args:
@@ -272,11 +273,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
         lengths, _ = example_lengths(dataset)
         order = np.argsort(-lengths, kind="stable").tolist()
-        references: list[str] | None = None
-        if "target" in dataset.column_names:
-            text = list(dataset["target"])
-            references = [text[row] for row in order]
-        self._view = _EvaluationView(order, references)
+        self._view = _EvaluationView(
+            order, _sorted_text(dataset, "target", order), _sorted_text(dataset, "source", order)
+        )
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
         rows: Any = self._remove_unused_columns(dataset, description=description)
         if any(row >= len(rows) for row in batches[-1]):
@@ -344,8 +343,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         if references is None:
             references = self.decode(prediction.label_ids)
         number = len(self._view.order) if self._view is not None else len(references)
-        scores = score_translations(hypotheses[:number], references[:number], tokenize=self.bleu_tokenize)
-        return {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+        sources = self._view.sources if self._view is not None else None
+        scores = score_translations(
+            hypotheses[:number],
+            references[:number],
+            sources=sources,
+            metrics=self.args.metrics,
+            tokenize=self.bleu_tokenize,
+        )
+        return {name: scores[name] for name in self.args.metrics}
 
     def decode(self, token_ids: Any) -> list[str]:
         """Turns predictions [B, T] into text; -100, the padding between batches, counts as padding."""
@@ -362,7 +368,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             generate_arguments: for ``generate``; ``num_beams`` None means the generation config's.
 
         Returns:
-            The hypotheses in dataset order, and ``loss``, ``bleu``, ``chrf`` without prefix.
+            The hypotheses in dataset order, and ``loss`` and the metrics without prefix.
         """
         if generate_arguments.get("num_beams") is None:
             generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
@@ -566,6 +572,13 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
 def plain_class(model: nn.Module) -> type:
     """The class of a model, without what FSDP adds to it."""
     return next(found for found in type(model).__mro__ if not issubclass(found, FSDPModule))
+
+
+def _sorted_text(dataset: Dataset, column: str, order: Sequence[int]) -> list[str] | None:
+    if column not in dataset.column_names:
+        return None
+    text = list(dataset[column])
+    return [text[row] for row in order]
 
 
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:

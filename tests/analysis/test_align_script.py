@@ -84,6 +84,26 @@ def test_files(main, folder, files, model, tokenizers, tmp_path, capfd):
     assert len({lines_of(alignments), lines_of(expected), output.read_text()}) == 3, "the options make a difference"
 
 
+def test_a_gold_file(main, folder, files, model, tokenizers, tmp_path, capfd):
+    links = [alignment.pharaoh() for alignment in align(model, tokenizers, SOURCES, TARGETS)]
+    arguments = [folder, "--source", files[0], "--target", files[1], "--device", "cpu", "--quiet"]
+    gold = tmp_path / "gold"
+    gold.write_text("".join(f"{line}\n" for line in links))
+    assert main([*arguments, "--output", str(tmp_path / "out"), "--gold", str(gold)]) == 0
+    assert capfd.readouterr().err == "alignment error rate 0.00, precision 100.00, recall 100.00\n"
+    naacl = [
+        f"{number} {int(source) + 1} {int(target) + 1}"
+        for number, line in enumerate(links, 1)
+        for source, target in (link.split("-") for link in line.split())
+    ]
+    gold.write_text("\n".join(naacl[1:]))  # one link is found and not in the gold file
+    assert main([*arguments, "--output", str(tmp_path / "out"), "--gold", str(gold)]) == 0
+    n = len(naacl)
+    rate, precision = 100 * (1 - 2 * (n - 1) / (2 * n - 1)), 100 * (n - 1) / n
+    expected = f"alignment error rate {rate:.2f}, precision {precision:.2f}, recall 100.00\n"
+    assert capfd.readouterr().err == expected
+
+
 def test_standard_input_and_the_models_translations(folder, model, tokenizers, tmp_path):
     arguments = [folder, "--source", "-", "--num_beams", "2", "--translations", str(tmp_path / "translations")]
     result = subprocess.run(

@@ -15,7 +15,7 @@ from csan_hf import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
 )
-from csan_hf.analysis import Alignment, TokenizedText, align
+from csan_hf.analysis import Alignment, TokenizedText, align, channel_shares
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
@@ -333,3 +333,29 @@ def test_bfloat16(tokenizers):
     (alignment,) = align(model, tokenizers, ["one two"], ["eins zwei"])
     assert alignment.matrix.dtype == np.float32
     np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=2e-2)
+
+
+def test_shares_of_channels(tokenizers):
+    torch.manual_seed(4)
+    size = len(tokenizers.source)
+    options = {"num_layers": 2, "growth_rate": 4, "kernel_size": 3, "source_embed_dim": 8, "target_embed_dim": 8}
+    config = PervasiveAttentionConfig(vocab_size=size, decoder_vocab_size=size, **options)
+    model = PervasiveAttentionForConditionalGeneration(config)
+    sources, targets = ["one two three", "the number"], ["eins zwei", "die Zahl ist"]
+    found = channel_shares(model, tokenizers, sources, targets)
+    assert model.training
+    model.eval()
+    for alignment, source, target in zip(found, sources, targets, strict=True):
+        ids, labels = (torch.tensor([tokenizers.source(text)["input_ids"]]) for text in (source, target))
+        inputs = model.prepare_decoder_input_ids_from_labels(labels)
+        with torch.no_grad():
+            outputs = model.model(input_ids=ids, decoder_input_ids=inputs, output_attentions=True)
+        expected = outputs.cross_attentions[0][0, 0].numpy()  # of the sentence alone, without padding
+        assert alignment.measure == "share of channels"
+        assert alignment.matrix == pytest.approx(expected, abs=1e-6)
+        assert alignment.matrix.sum(axis=1) == pytest.approx(1)
+    with pytest.raises(ValueError, match="2 source and 1 target sentences"):
+        channel_shares(model, tokenizers, sources, targets[:1])
+    model.config.aggregation = "average"
+    with pytest.raises(ValueError, match="Pervasive Attention with aggregation: max"):
+        channel_shares(model, tokenizers, sources, targets)

@@ -1,0 +1,269 @@
+"""What the encoder's attention does over many sentences: how far it looks, how spread it is, what it has learned.
+
+Everything is read off the model's own forward, so whatever takes part in a layer's energies is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from csan_hf.evaluation import evaluation_view
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
+
+_LAYER = re.compile(r"(?:.*\.)?encoder\.layers\.(\d+)\.self_attn")
+
+
+@dataclass(frozen=True)
+class AttentionStatistics:
+    """The encoder's self-attention, averaged over all real queries of all sentences.
+
+    Attributes:
+        mass: float64 [layers, H, R + 2]: the share of the attention that lies 0, 1, … R tokens from the query, and
+            further away; each row sums to 1.
+        entropy: float64 [layers, H], in nats: exp of it is about how many tokens share the attention.
+        queries: how many queries were averaged.
+    """
+
+    mass: np.ndarray
+    entropy: np.ndarray
+    queries: int
+
+
+@dataclass(frozen=True)
+class LearnedWindows:
+    """The Gaussians that a model with localness predicts, by layer and head.
+
+    Attributes:
+        layers: the numbers of the encoder layers that have a Gaussian.
+        widths: for each of them float32 [H, queries], the window D in tokens.
+        shares: the same, D over the length of the sentence (every sentence has as many queries as tokens).
+        offsets: the same, the centre P minus the query's position, in tokens: below 0 is to the left.
+    """
+
+    layers: list[int]
+    widths: list[np.ndarray]
+    shares: list[np.ndarray]
+    offsets: list[np.ndarray]
+
+
+@torch.inference_mode()
+def attention_statistics(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Sequence[str],
+    *,
+    distance: int = 10,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> AttentionStatistics:
+    """Measures how far the encoder's heads look, and how spread their attention is.
+
+    In a layer with an area of heads, the weights are summed over the heads of the area.
+
+    Args:
+        model: a Transformer such as CSAN or Marian.
+        tokenizers: its tokenizers.
+        sentences: source sentences; blank ones are left out.
+        distance: R, the largest distance that is counted by itself.
+        batch_size: sentences at a time.
+        progress: shows a bar on standard error.
+
+    Raises:
+        ValueError: if there is no sentence, or the model gives no attention weights of an encoder.
+    """
+    mass: Any = 0.0
+    entropy: Any = 0.0
+    queries = 0
+    model = evaluation_view(model)
+    model.set_attn_implementation("eager")  # the faster implementations never have the attention weights
+    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+        layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
+        if not layers or layers[0] is None:
+            raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
+        weights = torch.stack([layer.double() for layer in layers])  # [layers, B, H, I, J]
+        real = batch["attention_mask"].bool()
+        weights = weights * (real[:, None, :, None] & real[:, None, None, :])
+        mass = mass + _mass_by_distance(weights, distance)
+        entropy = entropy - torch.xlogy(weights, weights).sum(dim=(1, 3, 4)).cpu().numpy()
+        queries += int(real.sum())
+    return AttentionStatistics(mass / queries, entropy / queries, queries)
+
+
+def _mass_by_distance(weights: torch.Tensor, distance: int) -> np.ndarray:
+    """Sums weights [layers, B, H, I, J] by |j - i|: [layers, H, R + 2]."""
+    positions = torch.arange(weights.shape[-1], device=weights.device)
+    away = (positions[None, :] - positions[:, None]).abs().clamp(max=distance + 1)
+    cells = weights.sum(dim=1).flatten(2)  # [layers, H, I J]
+    sums = cells.new_zeros(*cells.shape[:2], distance + 2)
+    return sums.index_add_(2, away.flatten(), cells).cpu().numpy()
+
+
+@torch.inference_mode()
+def learned_windows(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Sequence[str],
+    *,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> LearnedWindows:
+    """Reads windows and centres of the encoder's Gaussians (Yang et al., EMNLP 2018, Figures 2 and 3).
+
+    Args:
+        model: a CSAN with ``localness_window``.
+        tokenizers: its tokenizers.
+        sentences: source sentences; blank ones are left out.
+        batch_size: sentences at a time.
+        progress: shows a bar on standard error.
+
+    Raises:
+        ValueError: if there is no sentence, or no encoder layer has a Gaussian.
+    """
+    model = evaluation_view(model)
+    modules = {
+        int(match[1]): module
+        for name, module in model.named_modules()
+        if type(module).__name__ == "GaussianLocalness" and (match := _LAYER.match(name))
+    }
+    if not modules:
+        raise ValueError("No encoder layer of the model has a Gaussian: its config has no localness_window.")
+    found: dict[int, list[tuple[np.ndarray, ...]]] = {layer: [] for layer in modules}
+    current: dict[str, torch.Tensor] = {}
+
+    def keep(layer: int) -> Callable[..., None]:
+        def hook(module: nn.Module, arguments: Any, output: Any) -> None:
+            found[layer].append(_gaussian_of_real_queries(output, current["mask"], _heads(model)))
+
+        return hook
+
+    for layer, module in modules.items():
+        module.register_forward_hook(keep(layer))  # of the view
+    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+        current["mask"] = batch["attention_mask"].bool()
+        model.get_encoder()(**batch)
+    columns = [[np.concatenate(parts, axis=1) for parts in zip(*found[layer], strict=True)] for layer in found]
+    widths, shares, offsets = (list(column) for column in zip(*columns, strict=True))
+    return LearnedWindows(list(found), widths, shares, offsets)
+
+
+def _gaussian_of_real_queries(gaussian: Any, mask: torch.Tensor, heads: int) -> tuple[np.ndarray, ...]:
+    """Returns width, width over length, and centre minus position of the real queries, [H, queries] each."""
+    batch, length = mask.shape
+    width = gaussian.width.expand(batch, heads, length).float()
+    centre = gaussian.center.expand(batch, heads, length).float()
+    share = width / mask.sum(dim=1).view(-1, 1, 1)
+    offset = centre - torch.arange(length, device=mask.device)
+    return tuple(values.transpose(0, 1)[:, mask].cpu().numpy() for values in (width, share, offset))
+
+
+@torch.inference_mode()
+def area_usage(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Sequence[str],
+    *,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> dict[int, np.ndarray]:
+    """Measures what each head of a 2D area takes from itself and from its neighbours.
+
+    A layer's weights do not depend on its values. So the values of head s are made 1 in dimension s and 0 elsewhere,
+    and what arrives at head h in dimension s is the share of its attention on head s. What is added to values on the
+    way, such as relative positions, is measured with values of 0 and subtracted.
+
+    Args:
+        model: a CSAN with ``head_area`` above 1.
+        tokenizers: its tokenizers.
+        sentences: source sentences; blank ones are left out.
+        batch_size: sentences at a time.
+        progress: shows a bar on standard error.
+
+    Returns:
+        For each encoder layer float64 [H, H]: row h is the share of head h's attention on each head s, the mean over
+        all real queries; a row sums to 1.
+
+    Raises:
+        ValueError: if there is no sentence, or a head has fewer dimensions than there are heads.
+    """
+    model = evaluation_view(model)
+    named = model.named_modules()
+    modules = {int(match[1]): module for name, module in named if (match := _LAYER.fullmatch(name)) is not None}
+    if not modules:
+        raise ValueError(f"{type(model).__name__} has no encoder layers with self-attention.")
+    usage = {layer: np.zeros((_heads(model), _heads(model))) for layer in modules}
+    queries = 0
+    for batch in _batches(model, tokenizers, sentences, batch_size, progress):
+        mask = batch["attention_mask"].bool()
+        queries += int(mask.sum())
+        for layer, module in modules.items():
+            marked, bare = (_heads_seen(model, module, batch, mark) for mark in (1.0, 0.0))
+            usage[layer] += (marked - bare)[mask].sum(dim=0).double().cpu().numpy()
+    return {layer: sums / queries for layer, sums in usage.items()}
+
+
+class _Seen(Exception):  # noqa: N818 (no error: the layers above need not run)
+    pass
+
+
+def _heads_seen(model: PreTrainedModel, attention: nn.Module, batch: dict[str, torch.Tensor], mark: float) -> Any:
+    """Returns [B, I, H, H]: what arrives at each head where the values of head s are ``mark`` in dimension s."""
+    heads, seen = _heads(model), []
+
+    def mark_values(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        values = torch.zeros_like(output).unflatten(-1, (heads, -1))
+        if values.shape[-1] < heads:
+            raise ValueError(f"A head of {values.shape[-1]} dimensions cannot tell {heads} heads apart.")
+        diagonal = torch.arange(heads, device=output.device)
+        values[:, :, diagonal, diagonal] = mark
+        return values.flatten(-2)
+
+    def read(module: nn.Module, arguments: Any) -> None:
+        seen.append(arguments[0].unflatten(-1, (heads, -1))[..., :heads].detach())
+        raise _Seen
+
+    parts: Any = attention
+    handles = [parts.v_proj.register_forward_hook(mark_values), parts.out_proj.register_forward_pre_hook(read)]
+    try:
+        model.get_encoder()(**batch)
+    except _Seen:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen[0]
+
+
+def _heads(model: PreTrainedModel) -> int:
+    return int(model.config.encoder_attention_heads)
+
+
+def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the shortest decoder input, for the encoder alone is of interest."""
+    start = model.config.decoder_start_token_id
+    return {"decoder_input_ids": torch.full_like(batch["input_ids"][:, :1], 0 if start is None else start)}
+
+
+def _batches(
+    model: PreTrainedModel, tokenizers: TokenizerPair, sentences: Sequence[str], batch_size: int, progress: bool
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yields batches of sentences of about the same length, padded on the right."""
+    texts = sorted((text for text in sentences if text.strip()), key=len)
+    if not texts:
+        raise ValueError("There is nothing to measure: 0 sentences.")
+    with tqdm(total=len(texts), desc="attention", unit="sentence", disable=not progress, delay=1) as bar:
+        for start in range(0, len(texts), batch_size):
+            part = texts[start : start + batch_size]
+            encoded = tokenizers.source(part, padding=True, padding_side="right", return_tensors="pt")
+            yield {key: encoded[key].to(model.device) for key in ("input_ids", "attention_mask")}
+            bar.update(len(part))

@@ -1,0 +1,157 @@
+"""What all metrics have in common: counts by segment, and a score made of their sums."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import datasets
+import numpy as np
+
+from csan_hf.evaluation.metrics.library import import_evaluate
+
+evaluate: Any = import_evaluate()
+
+
+class CorpusMetric(evaluate.Metric, ABC):
+    """A score of a corpus that is a function of counts added up over its segments.
+
+    Everything else follows from the two halves, `statistics` and `score`: the corpus score, the scores of single
+    sentences and of groups of them, and significance by resampling. It is a metric of the library evaluate:
+    ``metric.compute(predictions=…, references=…)``, ``add_batch``, ``evaluate.combine``, or
+    ``evaluate.load("path/to/its_file.py")``; none of that needs a network.
+
+    A subclass says what it is in class attributes.
+
+    Attributes:
+        name: its key in results and recipes, such as ``"bleu"``.
+        label: what people read, such as ``"BLEU"``.
+        summary: one sentence on what it measures.
+        citation: where it comes from.
+        decimals: digits after the point when printed.
+        greater_is_better: False for error rates.
+        upper_bound: the best score, or the worst of an error rate; None where there is none.
+        needs: what a segment is: ``"text"`` as people write it, ``"tokens"`` with spaces between them, or
+            ``"alignments"`` in Pharaoh format.
+        needs_sources: whether `statistics` wants the source sentences, too.
+        uses_tokenizer: whether the constructor takes ``tokenize``, one of sacreBLEU's tokenizers.
+        on_hub: whether https://hf.co/metrics has it by this name, so that the metadata of a card may.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    summary: ClassVar[str]
+    citation: ClassVar[str] = ""
+    decimals: ClassVar[int] = 2
+    greater_is_better: ClassVar[bool] = True
+    upper_bound: ClassVar[float | None] = 100.0
+    needs: ClassVar[Literal["text", "tokens", "alignments"]] = "text"
+    needs_sources: ClassVar[bool] = False
+    uses_tokenizer: ClassVar[bool] = False
+    on_hub: ClassVar[bool] = False
+
+    def __init__(self, **evaluate_arguments: Any) -> None:
+        super().__init__(**{"keep_in_memory": evaluate_arguments.get("num_process", 1) == 1, **evaluate_arguments})
+
+    @abstractmethod
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns the counts of each segment, float64 [S, K]; a single prediction and reference make a row."""
+
+    @abstractmethod
+    def score(self, sums: np.ndarray) -> float:
+        """Returns the score of segments whose counts add up to ``sums`` [K]."""
+
+    def segment_score(self, counts: np.ndarray) -> float:
+        """Returns the score of one segment from its counts [K]."""
+        return self.score(counts)
+
+    def details(self, sums: np.ndarray) -> dict[str, Any]:
+        """Returns further values that belong to the score, by name."""
+        return {}
+
+    @property
+    def signature(self) -> str | None:
+        """How exactly it was computed, in sacreBLEU's form; None if there is nothing to choose."""
+        return None
+
+    def results(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Scores a corpus.
+
+        Returns:
+            The score under the metric's name, ``NAME_signature`` if it has one, and the `details`.
+
+        Raises:
+            ValueError: if the numbers of segments differ or are zero, or sources are missing.
+        """
+        check_segments(predictions, references, sources)
+        if self.needs_sources and sources is None:
+            raise ValueError(f"{self.label} compares with the source sentences: pass sources, too.")
+        sums = self.statistics(predictions, references, sources).sum(axis=0)
+        signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
+        return {self.name: self.score(sums), **signature, **self.details(sums)}
+
+    def format(self, score: float) -> str:
+        """Writes a score with the metric's decimals."""
+        return f"{score:.{self.decimals}f}"
+
+    def _info(self) -> Any:
+        columns = ["predictions", "references", *(["sources"] if self.needs_sources else [])]
+        return evaluate.MetricInfo(
+            description=self.summary,
+            citation=self.citation,
+            inputs_description=f"{', '.join(columns)}: as many strings each ({self.needs}).",
+            features=datasets.Features({column: datasets.Value("string") for column in columns}),
+        )
+
+    def _compute(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        return self.results(predictions, references, sources)
+
+
+class SacrebleuMetric(CorpusMetric):
+    """A metric of sacreBLEU with one reference a segment.
+
+    Args:
+        scorer: the library's metric, such as `sacrebleu.metrics.BLEU`.
+        evaluate_arguments: for `evaluate.Metric`.
+    """
+
+    def __init__(self, scorer: Any, **evaluate_arguments: Any) -> None:
+        super().__init__(**evaluate_arguments)
+        self.scorer = scorer
+        self.scorer.num_refs = 1  # part of the signature
+
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns sacreBLEU's counts of each segment, float64 [S, K]."""
+        return np.array(self.scorer._extract_corpus_statistics(predictions, [references]), dtype=np.float64)
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns sacreBLEU's score."""
+        return float(self.scorer._compute_score_from_stats(sums.tolist()).score)
+
+    @property
+    def signature(self) -> str:
+        """sacreBLEU's signature."""
+        return str(self.scorer.get_signature())
+
+
+def check_segments(
+    predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+) -> None:
+    """Raises `ValueError` unless there are as many predictions, references and sources, and some."""
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{len(predictions)} hypotheses and {len(references)} references: there must be one for each."
+        )
+    if sources is not None and len(sources) != len(references):
+        raise ValueError(f"{len(sources)} sources and {len(references)} references: there must be one for each.")
+    if not predictions:
+        raise ValueError("There is nothing to score: 0 sentences.")

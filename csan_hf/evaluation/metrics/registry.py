@@ -1,0 +1,94 @@
+"""The table of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .aer import AlignmentErrorRate
+from .bleu import Bleu
+from .chrf import Chrf
+from .comet import Comet
+from .corpus_metric import CorpusMetric
+from .exact_match import ExactMatch
+from .per import PhoneErrorRate
+from .ter import Ter
+from .tokenized_bleu import TokenizedBleu
+from .wer import WordErrorRate
+
+DEFAULT_METRICS = ("bleu", "chrf")
+
+_METRICS: dict[str, type[CorpusMetric]] = {
+    metric.name: metric
+    for metric in (
+        Bleu,
+        Chrf,
+        Ter,
+        ExactMatch,
+        WordErrorRate,
+        PhoneErrorRate,
+        TokenizedBleu,
+        Comet,
+        AlignmentErrorRate,
+    )
+}
+
+
+def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
+    """Adds a metric to the table; recipes, results, cards and reports then know it by its name.
+
+    Use it as a decorator, or call it.
+
+    Raises:
+        ValueError: if another metric has that name.
+    """
+    if _METRICS.setdefault(metric.name, metric) is not metric:
+        raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
+    return metric
+
+
+def unregister_metric(name: str) -> None:
+    """Takes a metric out of the table."""
+    del _METRICS[name]
+
+
+def metric_names() -> list[str]:
+    """Returns the names in the table, in its order."""
+    return list(_METRICS)
+
+
+def find_metric(name: str) -> type[CorpusMetric]:
+    """Returns the class of a metric.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    if name not in _METRICS:
+        raise ValueError(f"There is no metric {name!r}; choose from {', '.join(_METRICS)}.")
+    return _METRICS[name]
+
+
+def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> CorpusMetric:
+    """Makes a metric, without network.
+
+    Args:
+        name: its name in the table.
+        tokenize: sacreBLEU's tokenizer for the target language; of use to those metrics that tokenize.
+        arguments: for its constructor.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    metric = find_metric(name)
+    return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
+
+
+def load_metrics(names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None) -> list[CorpusMetric]:
+    """Makes several metrics; see `load_metric`."""
+    return [load_metric(name, tokenize=tokenize) for name in names]
+
+
+def metrics_in(entry: Iterable[str]) -> Iterator[type[CorpusMetric]]:
+    """Yields the metrics whose names are among the keys of a result, in the order of the table."""
+    keys = set(entry)
+    return (metric for name, metric in _METRICS.items() if name in keys)

@@ -1,0 +1,27 @@
+"""BLEU of text that is tokenised already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sacrebleu.metrics
+
+from csan_hf.evaluation.metrics import corpus_metric
+
+
+class TokenizedBleu(corpus_metric.SacrebleuMetric):
+    """BLEU as ``multi-bleu.perl`` computes it: tokens are what white space separates, nothing is smoothed.
+
+    It depends on how somebody tokenised; compare it with numbers on the same tokens only, such as those of papers
+    from before sacreBLEU.
+    """
+
+    name = "tokenized_bleu"
+    label = "BLEU (tokens)"
+    summary = "BLEU of text that is tokenised already, as multi-bleu.perl computes it."
+    citation = "Koehn et al. (2007), Moses: multi-bleu.perl"
+    needs = "tokens"
+
+    def __init__(self, **evaluate_arguments: Any) -> None:
+        scorer = sacrebleu.metrics.BLEU(tokenize="none", smooth_method="none", force=True)
+        super().__init__(scorer, **evaluate_arguments)

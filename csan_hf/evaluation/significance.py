@@ -1,0 +1,191 @@
+"""Whether a difference between two systems is more than chance, and how sure a score is.
+
+The draws are sacreBLEU's: with the same seed and the same number of samples, p-values and intervals are those of
+``sacrebleu --paired-bs`` and ``--paired-ar``. sacreBLEU holds the counts of all samples at once, which are gigabytes
+for a hundred thousand sentences, and knows its own metrics alone; here a few samples at a time are added up, for any
+metric that is a function of counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from .metrics import CorpusMetric
+
+SEED = 12345  # sacreBLEU's
+BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000  # sacreBLEU's
+_DRAWS_AT_ONCE = 4_000_000
+
+Test = Literal["bootstrap", "randomisation"]
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A system beside a baseline.
+
+    Attributes:
+        difference: the system's score minus the baseline's; means over the seeds, where there are several.
+        p_value: how often chance alone makes a difference at least as large (two-sided).
+        interval: 95% confidence interval of the difference, by bootstrap.
+        test: ``"bootstrap"`` or ``"randomisation"``.
+        samples: resamples or trials.
+    """
+
+    difference: float
+    p_value: float
+    interval: tuple[float, float]
+    test: Test
+    samples: int
+
+
+def bootstrap_scores(
+    metric: CorpusMetric,
+    runs: Sequence[np.ndarray],
+    *,
+    samples: int = BOOTSTRAP_SAMPLES,
+    seed: int = SEED,
+    progress: bool = False,
+) -> np.ndarray:
+    """Scores resampled test sets (Koehn, 2004): as many segments each, drawn with replacement.
+
+    Args:
+        metric: the metric.
+        runs: its counts of the segments, [S, K], for each run of the system: one, or one for each training seed. With
+            several runs, each sample also draws runs with replacement, and its score is their mean.
+        samples: how many test sets.
+        seed: of the draws; the same for all systems that are to be compared.
+        progress: shows a bar on standard error.
+
+    Returns:
+        The scores, [samples].
+
+    Raises:
+        ValueError: if there is no run, the runs differ in segments, or samples is below 1.
+    """
+    _check_runs(runs, samples)
+    number, segments = len(runs), len(runs[0])
+    stacked = np.concatenate(runs, axis=1)  # [S, R K]
+    which = np.random.default_rng([seed, number]).integers(number, size=(samples, number))
+    scores = np.empty(samples)
+    for start, stop in _chunks(samples, segments, f"bootstrap, {metric.label}", progress):
+        if start == 0:
+            generator = np.random.default_rng(seed)
+        drawn = generator.integers(segments, size=(stop - start, segments))
+        weights = np.stack([np.bincount(row, minlength=segments) for row in drawn]).astype(np.float64)
+        sums = (weights @ stacked).reshape(stop - start, number, -1)
+        for place, row in enumerate(sums, start):
+            of_runs = [metric.score(counts) for counts in row]
+            scores[place] = np.mean([of_runs[run] for run in which[place]])
+    return scores
+
+
+def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
+    """Returns the bounds between which 95% of the scores lie; 1/40 of them is left out at either end."""
+    ordered = np.sort(scores)
+    out = len(ordered) // 40
+    return float(ordered[out]), float(ordered[len(ordered) - out - 1])
+
+
+def mean_score(metric: CorpusMetric, runs: Sequence[np.ndarray]) -> float:
+    """Returns the mean over the runs of their corpus scores."""
+    return float(np.mean([metric.score(run.sum(axis=0)) for run in runs]))
+
+
+def paired_test(
+    metric: CorpusMetric,
+    system: Sequence[np.ndarray],
+    baseline: Sequence[np.ndarray],
+    *,
+    test: Test = "bootstrap",
+    samples: int | None = None,
+    seed: int = SEED,
+    progress: bool = False,
+) -> PairedTest:
+    """Tests whether a system differs from a baseline on the same segments.
+
+    - ``"bootstrap"`` (Koehn, 2004): how often the difference on a resampled test set is further from its mean than the
+      real difference is from 0.
+    - ``"randomisation"`` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
+      segment by segment, differ by more than the real ones. With several runs, run r of one is exchanged with run r
+      of the other.
+
+    Args:
+        metric: the metric.
+        system: its counts of the segments, [S, K], for each run; see `bootstrap_scores`.
+        baseline: the same of the baseline.
+        test: which of the two tests.
+        samples: None = 1,000 resamples, or 10,000 trials.
+        seed: of the draws.
+        progress: shows a bar on standard error.
+
+    Raises:
+        ValueError: if the numbers of segments differ, or those of runs in a randomisation, or samples is below 1.
+    """
+    _check_runs([*system, *baseline], 1 if samples is None else samples)
+    difference = mean_score(metric, system) - mean_score(metric, baseline)
+    resamples = samples if samples is not None and test == "bootstrap" else BOOTSTRAP_SAMPLES
+    ours, theirs = (
+        bootstrap_scores(metric, runs, samples=resamples, seed=seed, progress=progress) for runs in (system, baseline)
+    )
+    interval = confidence_interval(ours - theirs)
+    if test == "bootstrap":
+        chance = np.abs(ours - theirs)
+        chance = chance - chance.mean()
+    else:
+        resamples = RANDOMISATION_TRIALS if samples is None else samples
+        chance = _exchanged_differences(metric, system, baseline, resamples, seed, progress)
+    p_value = (int((chance > abs(difference)).sum()) + 1) / (resamples + 1)
+    return PairedTest(difference, p_value, interval, test, resamples)
+
+
+def _exchanged_differences(
+    metric: CorpusMetric,
+    system: Sequence[np.ndarray],
+    baseline: Sequence[np.ndarray],
+    trials: int,
+    seed: int,
+    progress: bool,
+) -> np.ndarray:
+    """Returns the absolute differences between randomly exchanged systems, [trials]."""
+    if len(system) != len(baseline):
+        raise ValueError(
+            f"{len(system)} runs and {len(baseline)} of the baseline: a randomisation exchanges run for run; use "
+            "as many, or the bootstrap."
+        )
+    generators = [np.random.default_rng(seed if run == 0 else [seed, run]) for run in range(len(system))]
+    differences = np.empty(trials)
+    for start, stop in _chunks(trials, len(system[0]), f"randomisation, {metric.label}", progress):
+        found = np.zeros(stop - start)
+        for generator, ours, theirs in zip(generators, system, baseline, strict=True):
+            keep = generator.integers(2, size=(stop - start, len(ours)), dtype=bool)
+            first = ours.sum(axis=0) + keep.astype(np.float64) @ (theirs - ours)
+            second = (ours + theirs).sum(axis=0) - first
+            found += [metric.score(a) - metric.score(b) for a, b in zip(first, second, strict=True)]
+        differences[start:stop] = np.abs(found) / len(system)
+    return differences
+
+
+def _chunks(samples: int, segments: int, description: str, progress: bool) -> Iterator[tuple[int, int]]:
+    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of 32, of which one
+    random number makes as many coins, so that the draws are those of all at once.
+    """
+    step = 32 * max(1, _DRAWS_AT_ONCE // segments // 32)
+    with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
+        for start in range(0, samples, step):
+            stop = min(start + step, samples)
+            yield start, stop
+            bar.update(stop - start)
+
+
+def _check_runs(runs: Sequence[np.ndarray], samples: int) -> None:
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}.")
+    if not runs:
+        raise ValueError("There is nothing to resample: 0 runs.")
+    if len({len(run) for run in runs}) > 1 or not len(runs[0]):
+        raise ValueError(f"All runs must have the same segments, got {[len(run) for run in runs]} of them.")

@@ -1,0 +1,71 @@
+"""The plots of what a checkpoint's attention does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from csan_hf.analysis.attention_plots import (
+    plot_area_usage,
+    plot_attention_distance,
+    plot_attention_entropy,
+    plot_learned_windows,
+)
+from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
+
+from .contents import ReportPlot
+from .systems import System
+
+
+def attention_plots(system: System, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
+    """Draws where the encoder of a checkpoint looks; a system without an attending encoder has no such plots.
+
+    Args:
+        system: the system.
+        sources: source sentences to measure.
+        progress: shows bars on standard error.
+    """
+    model, tokenizers = system.model, system.tokenizers
+    if model is None or tokenizers is None or not hasattr(model.config, "encoder_attention_heads"):
+        return []
+    name, plots = re.sub(r"\W+", "_", system.name), []
+    found = attention_statistics(model, tokenizers, sources, progress=progress)
+    last = found.mass.shape[2] - 1
+    title = f"{system.name}: attention by distance from the query, means of the heads"
+    columns = ["layer", *map(str, range(last)), f"{last} or more"]
+    rows = [[str(layer + 1), *_percent(mass.mean(axis=0))] for layer, mass in enumerate(found.mass)]
+    plots.append(ReportPlot(f"distance_{name}", title, plot_attention_distance(found), columns, rows))
+    columns = ["layer", *(f"head {head + 1}" for head in range(found.entropy.shape[1]))]
+    rows = [[str(layer + 1), *(f"{value:.2f}" for value in row)] for layer, row in enumerate(found.entropy)]
+    title = f"{system.name}: entropy of the attention"
+    plots.append(ReportPlot(f"entropy_{name}", title, plot_attention_entropy(found), columns, rows))
+    if any(type(module).__name__ == "GaussianLocalness" for module in model.get_encoder().modules()):
+        windows = learned_windows(model, tokenizers, sources, progress=progress)
+        rows = [
+            [str(layer + 1), *(f"{np.median(head):.1f}" for head in heads)]
+            for layer, heads in zip(windows.layers, windows.widths, strict=True)
+        ]
+        title = f"{system.name}: windows and centres of the Gaussians (numbers: median windows, tokens)"
+        plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows))
+    usage = area_usage(model, tokenizers, sources, progress=progress)
+    usage = {layer: shares for layer, shares in usage.items() if _takes_from_others(shares)}
+    if usage:
+        columns = ["layer, head", *(f"from head {head + 1}" for head in range(found.entropy.shape[1]))]
+        rows = [
+            [f"{layer + 1}, {head + 1}", *_percent(row)]
+            for layer, shares in usage.items()
+            for head, row in enumerate(shares)
+        ]
+        title = f"{system.name}: what each head takes from its neighbours, %"
+        plots.append(ReportPlot(f"area_{name}", title, plot_area_usage(usage), columns, rows))
+    return plots
+
+
+def _takes_from_others(shares: np.ndarray) -> bool:
+    return not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
+
+
+def _percent(shares: np.ndarray) -> list[str]:
+    return [f"{100 * share:.1f}" for share in shares]

@@ -1,0 +1,193 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const element = id => document.getElementById(id);
+const PAGE_SIZE = 20;
+const count = data.sources.length;
+let order = Uint32Array.from({ length: count }, (_, row) => row); // sentences found, in the order shown
+let page = 0;
+
+const make = (tag, text, attributes = {}) => {
+  const node = document.createElement(tag);
+  if (text !== undefined) node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+};
+const number = value => value.toLocaleString("en");
+const words = text => text.trim() ? text.trim().split(/\s+/) : [];
+
+// ---- search and order
+
+let haystacks = null; // made at the first search
+const haystack = row => {
+  haystacks ??= new Array(count);
+  return haystacks[row] ??= [data.sources[row], data.references[row], ...data.systems.map(s => s.hypotheses[row])]
+    .join("\n").toLocaleLowerCase();
+};
+
+const sorts = [["number", row => row], ["length of the source", row => words(data.sources[row]).length]];
+data.metrics.forEach((metric, m) => {
+  data.systems.forEach(system => sorts.push([`${metric.label} of ${system.name}`, row => system.scores[m][row]]));
+  data.systems.slice(1).forEach(other => sorts.push([
+    `${metric.label}: ${data.systems[0].name} minus ${other.name}`,
+    row => data.systems[0].scores[m][row] - other.scores[m][row],
+  ]));
+});
+
+function refresh() {
+  const query = element("search").value.trim().toLocaleLowerCase();
+  const onlyDiffering = element("differ")?.checked;
+  const found = [];
+  for (let row = 0; row < count; row++) {
+    if (query && !haystack(row).includes(query)) continue;
+    if (onlyDiffering && data.systems.every(s => s.hypotheses[row] === data.systems[0].hypotheses[row])) continue;
+    found.push(row);
+  }
+  const keys = new Float64Array(count);
+  const key = sorts[element("sort").value][1];
+  for (const row of found) keys[row] = key(row);
+  const sign = element("order").value === "up" ? 1 : -1;
+  order = Uint32Array.from(found).sort((a, b) => sign * (keys[a] - keys[b]) || a - b);
+  page = 0;
+  show();
+}
+
+// ---- differences between two lists of words: the longest common subsequence
+
+function difference(from, to) {
+  const width = to.length + 1;
+  const lengths = new Uint16Array((from.length + 1) * width);
+  for (let i = from.length - 1; i >= 0; i--)
+    for (let j = to.length - 1; j >= 0; j--)
+      lengths[i * width + j] = from[i] === to[j]
+        ? lengths[(i + 1) * width + j + 1] + 1
+        : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
+  const parts = [];
+  const add = (kind, word) => parts.at(-1)?.[0] === kind ? parts.at(-1)[1].push(word) : parts.push([kind, [word]]);
+  let i = 0, j = 0;
+  while (i < from.length || j < to.length) {
+    if (i < from.length && j < to.length && from[i] === to[j]) { add("same", to[j]); i++; j++; }
+    else if (j === to.length || (i < from.length && lengths[(i + 1) * width + j] >= lengths[i * width + j + 1])) add("del", from[i++]);
+    else add("ins", to[j++]);
+  }
+  return parts;
+}
+
+function markedText(text, other) {
+  const node = make("span", undefined, { class: "text" });
+  if (other === null || other === text) {
+    node.textContent = text;
+    return node;
+  }
+  difference(words(other), words(text)).forEach(([kind, run], place) => {
+    if (place) node.append(" ");
+    node.append(kind === "same" ? run.join(" ") : make(kind, run.join(" ")));
+  });
+  return node;
+}
+
+// ---- the list
+
+function comparedWith(row, system) {
+  const against = element("against").value;
+  if (against === "none" || Number(against) === system) return null;
+  return against === "reference" ? data.references[row] : data.systems[against].hypotheses[row];
+}
+
+function example(row) {
+  const item = make("li", undefined, { class: "example" });
+  item.append(make("h3", `Sentence ${number(row + 1)}`));
+  const list = make("dl");
+  list.append(make("dt", "source"), make("dd", data.sources[row]));
+  list.append(make("dt", "reference"), make("dd", data.references[row]));
+  data.systems.forEach((system, s) => {
+    const text = make("dd");
+    text.append(markedText(system.hypotheses[row], comparedWith(row, s)), make("br"));
+    const values = data.metrics.map((metric, m) => `${metric.label} ${system.scores[m][row].toFixed(metric.decimals)}`);
+    text.append(make("span", values.join(" · "), { class: "values" }));
+    if (system.alignments[row]) {
+      const button = make("button", "Alignment", { type: "button", "aria-haspopup": "dialog" });
+      button.append(make("span", ` of sentence ${row + 1} by ${system.name}`, { class: "unseen" }));
+      button.addEventListener("click", () => showAlignment(row, system));
+      text.append(button);
+    }
+    list.append(make("dt", system.name), text);
+  });
+  item.append(list);
+  return item;
+}
+
+function show() {
+  const pages = Math.max(1, Math.ceil(order.length / PAGE_SIZE));
+  page = Math.min(Math.max(page, 0), pages - 1);
+  element("list").replaceChildren(...Array.from(order.slice(page * PAGE_SIZE, (page + 1) * PAGE_SIZE), example));
+  element("list").setAttribute("start", page * PAGE_SIZE + 1);
+  element("status").textContent = `${number(order.length)} of ${number(count)} sentences, page ${number(page + 1)} of ${number(pages)}`;
+  element("page").value = page + 1;
+  element("page").max = pages;
+  element("pages").textContent = `of ${number(pages)}`;
+  element("previous").disabled = page === 0;
+  element("next").disabled = page === pages - 1;
+}
+
+function turn(to) {
+  page = to;
+  show();
+  element("examples").focus();
+  element("browser").scrollIntoView();
+}
+
+// ---- the alignment of a sentence
+
+function showAlignment(row, system) {
+  const matrix = system.alignments[row];
+  const sources = words(data.sources[row]), targets = words(system.hypotheses[row]);
+  const table = make("table", undefined, { class: "matrix" });
+  const head = table.createTHead().insertRow();
+  head.append(make("th", "target \\ source", { scope: "col" }));
+  sources.forEach(word => head.append(make("th", word, { scope: "col" })));
+  const body = table.createTBody();
+  matrix.forEach((values, i) => {
+    const line = body.insertRow();
+    line.append(make("th", targets[i] ?? "", { scope: "row" }));
+    const best = values.indexOf(Math.max(...values));
+    values.forEach((value, j) => {
+      const cell = make("td", value ? String(value) : "");
+      cell.style.background = `rgba(var(${value < 0 ? "--cold" : "--heat"}), ${(Math.abs(value) / 99 * 0.6).toFixed(2)})`;
+      if (j === best && value > 0) cell.className = "best";
+      line.append(cell);
+    });
+  });
+  const links = matrix.map((values, i) => `${values.indexOf(Math.max(...values))}-${i}`).join(" ");
+  element("alignment-title").textContent = `Sentence ${number(row + 1)}: alignment by ${system.name}`;
+  element("alignment-matrix").replaceChildren(table);
+  element("alignment-note").textContent = `99 is the largest number of this sentence. Framed: the best source word for each target word, ${links}.`;
+  element("alignment").showModal();
+}
+
+// ---- light and dark
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
+const nameTheme = () => element("theme").setAttribute("aria-pressed", String(isDark()));
+element("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  nameTheme();
+});
+dark.addEventListener("change", nameTheme);
+nameTheme();
+
+// ---- controls
+
+sorts.forEach(([label], value) => element("sort").append(make("option", label, { value })));
+element("against").append(make("option", "the reference", { value: "reference" }));
+if (data.systems.length > 1) data.systems.forEach((system, value) => element("against").append(make("option", system.name, { value })));
+element("against").append(make("option", "nothing", { value: "none" }));
+let waiting;
+element("search").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(refresh, 150); });
+for (const id of ["sort", "order", "differ"]) element(id)?.addEventListener("change", refresh);
+element("against").addEventListener("change", show);
+element("controls").addEventListener("submit", event => { event.preventDefault(); refresh(); });
+element("previous").addEventListener("click", () => turn(page - 1));
+element("next").addEventListener("click", () => turn(page + 1));
+element("page").addEventListener("change", () => turn(Number(element("page").value) - 1));
+refresh();

@@ -1,0 +1,152 @@
+"""What the encoder's attention does, counted by hand on tiny models."""
+
+import numpy as np
+import pytest
+import torch
+
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.analysis.attention_plots import (
+    plot_area_usage,
+    plot_attention_distance,
+    plot_attention_entropy,
+    plot_learned_windows,
+)
+from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
+from csan_hf.analysis.figures import save_figure
+
+SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
+
+
+def make_model(tokenizers, **options):
+    torch.manual_seed(1)
+    config = CsanConfig(
+        vocab_size=len(tokenizers.source),
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        **{"local_window": None, "head_area": 1, "localness_layers": [0, 1], **options},
+    )
+    model = CsanForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+def single(model, tokenizers, text):
+    """The eager weights of one sentence, [layers, H, I, J], without padding."""
+    model.eval().set_attn_implementation("eager")
+    ids = torch.tensor([tokenizers.source(text)["input_ids"]])
+    with torch.no_grad():
+        outputs = model(input_ids=ids, decoder_input_ids=ids[:, :1], output_attentions=True)
+    return torch.stack(outputs.encoder_attentions)[:, 0].double().numpy()
+
+
+def test_mass_by_distance_and_entropy(tokenizers):
+    model = make_model(tokenizers).train()
+    found = attention_statistics(model, tokenizers, SENTENCES, distance=2, batch_size=2)
+    assert model.training
+    assert model.config._attn_implementation == "sdpa"
+    mass, entropy, queries = np.zeros((2, 2, 4)), np.zeros((2, 2)), 0
+    for text in filter(None, SENTENCES):
+        weights = single(model, tokenizers, text)
+        queries += weights.shape[2]
+        for i in range(weights.shape[2]):
+            for j in range(weights.shape[3]):
+                mass[:, :, min(abs(j - i), 3)] += weights[:, :, i, j]
+                entropy -= weights[:, :, i, j] * np.log(weights[:, :, i, j])
+    assert found.queries == queries
+    assert found.mass == pytest.approx(mass / queries, abs=1e-6)
+    assert found.mass.sum(axis=2) == pytest.approx(1)
+    assert found.entropy == pytest.approx(entropy / queries, abs=1e-6)
+
+
+def test_a_window_of_one_token_looks_at_itself(tokenizers):
+    found = attention_statistics(make_model(tokenizers, local_window=1), tokenizers, SENTENCES, distance=2)
+    assert found.mass[:, :, 0] == pytest.approx(1)
+    assert found.entropy == pytest.approx(0, abs=1e-6)
+
+
+def test_learned_windows(tokenizers):
+    model = make_model(tokenizers, localness_window="query", localness_layers=[1])
+    found = learned_windows(model, tokenizers, SENTENCES, batch_size=2)
+    assert found.layers == [1]
+    lengths = sorted(len(tokenizers.source(text)["input_ids"]) for text in filter(None, SENTENCES))
+    assert found.widths[0].shape == (2, sum(lengths))
+    assert (found.shares[0] > 0).all()
+    assert (found.shares[0] < 1).all()  # D = L · sigmoid(z)
+    # Alone, without padding: the shortest sentence comes first
+    shortest = min(filter(None, SENTENCES), key=len)
+    ids = torch.tensor([tokenizers.source(shortest)["input_ids"]])
+    localness = next(module for module in model.modules() if type(module).__name__ == "GaussianLocalness")
+    outputs = []
+    with localness.register_forward_hook(lambda module, arguments, output: outputs.append(output)), torch.no_grad():
+        model.eval().get_encoder()(input_ids=ids)
+    positions = np.arange(ids.shape[1])
+    assert found.widths[0][:, : len(positions)] == pytest.approx(outputs[0].width[0].numpy(), rel=1e-5)
+    assert found.offsets[0][:, : len(positions)] == pytest.approx(outputs[0].center[0].numpy() - positions, abs=1e-5)
+    with pytest.raises(ValueError, match="No encoder layer of the model has a Gaussian"):
+        learned_windows(make_model(tokenizers), tokenizers, SENTENCES)
+
+
+def test_one_window_a_head(tokenizers):
+    model = make_model(tokenizers, localness_window="head")
+    for layer in learned_windows(model, tokenizers, SENTENCES).widths:
+        assert layer == pytest.approx(25)  # 50 · sigmoid(0)
+
+
+def test_area_usage(tokenizers):
+    alone = area_usage(make_model(tokenizers), tokenizers, SENTENCES)
+    assert list(alone) == [0, 1]
+    assert alone[0] == pytest.approx(np.eye(2), abs=1e-6)
+    model = make_model(tokenizers, head_area=3, localness_layers=[1])
+    for parameter in model.get_encoder().layers[1].self_attn.parameters():
+        torch.nn.init.zeros_(parameter)  # all energies are 0: attention is even over both heads
+    shared = area_usage(model, tokenizers, SENTENCES)
+    assert shared[0] == pytest.approx(np.eye(2), abs=1e-6)
+    assert shared[1] == pytest.approx(np.full((2, 2), 0.5), abs=1e-6)
+
+
+def test_area_usage_of_real_weights(tokenizers):
+    """Against the joint softmax written out for one sentence."""
+    model = make_model(tokenizers, head_area=3, localness_layers=[0]).eval()
+    attention = model.get_encoder().layers[0].self_attn
+    caught = {}
+    handles = [
+        getattr(attention, name).register_forward_hook(lambda m, a, output, name=name: caught.update({name: output}))
+        for name in ("q_proj", "k_proj")
+    ]
+    found = area_usage(model, tokenizers, ["one two three"])[0]
+    query, key = (caught[name][0].unflatten(-1, (2, 8)) for name in ("q_proj", "k_proj"))  # [T, H, D]
+    energies = torch.einsum("ihd,jsd->hisj", query, key) / 8**0.5
+    weights = energies.flatten(2).softmax(dim=-1).unflatten(-1, energies.shape[2:])
+    assert found == pytest.approx(weights.sum(dim=-1).mean(dim=1).numpy(), abs=1e-5)
+    assert abs(found[0, 0] - 0.5) > 0.01  # or the comparison would say little
+    for handle in handles:
+        handle.remove()
+
+
+def test_pictures(tokenizers, tmp_path):
+    model = make_model(tokenizers, localness_window="query", head_area=3)
+    statistics = attention_statistics(model, tokenizers, SENTENCES)
+    figures = {
+        "distance": plot_attention_distance(statistics),
+        "entropy": plot_attention_entropy(statistics),
+        "windows": plot_learned_windows(learned_windows(model, tokenizers, SENTENCES)),
+        "area": plot_area_usage(area_usage(model, tokenizers, SENTENCES)),
+    }
+    for name, figure in figures.items():
+        for ending, beginning in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+            save_figure(figure, tmp_path / f"{name}{ending}")
+            assert (tmp_path / f"{name}{ending}").read_bytes().startswith(beginning)
+    with pytest.raises(ValueError, match=r"x.pdf: pictures are written as .png or .svg"):
+        save_figure(figures["area"], tmp_path / "x.pdf")
+
+
+def test_nothing_to_measure(tokenizers):
+    with pytest.raises(ValueError, match="0 sentences"):
+        attention_statistics(make_model(tokenizers), tokenizers, [" "])

@@ -1,0 +1,200 @@
+"""The table of metrics: agreement with sacreBLEU, counts by hand, the library evaluate, metrics from outside."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+
+import csan_hf.evaluation.metrics as package
+from csan_hf.evaluation import score_translations
+from csan_hf.evaluation.metrics import (
+    CorpusMetric,
+    find_metric,
+    load_metric,
+    metric_names,
+    metrics_in,
+    register_metric,
+    unregister_metric,
+)
+
+HYPOTHESES = [
+    "Ein Hund läuft durch den Schnee.",
+    "Zwei Katzen schlafen.",
+    "Der Mann liest ein Buch im Park.",
+    "Eine Frau, die lacht, hat 3,5 Äpfel!",
+    "",
+    "Ja",
+]
+REFERENCES = [
+    "Ein Hund rennt durch den Schnee.",
+    "Zwei Katzen schlafen.",
+    "Ein Mann liest im Park ein Buch.",
+    "Eine lachende Frau hat 3.5 Äpfel.",
+    "Nichts steht hier.",
+    "Ja!",
+]
+
+
+def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
+    for name, lines in (("hypotheses", HYPOTHESES), ("references", REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        "references",
+        "-i",
+        "hypotheses",
+        "-m",
+        "bleu",
+        "chrf",
+        "ter",
+        "-w",
+        "14",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    printed = json.loads(done.stdout)
+    scores = score_translations(HYPOTHESES, REFERENCES, metrics=["bleu", "chrf", "ter"])
+    for name, entry in zip(("bleu", "chrf", "ter"), printed, strict=True):
+        assert f"{scores[name]:.14f}" == f"{entry['score']:.14f}"
+        assert scores[f"{name}_signature"] == entry["signature"]
+
+
+@pytest.mark.parametrize(
+    ("name", "predictions", "references", "expected"),
+    [
+        ("exact_match", ["a b", "a", " c "], ["a b", "b", "c"], 200 / 3),
+        # one replacement, one insertion, one deletion; 3 + 2 + 2 reference words
+        ("wer", ["a x c", "a b c", "a"], ["a b c", "a b", "a b"], 300 / 7),
+        ("wer", ["a b", "a"], ["", "a"], 200.0),
+        ("wer", ["", ""], ["", ""], 0.0),
+        ("wer", ["a"], [""], 100.0),
+        # two of six phones are replaced or missing
+        ("per", ["h a ʊ z", "m a"], ["h a ʊ s", "m a ː"], 200 / 7),
+        # 3 of 4, 2 of 3, 1 of 2 and 1 of 1 n-grams: (3/4 · 2/3 · 1/2 · 1/1) ^ 1/4 would need a 4-gram that matches
+        ("tokenized_bleu", ["a b c d e"], ["a b c d f"], 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
+        ("tokenized_bleu", ["a b c"], ["a b c"], 0.0),  # no 4-gram and no smoothing
+        # A = 3 links, S = 2, P = 3 (sure ones included): A ∩ S = 1, A ∩ P = 2
+        ("aer", ["0-0 1-1 2-2"], ["0-0 1p1 3-3"], 100 * (1 - (1 + 2) / (3 + 2))),
+        ("aer", ["0-0", "1-1 0-1"], ["0-0", "1-1 0?1"], 0.0),
+        ("aer", [""], [""], 0.0),
+    ],
+)
+def test_counts_by_hand(name, predictions, references, expected):
+    metric = load_metric(name)
+    assert metric.results(predictions, references)[name] == pytest.approx(expected, abs=1e-12)
+    assert metric.compute(predictions=predictions, references=references)[name] == pytest.approx(expected, abs=1e-12)
+
+
+def test_precision_and_recall_of_alignments():
+    results = load_metric("aer").results(["0-0 1-1 2-2"], ["0-0 1p1 3-3"])
+    assert results["alignment_precision"] == pytest.approx(200 / 3)
+    assert results["alignment_recall"] == pytest.approx(50)
+
+
+def test_a_segments_bleu_is_sacrebleus_sentence_bleu():
+    import sacrebleu
+
+    metric = load_metric("bleu")
+    counts = metric.statistics(HYPOTHESES, REFERENCES)
+    for row, ours, theirs in zip(counts, HYPOTHESES, REFERENCES, strict=True):
+        assert metric.segment_score(row) == pytest.approx(sacrebleu.sentence_bleu(ours, [theirs]).score, abs=1e-12)
+
+
+def test_metrics_combine():
+    names = ["bleu", "chrf", "ter", "wer", "per", "exact_match", "tokenized_bleu"]
+    combined = evaluate.combine([load_metric(name) for name in names])
+    combined.add_batch(predictions=HYPOTHESES[:3], references=REFERENCES[:3])
+    combined.add_batch(predictions=HYPOTHESES[3:], references=REFERENCES[3:])
+    assert combined.compute() == score_translations(HYPOTHESES, REFERENCES, metrics=names)
+
+
+@pytest.mark.parametrize("name", ["bleu", "wer", "aer", "comet"])
+def test_evaluate_loads_the_file_of_a_metric(name, tmp_path):
+    path = Path(package.__file__).parent / f"{name}.py"
+    metric = evaluate.load(str(path), cache_dir=str(tmp_path))
+    assert type(metric).__name__ == find_metric(name).__name__
+    if name != "comet":
+        assert (
+            metric.compute(predictions=["0-0"], references=["0-0"])[name]
+            == load_metric(name).results(["0-0"], ["0-0"])[name]
+        )
+
+
+def test_the_library_is_found_beside_a_script_of_its_name(tmp_path):
+    (tmp_path / "evaluate.py").write_text("raise SystemExit('this is no library')\n")
+    (tmp_path / "run.py").write_text(
+        "import csan_hf.evaluation.metrics.library as l, sys\n"
+        "assert hasattr(l.import_evaluate(), 'combine') and sys.path[0] == " + repr(str(tmp_path)) + "\n"
+    )
+    path = str(Path(package.__file__).parents[3])
+    code = f"import sys; sys.path.append({path!r}); sys.argv = ['run.py']; import runpy; runpy.run_path('run.py')"
+    (tmp_path / "start.py").write_text(code + "\n")
+    done = subprocess.run([sys.executable, "start.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class Words(CorpusMetric):
+    name = "words"
+    label = "words"
+    summary = "Mean number of words."
+    upper_bound = None
+
+    def statistics(self, predictions, references, sources=None):
+        return np.array([(len(line.split()), 1.0) for line in predictions])
+
+    def score(self, sums):
+        return float(sums[0] / sums[1])
+
+
+def test_a_metric_from_outside():
+    register_metric(Words)
+    try:
+        register_metric(Words)  # a second time does no harm
+        assert score_translations(["a b", "c"], ["", ""], metrics=["words"]) == {"words": 1.5}
+        assert metric_names()[-1] == "words"
+        assert [metric.name for metric in metrics_in({"words": 1, "bleu": 2, "loss": 3})] == ["bleu", "words"]
+        with pytest.raises(ValueError, match="There is a metric 'words' already: Words"):
+            register_metric(type("Other", (Words,), {}))
+    finally:
+        unregister_metric("words")
+    with pytest.raises(ValueError, match="There is no metric 'words'; choose from bleu, chrf, "):
+        load_metric("words")
+
+
+COMET_SCORE = """#!{python}
+import json, sys
+arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+sources = open(arguments["-s"], encoding="utf-8").read().splitlines()
+if sources[0] == "fail":
+    sys.exit("Traceback\\nNo such model")
+lines = open(arguments["-t"], encoding="utf-8").read().splitlines()
+output = sys.argv[sys.argv.index("--to_json") + 1]
+json.dump({{"mt": [{{"COMET": 0.25 * len(line)}} for line in lines]}}, open(output, "w"))
+"""
+
+
+def test_comet_runs_its_own_program(tmp_path, monkeypatch):
+    metric = load_metric("comet")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OSError, match="comet-score: install it with `pipx install unbabel-comet`"):
+        metric.results(["a"], ["b"], ["c"])
+    program = tmp_path / "comet-score"
+    program.write_text(COMET_SCORE.format(python=sys.executable))
+    program.chmod(0o755)
+    assert metric.results(["a", "aa\na"], ["b", "b"], ["c", "c"])["comet"] == pytest.approx(62.5)
+    with pytest.raises(ValueError, match="COMET compares with the source sentences"):
+        metric.results(["a"], ["b"])
+    with pytest.raises(OSError, match="comet-score failed with status 1: No such model"):
+        metric.results(["a"], ["b"], ["fail"])
+
+
+def test_wrong_numbers_are_refused():
+    with pytest.raises(ValueError, match="1 sources and 2 references"):
+        score_translations(["a", "b"], ["a", "b"], sources=["a"])
+    with pytest.raises(ValueError, match="line 2: '0_0' is no link"):
+        load_metric("aer").results(["0-0", "0_0"], ["0-0", "0-0"])

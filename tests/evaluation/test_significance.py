@@ -1,0 +1,93 @@
+"""Significance by resampling."""
+
+import random
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest as SacrebleusTest
+
+from csan_hf.evaluation import significance
+from csan_hf.evaluation.metrics import load_metric
+from csan_hf.evaluation.significance import bootstrap_scores, confidence_interval, mean_score, paired_test
+
+WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "blau"]
+
+
+def corpus(sentences=70):
+    """References, and two systems of which the first makes fewer errors."""
+    generator = random.Random(1)
+    references = [[generator.choice(WORDS) for _ in range(generator.randint(3, 9))] for _ in range(sentences)]
+
+    def system(errors):
+        noisy = [
+            [generator.choice(WORDS) if generator.random() < errors else word for word in line] for line in references
+        ]
+        return [" ".join(line) for line in noisy]
+
+    return system(0.2), system(0.26), [" ".join(line) for line in references]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
+
+
+@pytest.mark.parametrize(("name", "scorer"), [("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())])
+@pytest.mark.parametrize(("test", "short", "samples"), [("bootstrap", "bs", 300), ("randomisation", "ar", 333)])
+def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks):
+    ours, theirs, references = corpus()
+    metric = load_metric(name)
+    counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
+    found = paired_test(metric, [counts], [baseline], test=test, samples=samples)
+    systems = [("baseline", theirs), ("system", ours)]
+    _, expected = SacrebleusTest(systems, {name: scorer}, [references], short, samples)()
+    [column] = [value for key, value in expected.items() if key != "System"]
+    assert found.p_value == column[1].p_value
+    assert found.difference == column[1].score - column[0].score
+    if test == "bootstrap":
+        for runs, result in (([baseline], column[0]), ([counts], column[1])):
+            low, high = confidence_interval(bootstrap_scores(metric, runs, samples=samples))
+            assert (high - low) / 2 == pytest.approx(result.ci, abs=1e-4)  # sacreBLEU adds in float32
+
+
+def test_error_rates_by_the_same_draws():
+    ours, theirs, references = corpus()
+    metric = load_metric("wer")
+    counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
+    drawn = np.random.default_rng(5).choice(70, size=(200, 70), replace=True)
+    by_hand = [100 * counts[rows, 0].sum() / counts[rows, 1].sum() for rows in drawn]
+    assert bootstrap_scores(metric, [counts], samples=200, seed=5) == pytest.approx(by_hand, abs=1e-9)
+    found = paired_test(metric, [counts], [baseline], samples=200, seed=5)
+    low, high = found.interval
+    assert low < found.difference < high
+    assert found.difference < 0  # fewer errors
+    same = paired_test(metric, [counts], [counts], test="randomisation", samples=50)
+    assert same.difference == 0
+    assert same.interval == (0, 0)
+
+
+def test_several_seeds():
+    metric = load_metric("exact_match")
+    hits = np.array([[1.0, 1.0], [0.0, 1.0]] * 20)
+    miss = np.array([[0.0, 1.0]] * 40)
+    assert mean_score(metric, [hits, miss]) == 25
+    # Seeds differ more than segments do: drawing seeds, too, makes the interval wide
+    low, high = confidence_interval(bootstrap_scores(metric, [hits, miss], samples=200))
+    assert low == 0
+    assert high > 50
+    alone = confidence_interval(bootstrap_scores(metric, [hits], samples=200))
+    assert 25 < alone[0] < 50 < alone[1] < 75
+    assert paired_test(metric, [hits, hits], [miss, miss], test="randomisation", samples=99).p_value == 0.01
+    with pytest.raises(ValueError, match="2 runs and 1 of the baseline: a randomisation exchanges run for run"):
+        paired_test(metric, [hits, hits], [miss], test="randomisation")
+
+
+def test_bad_input_is_refused():
+    metric = load_metric("exact_match")
+    with pytest.raises(ValueError, match=r"same segments, got \[1, 2\]"):
+        paired_test(metric, [np.ones((1, 2))], [np.ones((2, 2))])
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        bootstrap_scores(metric, [np.ones((1, 2))], samples=0)
+    with pytest.raises(ValueError, match="0 runs"):
+        bootstrap_scores(metric, [])

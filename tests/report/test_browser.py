@@ -1,0 +1,209 @@
+"""The report in a browser."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from csan_hf.report import write_report
+
+pytest.importorskip("selenium", reason="selenium is not installed")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
+
+
+def emulate(browser, *, width=1200, scheme="light"):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False},
+    )
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.fixture
+def page(chromium, report, tmp_path):
+    write_report(report, tmp_path / "report.html")
+    emulate(chromium)
+    chromium.get_log("browser"), chromium.get_log("performance")
+    chromium.get((tmp_path / "report.html").as_uri())
+    yield chromium
+    assert chromium.get_log("browser") == []  # no error, nothing that the page's policy had to block
+
+
+def texts(browser, selector):
+    return [node.text for node in browser.find_elements(By.CSS_SELECTOR, selector)]
+
+
+def headings(browser):
+    return [int(text.split()[1].replace(",", "")) - 1 for text in texts(browser, ".example h3")]
+
+
+def status_is(browser, beginning):
+    WebDriverWait(browser, 30).until(lambda b: b.find_element(By.ID, "status").text.startswith(beginning))
+
+
+def test_opens_without_network_and_pages(page):
+    requests = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    urls = [r["params"]["request"]["url"] for r in requests if r["method"] == "Network.requestWillBeSent"]
+    assert urls == [page.current_url]
+    status_is(page, "45 of 45 sentences, page 1 of 3")
+    assert headings(page) == list(range(20))
+    page.find_element(By.ID, "next").click()
+    assert headings(page) == list(range(20, 40))
+    assert page.switch_to.active_element.get_attribute("id") == "examples"  # a screen reader goes on from there
+    page.find_element(By.ID, "next").click()
+    assert not page.find_element(By.ID, "next").is_enabled()
+    assert headings(page) == list(range(40, 45))
+    assert len(page.find_elements(By.CSS_SELECTOR, "figure svg")) == 3
+
+
+def test_sorts(page, report):
+    Select(page.find_element(By.ID, "sort")).select_by_visible_text("chrF: ours minus theirs")
+    gain = np.round(report.segment_scores[0][0], 2) - np.round(report.segment_scores[1][0], 2)
+    assert headings(page) == sorted(range(45), key=lambda row: (gain[row], row))[:20]
+    Select(page.find_element(By.ID, "order")).select_by_visible_text("highest first")
+    assert headings(page) == sorted(range(45), key=lambda row: (-gain[row], row))[:20]
+    Select(page.find_element(By.ID, "sort")).select_by_visible_text("length of the source")
+    assert headings(page) == sorted(range(45), key=lambda row: (-len(report.sources[row].split()), row))[:20]
+
+
+def test_searches_source_reference_and_hypotheses_whatever_the_case(page, report):
+    box = page.find_element(By.ID, "search")
+    box.send_keys("schläft ROT")
+    everything = zip(report.sources, report.references, *report.hypotheses, strict=True)
+    rows = [row for row, lines in enumerate(everything) if any("schläft rot" in line.lower() for line in lines)]
+    assert rows
+    status_is(page, f"{len(rows)} of 45 sentences")
+    assert headings(page) == rows[:20]
+    box.clear()
+    box.send_keys("nowhere", Keys.ENTER)
+    status_is(page, "0 of 45 sentences, page 1 of 1")
+    box.clear()
+    box.send_keys("source", Keys.ENTER)
+    page.find_element(By.ID, "differ").click()
+    differing = [row for row in range(45) if report.hypotheses[0][row] != report.hypotheses[1][row]]
+    status_is(page, f"{len(differing)} of 45 sentences")
+
+
+def joined(parts, kind):
+    return " ".join(text.strip() for name, text in parts if name in ("#text", kind) and text.strip())
+
+
+def test_marks_differences(page, report):
+    Select(page.find_element(By.ID, "against")).select_by_visible_text("the reference")
+    for item, row in zip(page.find_elements(By.CSS_SELECTOR, ".example"), headings(page), strict=True):
+        for place, text in enumerate(item.find_elements(By.CSS_SELECTOR, ".text")):
+            parts = page.execute_script(
+                "return [...arguments[0].childNodes].map(n => [n.nodeName, n.textContent])", text
+            )
+            assert joined(parts, "INS") == report.hypotheses[place][row]
+            assert joined(parts, "DEL") == report.references[row]
+    Select(page.find_element(By.ID, "against")).select_by_visible_text("nothing")
+    assert not page.find_elements(By.CSS_SELECTOR, ".example ins, .example del")
+    Select(page.find_element(By.ID, "against")).select_by_visible_text("theirs")
+    assert page.find_elements(By.CSS_SELECTOR, ".example ins")
+
+
+def test_opens_an_alignment_with_the_keyboard(page, report):
+    button = page.find_element(By.CSS_SELECTOR, ".example button")
+    assert button.text.startswith("Alignment")
+    button.send_keys(Keys.ENTER)
+    dialog = page.find_element(By.ID, "alignment")
+    assert dialog.is_displayed()
+    assert texts(page, ".matrix tbody th") == report.hypotheses[0][0].split()
+    assert len(page.find_elements(By.CSS_SELECTOR, ".matrix thead th")) == 1 + len(report.sources[0].split())
+    assert texts(page, ".matrix tbody tr:first-child td")[:3] == ["99", "-5", "-5"]
+    page.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not dialog.is_displayed()
+    assert page.switch_to.active_element == button
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colour_schemes(page, scheme):
+    emulate(page, scheme=scheme)
+
+    def contrasts():
+        return page.execute_script(CONTRASTS)
+
+    def is_dark():
+        return page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+
+    assert is_dark() == (scheme == "dark")
+    assert min(contrasts().values()) >= 4.5, contrasts()
+    button = page.find_element(By.ID, "theme")
+    pressed = str(scheme == "dark").lower()  # the page hears of the new scheme with its next frame
+    WebDriverWait(page, 30).until(lambda _: button.get_attribute("aria-pressed") == pressed)
+    button.click()
+    assert is_dark() == (scheme == "light")
+    assert button.get_attribute("aria-pressed") == str(scheme == "light").lower()
+    assert min(contrasts().values()) >= 4.5, contrasts()
+
+
+# WCAG 2.2: relative luminance, and the contrast of text with what is behind it
+CONTRASTS = """
+const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const light = colour => rgb(colour).map(v => v / 255)
+  .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const behind = node => {
+  for (; node; node = node.parentElement) {
+    const colour = getComputedStyle(node).backgroundColor;
+    if (!/, 0\\)$/.test(colour)) return colour;
+  }
+};
+const found = {};
+for (const selector of ["body", ".quiet", "ins", "del", "button", "#controls label", ".example dt", "svg text"]) {
+  const node = document.querySelector(selector);
+  const style = getComputedStyle(node);
+  const ink = selector === "svg text" ? style.fill : style.color;
+  const [a, b] = [light(ink), light(behind(node))].sort((x, y) => y - x);
+  found[selector] = (a + 0.05) / (b + 0.05);
+}
+return found;
+"""
+
+
+def test_a_phone_needs_no_sideways_scrolling(page):
+    emulate(page, width=390)
+    assert page.execute_script("const d = document.documentElement; return d.scrollWidth - d.clientWidth") == 0
+    assert page.execute_script(
+        "return [...document.querySelectorAll('button, input, select, figure, .example')]"
+        ".every(n => n.getBoundingClientRect().right <= 390)"
+    )
+
+
+def test_everything_has_a_name_for_screen_readers(page):
+    nodes = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named = {}
+    for node in nodes:
+        if not node.get("ignored"):
+            named.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    for role in ("button", "combobox", "searchbox", "spinbutton", "checkbox", "image", "region", "search", "heading"):
+        assert named[role], role
+        assert all(name.strip() for name in named[role]), (role, named[role])
+    assert "Alignment of sentence 1 by ours" in named["button"]
+
+
+def test_a_hundred_thousand_sentences(chromium, report, invented, tmp_path):
+    sources, references, (ours, theirs) = invented(100_000, (0.1, 0.2))
+    scores = [[np.arange(100_000) % 97 / 10 for _ in report.metrics] for _ in report.systems]
+    large = dataclasses.replace(
+        report, sources=sources, references=references, hypotheses=[ours, theirs], segment_scores=scores, alignments=[]
+    )
+    write_report(large, tmp_path / "report.html")
+    emulate(chromium)
+    chromium.get((tmp_path / "report.html").as_uri())
+    status_is(chromium, "100,000 of 100,000 sentences, page 1 of 5,000")
+    assert len(chromium.find_elements(By.CSS_SELECTOR, "*")) < 2000
+    chromium.find_element(By.ID, "search").send_keys("source 99999 ")
+    status_is(chromium, "1 of 100,000 sentences, page 1 of 1")
+    assert headings(chromium) == [99_999]
+    chromium.find_element(By.ID, "search").send_keys(Keys.CONTROL, "a")
+    chromium.find_element(By.ID, "search").send_keys(Keys.DELETE)
+    Select(chromium.find_element(By.ID, "sort")).select_by_visible_text("chrF of ours")
+    status_is(chromium, "100,000 of 100,000 sentences, page 1 of 5,000")
+    assert headings(chromium) == [97 * row for row in range(20)]

@@ -1,0 +1,139 @@
+"""Metrics of a recipe: in validation, picture, progress line, results and card."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
+from csan_hf.hub.card_rules import card_problems
+from csan_hf.training import RecipeError, load_recipe
+from csan_hf.training.picture import draw_training
+from csan_hf.training.run import train_from_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+class WordsMissing(CorpusMetric):
+    """A metric that the package knows nothing of: lower is better, and it wants the source."""
+
+    name = "words_missing"
+    label = "words missing"
+    summary = "Words that the references have more of than the hypotheses, a sentence."
+    decimals = 3
+    greater_is_better = False
+    upper_bound = None
+    needs_sources = True
+
+    def statistics(self, predictions, references, sources=None):
+        assert len(sources) == len(references)
+        pairs = zip(predictions, references, strict=True)
+        return np.array([(max(len(theirs.split()) - len(ours.split()), 0), 1.0) for ours, theirs in pairs])
+
+    def score(self, sums):
+        return float(sums[0] / sums[1])
+
+
+@pytest.fixture(scope="module")
+def metric():
+    yield register_metric(WordsMissing)
+    unregister_metric("words_missing")
+
+
+TINY = {
+    **{"data.train_size": 60, "data.validation_size": 6, "data.test_size": 5, "tokenizer.vocab_size": 300},
+    **{"config.d_model": 16, "config.encoder_layers": 1, "config.decoder_layers": 1, "config.localness_layers": [0]},
+    **{"config.encoder_ffn_dim": 32, "config.decoder_ffn_dim": 32, "generation.num_beams": 1},
+    **{"generation.max_length": 12, "max_steps": 4, "eval_steps": 2, "logging_steps": 2, "warmup_steps": 1},
+}
+
+
+def tiny_recipe(output, **training):
+    overrides = {**TINY, "output_dir": str(output), **training}
+    texts = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in overrides.items()]
+    return load_recipe(ROOT / "scripts" / "recipes" / "numbers.yaml", texts)
+
+
+@pytest.fixture(scope="module")
+def run(metric, tmp_path_factory):
+    output = tmp_path_factory.mktemp("metrics") / "run"
+    recipe = tiny_recipe(output, metrics=["wer", "words_missing"], metric_for_best_model="words_missing")
+    return output, train_from_recipe(recipe)
+
+
+def test_validation(run):
+    log = json.loads((run[0] / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    evaluations = [entry for entry in log if "eval_loss" in entry]
+    assert [entry["step"] for entry in evaluations] == [2, 4]
+    assert all({"eval_wer", "eval_words_missing"} <= entry.keys() for entry in evaluations)
+    assert not any("eval_bleu" in entry for entry in evaluations)
+
+
+def test_results_and_card(run):
+    output, results = run
+    stored = json.loads((output / "results.json").read_text())
+    for split in ("validation", "test"):
+        assert stored["scores"][split]["words_missing"] == results["scores"][split]["words_missing"] >= 0
+        assert "bleu" not in stored["scores"][split]
+    card = ModelCard.load(output / "README.md")
+    assert "| split | sentences | WER | words missing | beam |" in card.text
+    assert f"| {results['scores']['test']['words_missing']:.3f} |" in card.text
+    assert card.data.metrics == ["wer"]  # the Hub does not know the other
+    assert {result.metric_type for result in card.data.eval_results} == {"wer"}
+    assert card_problems(card, stored) == []
+
+
+def test_progress_line_and_table(run, capfd, tmp_path):
+    from transformers import TrainerState
+
+    from csan_hf.training.callbacks import TranslationProgress
+    from csan_hf.training.finish import summary_table
+
+    progress, state = TranslationProgress(), TrainerState(global_step=2, epoch=0.5)
+    logs = {"eval_loss": 1.0, "eval_wer": 50.0, "eval_words_missing": 0.5}
+    progress.on_log(None, state, None, logs=logs)
+    assert "validation loss 1.000  WER 50.00  words missing 0.500" in capfd.readouterr().err
+    table = summary_table(run[1], run[0])
+    assert "WER  words missing" in table
+    assert "WER: nrefs:1|case:mixed|tok:none|rapidfuzz:" in table
+
+
+def test_picture(metric, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(axes=figure.axes)
+    )
+    log = [{"step": step, "eval_loss": 1.0, "eval_wer": 60.0 - step, "eval_words_missing": 1.0} for step in (2, 4)]
+    draw_training(log, tmp_path / "training.png")
+    assert [text.get_text() for text in drawn["axes"][1].get_legend().get_texts()] == ["WER", "words missing"]
+    assert [text.get_text() for text in drawn["axes"][1].texts] == ["56.00"]  # the lowest is the best
+
+
+def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
+    main = runpy.run_path(str(ROOT / "scripts" / "evaluate.py"))["main"]
+    assert main(["--model", str(run[0]), "--split", "test", "--device", "cpu", "--quiet", "--num_beams", "1"]) == 0
+    assert capsys.readouterr().out.startswith("split  sentences     WER  words missing  sentences/s\ntest ")
+    scores = json.loads((run[0] / "evaluation" / "scores.json").read_text())["scores"]["test"]
+    assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"metrics": ["blue"]}, "There is no metric 'blue'; choose from bleu, chrf"),
+        ({"metrics": ["aer"]}, "training.metrics: 'aer' scores alignments and not translations"),
+        ({"metrics": ["wer"]}, "training.metric_for_best_model must be one of wer, loss, got 'bleu'"),
+    ],
+)
+def test_metrics_that_cannot_be_are_refused(tmp_path, training, message):
+    with pytest.raises(RecipeError, match=message):
+        tiny_recipe(tmp_path / "run", **training).training_arguments()
+
+
+@pytest.mark.parametrize(("name", "greater"), [("wer", False), ("chrf", True), ("loss", False)])
+def test_the_best_checkpoint_has_the_fewest_errors(tmp_path, name, greater):
+    recipe = tiny_recipe(tmp_path / "run", metrics=["wer", "chrf"], metric_for_best_model=name)
+    assert recipe.training_arguments().greater_is_better is greater
