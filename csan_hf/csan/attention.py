@@ -59,11 +59,6 @@ class AttentionMasks(NamedTuple):
     first_real: torch.Tensor | None = None
 
 
-def first_real_token(padding: torch.Tensor | None) -> torch.Tensor | None:
-    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
-    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
-
-
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,

@@ -36,13 +36,13 @@ from .attention import (
     CsanAttention,
     CsanSinusoidalPositionalEmbedding,
     check_local_implementation,
-    first_real_token,
 )
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
 from .keyword_checks import check_forward_keywords
 from .locality import LayerLocality, LocalityModule
+from .locality_terms import first_real_token
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
