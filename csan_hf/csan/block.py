@@ -141,19 +141,15 @@ def _take(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass
-class BlockReach(Term):
-    """Which tokens the blocks let through, for pictures: all of a token's own block, and of the others all but one.
-
-    Nothing attends to the last token of a block in the direction of the past, nor to the first in that of the future.
-    """
+class BlockPicture(Term):
+    """What pictures show: a token's own block, and paler the others, of which it sees summaries alone."""
 
     length: int
 
-    def visible(self, cells: Cells) -> torch.Tensor:
-        """Whether the query's output depends on the key."""
-        place = cells.key_position % self.length
-        later = cells.key_position // self.length - cells.query_position // self.length
-        return (later == 0) | ((later < 0) & (place < self.length - 1)) | ((later > 0) & (place > 0))
+    def energy(self, cells: Cells) -> torch.Tensor:
+        """0 within the block, -1 beyond."""
+        own = cells.key_position // self.length == cells.query_position // self.length
+        return own.float() - 1.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +195,7 @@ class Block(LocalityMethod):
     def attend(
         self, module: BlockSelfAttention, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, None]:
-        """See `LocalityMethod`; it has no weights of positions."""
+        """See `LocalityMethod`; the weights are of features, not of positions."""
         return module(states, padding), None
 
     def _width(self, site: AttentionSite) -> int:
@@ -214,8 +210,8 @@ class Block(LocalityMethod):
 
     def caption(self, part: str = "encoder", length: int | None = None) -> str:
         """See `LocalityMethod`."""
-        return f"block self-attention (blocks of {self.length} tokens; others are seen through their summaries)"
+        return f"block self-attention (blocks of {self.length} tokens; paler: seen through a summary of the block)"
 
-    def example(self, site: AttentionSite, length: int) -> BlockReach:
+    def example(self, site: AttentionSite, length: int) -> BlockPicture:
         """See `LocalityMethod`."""
-        return BlockReach(self.length)
+        return BlockPicture(self.length)

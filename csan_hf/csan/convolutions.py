@@ -1,19 +1,17 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Convolutions before the attention (Yu et al., ICLR 2018, "QANet", section 2.2; `CNN` of Yang et al., NAACL 2019)."""
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import initialization as init
 
 from .locality import AttentionSite, LocalityMethod, LocalityModule
 
 
-class SeparableConvolution(LocalityModule):
+class SeparableConvolution(nn.Module):
     """x + relu(pointwise(depthwise(layernorm(x)))): k taps on each channel by itself, then channels are mixed."""
 
     def __init__(self, d_model: int, kernel_size: int, dropout: float) -> None:
@@ -23,15 +21,6 @@ class SeparableConvolution(LocalityModule):
         padding = (kernel_size - 1) // 2
         self.depthwise = nn.Conv1d(d_model, d_model, kernel_size, padding=padding, groups=d_model, bias=False)
         self.pointwise = nn.Conv1d(d_model, d_model, 1)
-
-    def init_weights(self, config: Any) -> None:
-        """Xavier-uniform as the model's matrices: k taps in and out of a channel, d channels in and out."""
-        if config.initialization != "xavier":
-            return  # N(0, `init_std`), as every convolution
-        channels, _, taps = self.depthwise.weight.shape
-        for convolution, inputs in ((self.depthwise, taps), (self.pointwise, channels)):
-            bound = config.init_gain * math.sqrt(3 / inputs)
-            init.uniform_(convolution.weight, -bound, bound)
 
     def forward(self, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """[B, T, d] -> [B, T, d]; taps at padding (`padding` [B, T], True = real) count as zero."""

@@ -88,8 +88,8 @@ class AttentionSite:
 class LocalityModule(nn.Module):
     """Parameters of a method in one layer.
 
-    Linear layers and embeddings inside are initialised as everywhere in the model; parameters of the module's own in
-    `init_weights`.
+    Linear layers, convolutions and embeddings inside are initialised as everywhere in the model; parameters of the
+    module's own in `init_weights`, which is asked of a module that has such.
     """
 
     def init_weights(self, config: Any) -> None:
@@ -180,7 +180,13 @@ class LocalityMethod:
     def attend(
         self, module: Any, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The replacement of the attention: output [B, T, d] and weights [B, H, T, T] or None. Arguments: `before`."""
+        """The replacement of the attention: output [B, T, d] and weights [B, H, T, T], or None for zeros.
+
+        Args:
+            module: What `build` returned.
+            states: [B, T, d].
+            padding: [B, T] boolean, True = a real token; None = all real.
+        """
         raise NotImplementedError
 
     def describe(self, site: AttentionSite) -> str:

@@ -223,6 +223,11 @@ class CsanPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.weight[padding])
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=self.config.init_gain)
+        elif isinstance(module, nn.Conv1d):
+            # torch's own counts the outputs of all groups
+            outputs, inputs, taps = module.weight.shape
+            bound = self.config.init_gain * math.sqrt(6 / (taps * (inputs + outputs // module.groups)))
+            init.uniform_(module.weight, -bound, bound)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:

@@ -112,7 +112,7 @@ def test_neither_form_is_invented(fields, tmp_path):
 )
 def test_what_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        CsanConfig(**SHALLOW, **fields)
+        CsanConfig(**{**SHALLOW, **fields})
 
 
 @pytest.fixture
