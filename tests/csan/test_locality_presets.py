@@ -113,8 +113,7 @@ def test_every_method_is_trained_saved_and_drawn(tmp_path, monkeypatch):
     with torch.no_grad():
         assert torch.equal(model.eval()(**sources).logits, loaded(**sources).logits)
     figures = []
-    save = locality_picture._save
-    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: (figures.append(figure), save(figure, path)))
+    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: figures.append(figure))
     draw_locality(loaded.config, tmp_path / "picture.png", length=9)
     blocks = next(reach for reach in attention_reaches(loaded.config, length=9) if reach.layers == (4,))
     assert (blocks.positions[4] == 1).tolist() == [False] * 3 + [True] * 3 + [False] * 3
