@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 
 from csan_hf.csan import CsanConfig
 from csan_hf.csan.key_area import KeyArea, visible_heads, within_window
-from csan_hf.csan.locality import PARTS, LayerLocality
+from csan_hf.csan.locality import PARTS, AttentionSite, LayerLocality
 from csan_hf.csan.locality_terms import DenseCells, Positions
 from csan_hf.pervasive_attention import PervasiveAttentionConfig
 
@@ -192,21 +192,19 @@ def _reach(
     num_heads = site.num_heads
     area = KeyArea(causal=site.is_causal) if locality is None else locality.area
     head, position = num_heads // 2, length - 1 - length // 4 if site.is_causal else length // 2
-    weights = _example_weights(part, locality, area, num_heads, length)
+    weights = _example_weights(site, locality, area, length)
     heads = torch.zeros(num_heads, length)
     heads[_area_of(head, num_heads, area)] = weights[head, position]
     depth = config.encoder_layers if part == "encoder" else config.decoder_layers
     return AttentionReach(part, layers, depth, locality, (head, position), heads, weights[head])
 
 
-def _example_weights(
-    part: str, locality: LayerLocality | None, area: KeyArea, num_heads: int, length: int
-) -> torch.Tensor:
+def _example_weights(site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int) -> torch.Tensor:
     """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
-    cells = DenseCells(num_heads, length, length, Positions(), torch.device("cpu"))
-    weights = within_window(cells.distance, area).float().expand(1, num_heads, length, length)
+    cells = DenseCells(site.num_heads, length, length, Positions(), torch.device("cpu"))
+    weights = within_window(cells.distance, area).float().expand(1, site.num_heads, length, length)
     for method in () if locality is None else locality.methods:
-        term = method.example(part, length)
+        term = method.example(site, length)
         if term is not None and term.has_visibility:
             weights = weights * term.visible(cells)
         if term is not None and term.has_energy:

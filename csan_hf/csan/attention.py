@@ -59,11 +59,6 @@ class AttentionMasks(NamedTuple):
     first_real: torch.Tensor | None = None
 
 
-def first_real_token(padding: torch.Tensor | None) -> torch.Tensor | None:
-    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
-    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
-
-
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -204,11 +199,12 @@ class CsanAttention(nn.Module):
 
         Returns:
             Output [B, I, d] and, under the `eager` implementation, weights [B, H, I, J]. In a layer with an area
-            of heads they are summed over the area.
+            of heads they are summed over the area; they are zero where something else replaces the attention.
         """
         masks = attention_mask or AttentionMasks()
         if self.locality is not None and (replacement := self.locality.replacement) is not None:
-            return replacement.attend(getattr(self, parameters_name(replacement)), hidden_states, masks.padding)
+            module = getattr(self, parameters_name(replacement))
+            return self._with_weights(*replacement.attend(module, hidden_states, masks.padding))
         query = self._split_heads(self.q_proj(hidden_states))
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         if self.locality is None:
@@ -222,6 +218,15 @@ class CsanAttention(nn.Module):
         else:
             output, weights = self._attend_locally(query, key, value, self.locality, masks, query_offset)
         return self.out_proj(output.flatten(-2)), weights
+
+    def _with_weights(
+        self, output: torch.Tensor, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Zeros where a replacement has no weights: the library drops a None, and later layers would move up."""
+        if weights is None and self.config._attn_implementation == "eager":
+            batch, length = output.shape[:2]
+            weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
+        return output, weights
 
     def _attend_locally(
         self,

@@ -169,7 +169,8 @@ class CsanConfig(PreTrainedConfig):
         """Transformer-base with a locality method as the papers compare it.
 
         Args:
-            name: `"csan_1d"`, `"csan_2d"`, `"local_soft"`, `"rel_pos"`, or a preset of another registered method.
+            name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`, `"block"`, `"cnn"`,
+                `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), or a preset of another registered method.
             **fields: Fields of the config; they win over the preset's.
 
         Raises:
@@ -210,7 +211,7 @@ class CsanConfig(PreTrainedConfig):
     def attention_site(self, part: str, index: int) -> AttentionSite:
         """Where an attention stands, and its sizes; see `layer_locality`."""
         heads = self.encoder_attention_heads if part == "encoder" else self.decoder_attention_heads
-        return AttentionSite(part, index, heads, self.d_model)
+        return AttentionSite(part, index, heads, self.d_model, self.dropout)
 
     def local_layers(self, part: str) -> list[int]:
         """Numbers of the layers that are local, counted from 0, in ascending order.

@@ -1,5 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Gaussian localness (Yang et al., EMNLP 2018; `LOCAL_SOFT` of NAACL 2019): energies fall off around a centre."""
+"""Gaussian localness (Yang et al., EMNLP 2018; `LOCAL_SOFT` of NAACL 2019): energies fall off around a centre.
+
+Where the paper's text and the authors' released code differ:
+
+| | text | released code | here |
+| --- | --- | --- | --- |
+| centre P | L · sigmoid(p) | (L - 1) · sigmoid(p) | the text's; half a token apart at p = 0, which U_p learns away |
+| window D | L · sigmoid(z) | L · sigmoid(z) + 0.1 | the text's, with a floor that has a gradient: `raise_to_floor` |
+| biases of the predictors | none | yes | none; the +0.8M parameters of NAACL 2019 hold either way |
+
+The text's centre and window are what checkpoints saved so far were trained with.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +24,7 @@ from .locality_terms import Cells, Positions, Term, TermInputs, check_broadcast
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
+_SLOPE_BELOW_FLOOR = 0.1
 
 STRATEGIES = ("fixed", "layer", "query", "head")
 
@@ -48,6 +60,35 @@ class GaussianTerm(Term):
             check_broadcast(getattr(self, name), (batch, heads, queries), f"bias.{name}")
 
 
+def raise_to_floor(width: torch.Tensor) -> torch.Tensor:
+    """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient.
+
+    A clamp would leave a window below the floor without a gradient, and so there for ever. The released code adds 0.1
+    to every window instead; this changes none above 0.11 tokens.
+    """
+    return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
+
+
+class QueryPredictor(LocalityModule):
+    """One number for each head and query, u_h · tanh(W q_i), with a hidden layer of half the model's width.
+
+    Half the width is what gives `NEIGHBOR` and `LOCAL_HARD` the +0.4M parameters of NAACL 2019, Table 1, and half of
+    `LOCAL_SOFT`, which predicts both numbers.
+
+    W (`query_proj`) is [d/2, d], the rows u_h (`head_proj`) are [H, d/2].
+    """
+
+    def __init__(self, site: AttentionSite) -> None:
+        super().__init__()
+        self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
+        self.head_proj = nn.Linear(site.d_model // 2, site.num_heads, bias=False)
+
+    def forward(self, inputs: TermInputs) -> torch.Tensor:
+        """A position or a window in tokens, L · sigmoid(u_h · tanh(W q_i)): [B, H, I], float32."""
+        hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))
+        return inputs.visible_length * torch.sigmoid(self.head_proj(hidden).transpose(1, 2).float())
+
+
 class GaussianLocalness(LocalityModule):
     """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
 
@@ -74,7 +115,7 @@ class GaussianLocalness(LocalityModule):
 
     def forward(self, inputs: TermInputs) -> GaussianTerm:
         """The Gaussian of every query."""
-        hidden = torch.tanh(self.query_proj(_merge_heads(inputs.query)))  # [B, I, d]
+        hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))  # [B, I, d]
         length = inputs.visible_length  # L, [B or 1, 1, I or 1]
         center = length * torch.sigmoid(self.center_proj(hidden).transpose(1, 2).float())
         return GaussianTerm(center, self._width(hidden, inputs, length))
@@ -83,15 +124,15 @@ class GaussianLocalness(LocalityModule):
         if self.strategy == "fixed":
             return torch.full((1, 1, 1), self.window_size, device=hidden.device)
         if self.strategy == "head":
-            return 50.0 * torch.sigmoid(self.head_window.float())[None, :, None]
+            return raise_to_floor(50.0 * torch.sigmoid(self.head_window.float())[None, :, None])
         if self.strategy == "layer":
             hidden = torch.tanh(self.key_proj(_mean_key(inputs)))
-        return length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float())
+        return raise_to_floor(length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float()))
 
 
 def _mean_key(inputs: TermInputs) -> torch.Tensor:
     """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
-    keys, mask = _merge_heads(inputs.key), inputs.key_padding_mask  # [B, J, d]
+    keys, mask = merge_heads(inputs.key), inputs.key_padding_mask  # [B, J, d]
     real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
     keys = keys * real.to(keys.dtype).unsqueeze(-1)
     if inputs.causal:
@@ -103,13 +144,26 @@ def _mean_key(inputs: TermInputs) -> torch.Tensor:
     return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(inputs.key.dtype)
 
 
-def _merge_heads(states: torch.Tensor) -> torch.Tensor:
+def merge_heads(states: torch.Tensor) -> torch.Tensor:
     """[B, H, T, D] -> [B, T, d]."""
     return states.transpose(1, 2).flatten(2)
 
 
+class GaussianMethod(LocalityMethod):
+    """What the methods that add one Gaussian to each query's energies have in common."""
+
+    def check_beside(self, others: tuple[LocalityMethod, ...], name: str) -> None:
+        """See `LocalityMethod`."""
+        for other in others:
+            if isinstance(other, GaussianMethod):
+                raise ValueError(
+                    f"`{name}` and {other.key!r} both add a Gaussian, and a query has one: `gaussian` predicts its "
+                    f"centre and its width."
+                )
+
+
 @dataclass(frozen=True)
-class Gaussian(LocalityMethod):
+class Gaussian(GaussianMethod):
     """A Gaussian around a position predicted from each query.
 
     Attributes:
@@ -163,9 +217,11 @@ class Gaussian(LocalityMethod):
         example = self._example_width(length)
         return f"Gaussian (centre P predicted, width {learned}; here P = {place}, D = {example:g})"
 
-    def example(self, part: str, length: int) -> GaussianTerm:
+    def example(self, site: AttentionSite, length: int) -> GaussianTerm:
         """A Gaussian as a trained model might predict it."""
-        center = (Positions().queries(length, torch.device("cpu")).float() + _EXAMPLE_SHIFT[part]).clamp(0, length)
+        center = (Positions().queries(length, torch.device("cpu")).float() + _EXAMPLE_SHIFT[site.part]).clamp(
+            0, length
+        )
         return GaussianTerm(center[:, None], torch.full((1, 1, 1), self._example_width(length)))
 
     def _example_width(self, length: int) -> float:

@@ -18,7 +18,7 @@ keys are names of registered methods, values their settings (one value = the fir
 | a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
 | what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | decoder_cache.py, static caches |
 | where it may stand, and beside what | `parts`, `check(site, name)`, `check_beside(others, name)` | the config |
-| how it is said and drawn | `describe`, `caption`, `label`, `paper`, `example` | cards and pictures |
+| how it is said and drawn | `describe`, `caption`, `model_name`, `label`, `paper`, `example` | cards and pictures |
 | presets | `presets`: names and fields of `CsanConfig` | `CsanConfig.preset` |
 
 Everything that is not overridden means "nothing". Methods of one layer compose: windows intersect, visibility is the
@@ -65,12 +65,14 @@ class AttentionSite:
         index: Layer, counted from 0.
         num_heads: Heads H.
         d_model: Width d of the model.
+        dropout: Dropout after the model's sub-layers, for layers of a method's own.
     """
 
     part: str
     index: int
     num_heads: int
     d_model: int
+    dropout: float = 0.0
 
     @property
     def is_causal(self) -> bool:
@@ -86,8 +88,8 @@ class AttentionSite:
 class LocalityModule(nn.Module):
     """Parameters of a method in one layer.
 
-    Linear layers and embeddings inside are initialised as everywhere in the model; parameters of the module's own in
-    `init_weights`.
+    Linear layers, convolutions and embeddings inside are initialised as everywhere in the model; parameters of the
+    module's own in `init_weights`, which is asked of a module that has such.
     """
 
     def init_weights(self, config: Any) -> None:
@@ -178,12 +180,26 @@ class LocalityMethod:
     def attend(
         self, module: Any, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The replacement of the attention: output [B, T, d] and weights [B, H, T, T] or None. Arguments: `before`."""
+        """The replacement of the attention: output [B, T, d] and weights [B, H, T, T], or None for zeros.
+
+        Args:
+            module: What `build` returned.
+            states: [B, T, d].
+            padding: [B, T] boolean, True = a real token; None = all real.
+        """
         raise NotImplementedError
 
     def describe(self, site: AttentionSite) -> str:
         """The method in a model card: a noun phrase in Markdown."""
         return self.caption()
+
+    def model_name(self, area: KeyArea) -> str | None:
+        """What the papers call a Transformer with this method, in place of "Transformer"; None = no name of its own.
+
+        Args:
+            area: Window and area of heads of all methods of the layer.
+        """
+        return None
 
     def caption(self, part: str = "encoder", length: int | None = None) -> str:
         """The method above a picture, in a few words.
@@ -195,8 +211,8 @@ class LocalityMethod:
         settings = [f"{field.name} {getattr(self, field.name)}" for field in dataclasses.fields(self)]
         return " ".join([self.key.replace("_", " "), *([f"({', '.join(settings)})"] if settings else [])])
 
-    def example(self, part: str, length: int) -> Term | None:
-        """A term as a trained model might have it, to be drawn; None where there is nothing to see."""
+    def example(self, site: AttentionSite, length: int) -> Term | None:
+        """A term as a trained model might have it, for a sentence of `length` tokens; None where nothing is to see."""
         return None
 
     @property

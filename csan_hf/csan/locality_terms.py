@@ -50,6 +50,11 @@ def count_from(start: int | torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return places + start
 
 
+def first_real_token(padding: torch.Tensor | None) -> torch.Tensor | None:
+    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
+    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
+
+
 class Cells(Protocol):
     """The cells that a backend computes. All results broadcast together; no key's head is known to a term."""
 

@@ -36,13 +36,13 @@ from .attention import (
     CsanAttention,
     CsanSinusoidalPositionalEmbedding,
     check_local_implementation,
-    first_real_token,
 )
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
 from .keyword_checks import check_forward_keywords
 from .locality import LayerLocality, LocalityModule
+from .locality_terms import first_real_token
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
@@ -223,6 +223,11 @@ class CsanPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.weight[padding])
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=self.config.init_gain)
+        elif isinstance(module, nn.Conv1d):
+            # torch's own counts the outputs of all groups
+            outputs, inputs, taps = module.weight.shape
+            bound = self.config.init_gain * math.sqrt(6 / (taps * (inputs + outputs // module.groups)))
+            init.uniform_(module.weight, -bound, bound)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:

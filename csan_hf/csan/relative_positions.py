@@ -81,6 +81,7 @@ class RelativePositions(LocalityMethod):
     key: ClassVar[str] = "relative_positions"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
     label: ClassVar[str] = "relative positions"
+    paper: ClassVar[str] = "shaw2018"
     presets: ClassVar = {
         "rel_pos": {"encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}}
     }

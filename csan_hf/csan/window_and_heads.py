@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .key_area import check_head_area, check_window
+from .key_area import KeyArea, check_head_area, check_window
 from .locality import AttentionSite, LocalityMethod
 
 
@@ -37,6 +37,10 @@ class Window(LocalityMethod):
     def describe(self, site: AttentionSite) -> str:
         """See `LocalityMethod`."""
         return f"a window of {self.size} tokens, the query's own and {(self.size - 1) // 2} on either side"
+
+    def model_name(self, area: KeyArea) -> str:
+        """See `LocalityMethod`."""
+        return f"1D-CSAN ({area.window})"
 
     def caption(self, part: str = "encoder", length: int | None = None) -> str:
         """See `LocalityMethod`."""
@@ -76,6 +80,10 @@ class HeadArea(LocalityMethod):
             f"an area of {self.size} heads (of {site.num_heads}), the query's own and {(self.size - 1) // 2} on "
             f"either side{wrap}, under one softmax"
         )
+
+    def model_name(self, area: KeyArea) -> str | None:
+        """See `LocalityMethod`."""
+        return f"2D-CSAN ({self.size}×{area.window or 'sentence'})" if self.size > 1 else None
 
     def caption(self, part: str = "encoder", length: int | None = None) -> str:
         """See `LocalityMethod`."""

@@ -4,7 +4,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ..csan import CsanConfig
+from ..csan.attention import CsanAttention
 from ..csan.locality import PARTS, LayerLocality
 
 _NAMES = {
@@ -30,26 +33,41 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
             site = full.attention_site(part, layers[0])
             how = "; ".join(method.describe(site) for method in locality.methods)
             depth = full.encoder_layers if part == "encoder" else full.decoder_layers
-            sentences.append(f"**{_NAMES[part]}**, {_name_layers(layers, depth)}: {how}.")
+            added = added_parameters(full, part, layers[0])
+            parameters = f"{added:+,} parameters in each layer" if added else "no parameters added"
+            sentences.append(f"**{_NAMES[part]}**, {_name_layers(layers, depth)}: {how}; {parameters}.")
     return sentences or ["None: every layer attends to the whole sentence, as in the plain Transformer."]
+
+
+def added_parameters(config: CsanConfig, part: str, index: int) -> int:
+    """Counts the parameters that one attention has more than multi-head attention.
+
+    Args:
+        config: The model's configuration.
+        part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
+        index: Layer, counted from 0.
+    """
+    with torch.device("meta"):
+        attention = CsanAttention(config, part, index)
+    d = config.d_model
+    return sum(parameter.numel() for parameter in attention.parameters()) - 4 * (d * d + d)
 
 
 def short_name(config: dict[str, Any]) -> str:
     """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `1D-CSAN (11)`, `Transformer`..."""
     full = _as_config(config)
-    localities = _localities(full)
-    areas = [locality.area for locality in localities]
-    widest = max(areas, key=lambda area: area.head_area, default=None)
-    windows = [area.window for area in areas if area.window is not None]
-    if widest is not None and widest.head_area > 1:
-        name = f"2D-CSAN ({widest.head_area}×{widest.window or 'sentence'})"
-    elif windows:
-        name = f"1D-CSAN ({windows[0]})"
-    else:
-        name = "Transformer"
+    localities = sorted(_localities(full), key=lambda locality: -locality.area.head_area)  # the largest area first
     methods = [method for locality in localities for method in locality.methods]
+    names = [_model_name(locality) for locality in localities]
+    name = next((name for name in names if name is not None), "Transformer")
     labels = list(dict.fromkeys(method.label for method in methods if method.label is not None))
     return f"{name} with {' and '.join(labels)}" if labels else name
+
+
+def _model_name(locality: LayerLocality) -> str | None:
+    """What the last method that has a name for its models says."""
+    names = [method.model_name(locality.area) for method in locality.methods]
+    return next((name for name in reversed(names) if name is not None), None)
 
 
 def locality_papers(config: dict[str, Any]) -> list[str]:

@@ -44,6 +44,13 @@ def seen_by(kept, query, num_heads):
         {"local_window": 3, "head_area": 5, "decoder_localness_layers": [0]},
         {"local_window": 3, "head_area": 3, "head_boundary": "circular", "decoder_localness_layers": [0, 1]},
         {"local_window": None, "head_area": 3, "localness_window": "query", "cross_localness_layers": [1]},
+        {
+            "encoder_locality": [
+                {"bi_direct": True},
+                {"bi_direct": True, "window": 5, "head_area": 3},
+                {"neighbor": True},
+            ]
+        },
     ],
 )
 def test_the_reach_is_the_model_s(fields):
@@ -66,7 +73,8 @@ def test_the_reach_is_the_model_s(fields):
             seen.add((reach.part, layer))
             assert torch.equal(seen_by(kept[reach.part, layer], reach.query, 4), reach.heads > 0), reach
             for position in range(LENGTH):
-                one = seen_by(kept[reach.part, layer], (1, position), 4)[1]
+                head = reach.query[0]
+                one = seen_by(kept[reach.part, layer], (head, position), 4)[head]
                 assert torch.equal(one, reach.positions[position] > 0), reach
     assert seen == set(kept), "every layer is in one reach"
 

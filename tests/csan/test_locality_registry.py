@@ -86,12 +86,33 @@ def test_neither_form_is_invented(fields, tmp_path):
             {"encoder_locality": [{"head_area": 3, "relative_positions": {"per_head": True}}, None]},
             r"relative_positions.per_head` has no meaning in an area",
         ),
+        ({"decoder_locality": [{"bi_direct": True}, None]}, r"bi_direct.*no meaning in the decoder's self-attention"),
+        ({"encoder_locality": [{"bi_direct": 2}, None]}, r"bi_direct` has no settings and must be True, got 2"),
+        (
+            {"encoder_attention_heads": 1, "encoder_locality": [{"bi_direct": True}, None]},
+            r"encoder_locality\[0\].bi_direct` .*even number, got 1",
+        ),
+        ({"cross_locality": [{"neighbor": True}, None]}, r"neighbor.*no meaning in cross-attention"),
+        ({"encoder_locality": [{"neighbor": True, "gaussian": "query"}, None]}, r"neighbor` and 'gaussian' both add"),
+        (
+            {"encoder_locality": [{"local_hard": 0.5}, None]},
+            r"local_hard` must be a width of at least 1 token, got 0.5",
+        ),
+        ({"encoder_locality": [{"local_hard": {"cut_off": 1}}, None]}, r"local_hard.cut_off` must be True or False"),
+        ({"encoder_locality": [{"block": 4, "window": 5}, None]}, r"'block' replaces the attention.*'window'"),
+        ({"encoder_locality": [{"block": 4, "cnn": 7}, None]}, r"'block' replaces the attention.*'cnn'"),
+        ({"decoder_locality": [{"block": 4}, None]}, r"block.*no meaning in the decoder's self-attention"),
+        ({"encoder_locality": [{"block": 0}, None]}, r"block.length` must be a number of tokens of at least 1, got 0"),
+        ({"encoder_locality": [{"block": {"width": 0}}, None]}, r"block.width` must be a number of features.*got 0"),
+        ({"decoder_locality": [{"cnn": 7}, None]}, r"cnn.*no meaning in the decoder's self-attention"),
+        ({"encoder_locality": [{"cnn": 4}, None]}, r"cnn.kernel_size` must be an odd number of tokens.*got 4"),
+        ({"encoder_locality": [{"cnn": {"layers": 0}}, None]}, r"cnn.layers` must be a number of convolutions.*got 0"),
         ({"local_windw": 5}, r"no field 'local_windw'. Did you mean 'local_window'"),
     ],
 )
 def test_what_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        CsanConfig(**SHALLOW, **fields)
+        CsanConfig(**{**SHALLOW, **fields})
 
 
 @pytest.fixture
@@ -175,8 +196,8 @@ class Strided(LocalityMethod):
     def term(self, module, inputs):
         return StridedTerm(module.strength, self.step)
 
-    def example(self, part, length):
-        return StridedTerm(torch.zeros(4), self.step)
+    def example(self, site, length):
+        return StridedTerm(torch.zeros(site.num_heads), self.step)
 
 
 @pytest.fixture

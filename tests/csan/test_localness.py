@@ -6,7 +6,7 @@ from reference.localness import gaussian_energy, localness
 from torch import Tensor
 
 from csan_hf import CsanConfig
-from csan_hf.csan.gaussian import MINIMUM_WINDOW, GaussianLocalness, GaussianTerm
+from csan_hf.csan.gaussian import MINIMUM_WINDOW, GaussianLocalness, GaussianTerm, raise_to_floor
 from csan_hf.csan.locality_terms import DenseCells, Positions, TermInputs
 
 STRATEGIES = ("fixed", "layer", "query", "head")
@@ -191,6 +191,16 @@ def test_window_has_a_floor(strategy, causal):
     energies.sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
     assert query.grad.isfinite().all()
+
+
+def test_a_window_below_the_floor_can_widen_again():
+    """A clamp would leave it without a gradient; from 0.12 tokens on the window is as predicted."""
+    predicted = torch.tensor([0.0, 0.03, 0.12, 4.0], requires_grad=True)
+    widths = raise_to_floor(predicted)
+    torch.testing.assert_close(widths.detach(), torch.tensor([0.1, 0.103, 0.12, 4.0]))
+    energies = GaussianTerm(torch.full((1, 1, 4), 1.3), widths[None, None])
+    dense(energies, 3).sum().backward()
+    assert (predicted.grad > 0).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -187,7 +187,8 @@ class Gaussian(Method):
 
     center, width: predictors of p and z, or None for the query's rank and `fixed_width`.
     last_position: P = (L - 1) · sigmoid(p), as in the released code.
-    added_width, minimum_width: D + added_width (released code: 0.1), then not below minimum_width.
+    added_width: D + added_width (released code: 0.1).
+    minimum_width: the D so far counts as max(D, minimum_width + D / 10), a floor with a gradient; 0 is none.
     """
 
     center: Predictor | None = None
@@ -208,7 +209,8 @@ class Gaussian(Method):
         if self.width is None:
             return sentence.query.new_tensor(self.fixed_width)
         predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
-        return (predicted + self.added_width).clamp_min(self.minimum_width)
+        predicted = predicted + self.added_width
+        return torch.maximum(predicted, self.minimum_width + predicted / 10) if self.minimum_width else predicted
 
     def energy(self, sentence, h, i, s, j):
         sigma = self.width_of(sentence, h, i) / 2

@@ -48,7 +48,7 @@ def localness(
 
     query [B, H, I, D], key [B, H, J, D]; w_p, w_d [d, d] and u_p, u_d [H, d] multiply column vectors; z_head
     [H]; key_padding_mask [B, J], True = real. In a causal layer query i stands at position query_offset + i and
-    sees the keys 0 .. query_offset + i.
+    sees the keys 0 .. query_offset + i. A predicted D counts as max(D, minimum_window + D / 10).
     """
     query, key = query.double(), key.double()
     B, H, I, _ = query.shape  # noqa: E741
@@ -82,7 +82,11 @@ def localness(
                     d = HEAD_WINDOW_LIMIT * torch.sigmoid(z_head[h].double())
                 else:
                     raise KeyError(strategy)
-                widths.append(d.clamp_min(minimum_window))
+                if strategy != "fixed":
+                    d = torch.maximum(
+                        d, minimum_window + d / 10
+                    )  # the floor rises with D: there is a gradient below it
+                widths.append(d)
     shape = (B, I, H)
     return (
         torch.stack(centers).view(shape).transpose(1, 2),
