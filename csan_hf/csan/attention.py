@@ -91,18 +91,20 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
     `"m2m_100"`: those of tensor2tensor and fairseq, with frequencies 10000^(-i / (d/2 - 1)), the first position being
     `pad_token_id` + 1; computed in single precision, as transformers' M2M100 does.
 
-    The table is kept for `max_position_embeddings`, at most `LONGEST_TABLE`: a config asks for any number of
+    The table is kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for any number of
     positions, and most are never used. What lies beyond is computed when it is asked for.
     """
 
     LONGEST_TABLE = 16_384
     weight: torch.Tensor
 
-    def __init__(self, config: CsanConfig) -> None:
+    def __init__(
+        self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
+    ) -> None:
         super().__init__()
-        self.num_positions = min(config.max_position_embeddings, self.LONGEST_TABLE)
-        self.embedding_dim, self.kind = config.d_model, config.sinusoids
-        self.first_position = config.pad_token_id + 1 if self.kind == "m2m_100" else 0
+        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
+        self.kind = kind
+        self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
         # Made where the model is being made, which may be the meta device, and filled there unless it is
         weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
         self.register_buffer("weight", weight, persistent=False)
