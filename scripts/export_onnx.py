@@ -9,7 +9,9 @@ translates with them; `--check FILE` has both translate the lines of a file and 
 import argparse
 import sys
 
-from csan_hf.evaluation.loading import load_translation_model, read_lines
+from csan_hf.command_line import script
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.files import read_lines
 from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 from csan_hf.pipelines import TextTranslationPipeline
 
@@ -24,7 +26,8 @@ def compare(model, tokenizers, directory, lines):
     return sum(here == there for here, there in zip(*translations, strict=True))
 
 
-def main(arguments=None):
+@script({ImportError: 2})
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="checkpoint folder or Hub name")
     parser.add_argument("directory", help="where to save the graphs; new or empty")
@@ -32,18 +35,15 @@ def main(arguments=None):
     parser.add_argument("--check", metavar="FILE", help="text to translate with both, a sentence a line")
     parser.add_argument("--trust_remote_code", action="store_true", help="run model code from the checkpoint")
     options = parser.parse_args(arguments)
-    try:
-        lines = read_lines(options.check) if options.check else []
-        model, tokenizers = load_translation_model(
-            options.model, device="cpu", trust_remote_code=options.trust_remote_code
-        )
-        export_onnx(model, options.directory, precision=options.precision, tokenizers=tokenizers)
-    except (OSError, ValueError, ImportError) as error:
-        sys.exit(f"error: {error}")
+    lines = list(read_lines(options.check)) if options.check else []
+    model, tokenizers = load_translation_model(
+        options.model, device="cpu", trust_remote_code=options.trust_remote_code
+    )
+    export_onnx(model, options.directory, precision=options.precision, tokenizers=tokenizers)
     print(f"{options.directory}: {type(model).__name__} as ONNX graphs, {options.precision}")
     if lines:
         print(f"{compare(model, tokenizers, options.directory, lines)} of {len(lines)} translations are the same")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

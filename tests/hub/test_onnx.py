@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,19 +41,18 @@ def test_same_translations(name, tmp_path):
         assert torch.equal(exported.generate(**sources(), max_new_tokens=8, **options), expected)
 
 
-def test_int8_by_the_script(tmp_path, monkeypatch, capsys):
+def test_int8_by_the_script(tmp_path, capsys):
     """A trained checkpoint, its tokenizer and the pipeline."""
     root = Path(__file__).parents[2]
-    expected = json.loads((root / "tests/fixtures/csan/expected.json").read_text())
-    (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in expected["sentences"]))
-    command = ["export_onnx.py", root / "tests/fixtures/csan", tmp_path / "onnx", "--precision", "int8"]
-    monkeypatch.setattr(sys, "argv", [*map(str, command), "--check", str(tmp_path / "source.txt")])
-    runpy.run_path(str(root / "scripts/export_onnx.py"), run_name="__main__")
-    count = len(expected["sentences"])
-    assert f"{count} of {count} translations are the same" in capsys.readouterr().out
+    sentences = json.loads((root / "tests/fixtures/csan/expected.json").read_text())["sentences"]
+    (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
+    main = runpy.run_path(str(root / "scripts/export_onnx.py"))["main"]
+    command = [str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "int8"]
+    assert main([*command, "--check", str(tmp_path / "source.txt")]) == 0
+    assert f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
     assert (tmp_path / "onnx/tokenizer.json").is_file()
-    with pytest.raises(SystemExit, match="is not empty"):
-        runpy.run_path(str(root / "scripts/export_onnx.py"), run_name="__main__")
+    assert main(command) == 2
+    assert "is not empty" in capsys.readouterr().err
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):
