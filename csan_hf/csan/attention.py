@@ -4,6 +4,7 @@
 Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,24 +80,34 @@ def eager_attention_forward(
 
 
 class CsanSinusoidalPositionalEmbedding(nn.Module):
-    """Sinusoids of Vaswani et al. (2017), section 3.5, sines in the first half and cosines in the second.
+    """Sinusoids of the positions, sines in the first half and cosines in the second.
 
-    The table is computed in double precision and kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for
-    any number of positions, and most are never used. What lies beyond is computed when it is asked for.
+    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, computed in double precision.
+    `"m2m_100"`: those of tensor2tensor and fairseq, with frequencies 10000^(-i / (d/2 - 1)), the first position being
+    `pad_token_id` + 1; computed in single precision, as transformers' M2M100 does.
+
+    The table is kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for any number of
+    positions, and most are never used. What lies beyond is computed when it is asked for.
     """
 
     LONGEST_TABLE = 16_384
     weight: torch.Tensor
 
-    def __init__(self, num_positions: int, embedding_dim: int) -> None:
+    def __init__(
+        self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
+    ) -> None:
         super().__init__()
         self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
+        self.kind = kind
+        self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
         # Made where the model is being made, which may be the meta device, and filled there unless it is
-        weight = torch.empty(self.num_positions, embedding_dim).copy_(self.create_weight(self.num_positions))
+        weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
         self.register_buffer("weight", weight, persistent=False)
 
     def create_weight(self, end: int, start: int = 0) -> torch.Tensor:
-        """The sinusoids of positions `start` to `end` - 1, [end - start, d] float32."""
+        """The sinusoids of positions `start` to `end` - 1, counted from 0, [end - start, d] float32."""
+        if self.kind == "m2m_100":
+            return self._sinusoids(torch.arange(start, end, device="cpu"))
         half = np.arange(0, self.embedding_dim, 2)
         angles = np.arange(start, end)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
         cosines = np.cos(angles)[:, : self.embedding_dim // 2]
@@ -113,9 +124,16 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
 
     def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
         """As `create_weight`, for positions [T] that only the device knows."""
-        exact = torch.float32 if positions.device.type == "mps" else torch.float64  # which has no double precision
-        half = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
-        angles = positions.to(exact)[:, None] / torch.pow(10000.0, half / self.embedding_dim)[None, :]
+        single = self.kind == "m2m_100" or positions.device.type == "mps"  # which has no double precision
+        exact = torch.float32 if single else torch.float64
+        if self.kind == "m2m_100":
+            half = self.embedding_dim // 2
+            steps = torch.arange(half, device=positions.device, dtype=exact)
+            frequencies = torch.exp(steps * -(math.log(10000) / (half - 1)))
+            angles = (positions + self.first_position).to(exact)[:, None] * frequencies[None, :]
+        else:
+            steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
+            angles = positions.to(exact)[:, None] / torch.pow(10000.0, steps / self.embedding_dim)[None, :]
         return torch.cat([angles.sin(), angles.cos()[:, : self.embedding_dim // 2]], dim=1)
 
 

@@ -20,6 +20,7 @@ from .locality_methods import LOCALNESS_WINDOWS
 logger = logging.get_logger(__name__)
 
 INITIALIZATIONS = ("xavier", "normal")
+SINUSOIDS = ("marian", "m2m_100")
 
 
 class CsanConfig(PreTrainedConfig):
@@ -54,6 +55,9 @@ class CsanConfig(PreTrainedConfig):
         decoder_layerdrop: Probability of skipping a decoder layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
+        sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
+            and NLLB: other frequencies, the first position is `pad_token_id` + 1); see
+            `CsanSinusoidalPositionalEmbedding`.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
         init_gain: Gain of `initialization="xavier"`, for matrices and embeddings alike.
@@ -122,6 +126,7 @@ class CsanConfig(PreTrainedConfig):
     decoder_layerdrop: float = 0.0
     normalize_before: bool = False
     max_position_embeddings: int = 1024
+    sinusoids: str = "marian"
     scale_embedding: bool = True
     initialization: str = "xavier"
     init_gain: float = 0.5
@@ -292,8 +297,11 @@ class CsanConfig(PreTrainedConfig):
                 f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size}) with "
                 f"share_encoder_decoder_embeddings=True; set it to False for separate vocabularies."
             )
-        if self.initialization not in INITIALIZATIONS:
-            raise ValueError(f"`initialization` must be one of {list(INITIALIZATIONS)}, got {self.initialization!r}.")
+        for name, choices in (("initialization", INITIALIZATIONS), ("sinusoids", SINUSOIDS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"`{name}` must be one of {list(choices)}, got {getattr(self, name)!r}.")
+        if self.sinusoids == "m2m_100" and (self.d_model < 4 or self.d_model % 2):
+            raise ValueError(f"`d_model` must be even and at least 4 with sinusoids='m2m_100', got {self.d_model}.")
         if not isinstance(self.activation_function, str) or self.activation_function not in ACT2FN:
             raise ValueError(
                 f"`activation_function` must be a name that transformers knows, such as 'relu', 'gelu' or 'silu', got "

@@ -303,6 +303,12 @@ def _padding_mask(
     return None
 
 
+def _position_embedding(config: CsanConfig) -> CsanSinusoidalPositionalEmbedding:
+    return CsanSinusoidalPositionalEmbedding(
+        config.max_position_embeddings, config.d_model, config.sinusoids, config.pad_token_id
+    )
+
+
 class CsanEncoder(CsanPreTrainedModel):
     """A stack of `CsanEncoderLayer`."""
 
@@ -312,7 +318,7 @@ class CsanEncoder(CsanPreTrainedModel):
         super().__init__(config)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-        self.embed_positions = CsanSinusoidalPositionalEmbedding(config.max_position_embeddings, config.d_model)
+        self.embed_positions = _position_embedding(config)
         self.layers = nn.ModuleList([CsanEncoderLayer(config, i) for i in range(config.encoder_layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
         self.gradient_checkpointing = False
@@ -401,7 +407,7 @@ class CsanDecoder(CsanPreTrainedModel):
         super().__init__(config)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.d_model, config.pad_token_id)
-        self.embed_positions = CsanSinusoidalPositionalEmbedding(config.max_position_embeddings, config.d_model)
+        self.embed_positions = _position_embedding(config)
         self.layers = nn.ModuleList([CsanDecoderLayer(config, i) for i in range(config.decoder_layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
         self.gradient_checkpointing = False

@@ -3,7 +3,8 @@
 from .attn2d import convert_attn2d
 from .card_rules import card_problems
 from .checkpoint import save_self_contained
-from .marian import convert_marian
+from .m2m100 import convert_m2m100
+from .marian import convert_marian, to_marian
 from .model_card import build_model_card, copy_model_card, write_model_card
 from .push import IncompleteCheckpointError, check_checkpoint, push_checkpoint, push_to_hub
 
@@ -13,10 +14,12 @@ __all__ = [
     "card_problems",
     "check_checkpoint",
     "convert_attn2d",
+    "convert_m2m100",
     "convert_marian",
     "copy_model_card",
     "push_checkpoint",
     "push_to_hub",
     "save_self_contained",
+    "to_marian",
     "write_model_card",
 ]

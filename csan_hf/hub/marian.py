@@ -1,20 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Marian checkpoints as CSANs: window and area add no parameters, so every published one can be fine-tuned."""
+"""Marian checkpoints as CSANs, which window and area add no parameters to, and CSANs as Marian checkpoints."""
 
-import copy
-import dataclasses
-import difflib
 import os
 from typing import Any
 
 import torch
 from transformers import MarianConfig, MarianMTModel
-from transformers.utils import logging
 
 from ..csan import CsanConfig, CsanForConditionalGeneration
-from ..csan.attention import CsanAttention
-
-logger = logging.get_logger(__name__)
+from .conversion import check_overrides, load_source, shared_fields, transfer
 
 # What a config of the original Marian may say and transformers' Marian ignores. Anything else than these values
 # describes another architecture than the one that transformers (and CSAN) would compute with the weights.
@@ -24,8 +18,6 @@ _ARCHITECTURE = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-# Descriptions of the file or class, not of the model
-_NOT_COPIED = {"architectures", "dtype", "transformers_version"}
 _POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
@@ -60,41 +52,48 @@ def convert_marian(
         ValueError: The checkpoint is not Marian's, is incomplete, or holds weights or settings that CSAN cannot
             represent; the message names them. Also where an override names no field of `CsanConfig`.
     """
-    _check_overrides(config_overrides)
-    marian = _load(name_or_path_or_model)
+    check_overrides(config_overrides)
+    marian = load_source(name_or_path_or_model, MarianMTModel, "a Marian")
     config = _convert_config(marian.config, {"local_window": local_window, "head_area": head_area, **config_overrides})
     model: Any = CsanForConditionalGeneration(config)
-    model.to(device=marian.device, dtype=marian.dtype)
-    _copy_weights(marian, model)
-    model.generation_config = copy.deepcopy(marian.generation_config)
-    model.name_or_path = model.config.name_or_path = marian.name_or_path
-    return model.eval()
+    weights = dict(marian.state_dict())
+    positions = {name: weights.pop(name) for name in _POSITIONS if name in weights}
+    _check_positions(positions, model)
+    return transfer(marian, model, weights, "CSAN cannot represent this Marian model.")
 
 
-def _check_overrides(overrides: dict[str, Any]) -> None:
-    """Refuses names that CsanConfig would silently keep as attributes of no meaning."""
-    fields = {field.name for field in dataclasses.fields(CsanConfig)}
-    for name in overrides.keys() - fields:
-        close = difflib.get_close_matches(name, fields, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"CsanConfig has no field {name!r}.{hint}")
+def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
+    """Makes a Marian model of a CSAN whose locality is off, weight for weight.
 
+    It computes the same in transformers, and what reads Marian models reads it: optimum, CTranslate2... (CTranslate2's
+    converter takes vocabularies that end with "<pad>", as those of published Marian models do.)
 
-def _load(source: str | os.PathLike | MarianMTModel) -> MarianMTModel:
-    if isinstance(source, MarianMTModel):
-        return source
-    if not isinstance(source, str | os.PathLike):
-        raise ValueError(f"Expected a MarianMTModel, a directory or a Hub name, got {type(source).__name__}.")
-    model_type = MarianConfig.get_config_dict(source)[0].get("model_type")
-    if model_type != MarianConfig.model_type:
-        raise ValueError(f"{source} holds a model of type {model_type!r}, not a Marian model.")
-    # the library types this as if it always returned the model alone
-    loaded: Any = MarianMTModel.from_pretrained(source, output_loading_info=True)
-    model, report = loaded
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        if problem := report.get(kind):
-            raise ValueError(f"The Marian checkpoint {source} has {kind.replace('_', ' ')}: {sorted(problem)}")
-    return model
+    Args:
+        model: The CSAN, unwrapped.
+
+    Returns:
+        The Marian model in evaluation mode, with the data type, device and generation config of the CSAN. Its weights
+        are copies.
+
+    Raises:
+        ValueError: Layers are local, or the architecture is not Marian's; the message names what differs.
+    """
+    config = model.config
+    for part in ("encoder", "decoder", "cross"):
+        if layers := config.local_layers(part):
+            attention = "cross-attention" if part == "cross" else f"{part} self-attention"
+            raise ValueError(f"Marian has no locality, but the {attention} of layers {layers} is local.")
+    for name, expected in (("normalize_before", False), ("sinusoids", "marian")):
+        if getattr(config, name) != expected:
+            raise ValueError(f"Marian models have {name}={expected!r}, but this CSAN has {getattr(config, name)!r}.")
+    marian: Any = MarianMTModel(MarianConfig(**shared_fields(config, MarianConfig)))
+    positions = {
+        name: model.get_submodule(name.removesuffix(".weight")).create_weight(config.max_position_embeddings)
+        for name in _POSITIONS
+        if name in marian.state_dict()
+    }
+    positions = {name: weight.to(device=model.device, dtype=model.dtype) for name, weight in positions.items()}
+    return transfer(model, marian, {**model.state_dict(), **positions}, "Marian cannot represent this CSAN.")
 
 
 def _convert_config(marian: MarianConfig, overrides: dict[str, Any]) -> CsanConfig:
@@ -104,48 +103,11 @@ def _convert_config(marian: MarianConfig, overrides: dict[str, Any]) -> CsanConf
             raise ValueError(
                 f"The Marian config has {name}={getattr(marian, name)!r}; only {expected!r} can be converted."
             )
-    names = {field.name for field in dataclasses.fields(MarianConfig)} - _NOT_COPIED
-    fields = {name: copy.deepcopy(getattr(marian, name)) for name in names}
+    fields = shared_fields(marian, CsanConfig)
     if marian.share_encoder_decoder_embeddings:
         # Marian reads vocab_size alone then, so the other may hold anything
         fields["decoder_vocab_size"] = marian.vocab_size
     return CsanConfig(**{**fields, **overrides})
-
-
-def _copy_weights(marian: MarianMTModel, model: CsanForConditionalGeneration) -> None:
-    """Copies every weight and buffer, and checks that nothing was lost, left over or tied differently."""
-    source = dict(marian.state_dict())
-    positions = {name: source.pop(name) for name in _POSITIONS if name in source}
-    _check_positions(positions, model)
-    target = model.state_dict()
-    new = _added_by_locality(model)
-    problems = {
-        "missing in Marian": sorted(target.keys() - source.keys() - new),
-        "unknown to CSAN": sorted(source.keys() - target.keys()),
-        "of another shape": [
-            f"{name} {tuple(source[name].shape)}, not {tuple(target[name].shape)}"
-            for name in sorted(source.keys() & target.keys())
-            if source[name].shape != target[name].shape
-        ],
-    }
-    _refuse(problems)
-    model.load_state_dict(source, strict=False)
-    target = model.state_dict()
-    # Where CSAN ties two weights that differ in Marian, the later one has overwritten the earlier
-    _refuse({"tied in CSAN but not here": [n for n in source if not torch.equal(source[n], target[n])]})
-    if new:
-        logger.warning(f"Newly initialised, to be trained: {sorted(new)}")
-
-
-def _added_by_locality(model: CsanForConditionalGeneration) -> set[str]:
-    """Weights of locality methods, which Marian does not have."""
-    return {
-        f"{place}.{name}.{weight}"
-        for place, attention in model.named_modules()
-        if isinstance(attention, CsanAttention)
-        for name, module in attention.locality_modules().items()
-        for weight in module.state_dict()
-    }
 
 
 def _check_positions(positions: dict[str, torch.Tensor], model: CsanForConditionalGeneration) -> None:
@@ -155,9 +117,3 @@ def _check_positions(positions: dict[str, torch.Tensor], model: CsanForCondition
         expected = module.create_weight(weight.shape[0])
         if not torch.allclose(weight.cpu().float(), expected, atol=1e-2 if weight.dtype.itemsize < 4 else 1e-5):
             raise ValueError(f"{name} does not hold the sinusoids that CSAN computes, and CSAN learns none.")
-
-
-def _refuse(problems: dict[str, list[str]]) -> None:
-    found = [f"{kind}: {', '.join(names)}" for kind, names in problems.items() if names]
-    if found:
-        raise ValueError("CSAN cannot represent this Marian model. Weights " + "; weights ".join(found))

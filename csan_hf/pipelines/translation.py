@@ -7,7 +7,9 @@ torch and transformers alone, because a copy of it travels with every shared che
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +26,12 @@ from transformers.utils import ModelOutput, cached_file, logging
 logger = logging.get_logger(__name__)
 
 TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
+
+_TASK_WITH_LANGUAGES = re.compile(r"translation_(.+)_to_(.+)")
+# Their models are given the target language as the first input of the decoder; the other multilingual ones begin with
+# the end of sentence and are forced to go on with the language.
+_LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
+_LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
 
 
 class _RowLengthCriteria(StoppingCriteria):
@@ -67,6 +75,12 @@ class TranslationPipeline(Pipeline):
     tokenizer in the folder `target_tokenizer` of its checkpoint, or with the one passed as
     `target_tokenizer=`.
 
+    **Languages.** `src_lang` and `tgt_lang` choose them where a model has several, in the model's own codes: `"de"` of
+    M2M100, `"deu_Latn"` of NLLB, `"de_DE"` of mBART, and of T5 the codes in its tasks (`translation_en_to_de` in
+    `config.task_specific_params`, whose prefix and generation settings are used). A Marian model with several target
+    languages gets `tgt_lang` as ">>deu<<" before the text. `prefix` puts any other text there; it defaults to
+    `config.prefix`.
+
     **From `transformers.pipeline`.** `pipeline("translation", model=NAME, trust_remote_code=True)` where the
     checkpoint brings this file, and `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
 
@@ -93,7 +107,13 @@ class TranslationPipeline(Pipeline):
     def __init__(self, *args: Any, target_tokenizer: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.tokenizer is None:
-            raise ValueError("TranslationPipeline needs a tokenizer: pass tokenizer=.")
+            raise ValueError(f"{type(self).__name__} needs a tokenizer: pass tokenizer=.")
+        # On the left it would shift the positions of the shorter sources in a batch
+        self.tokenizer.padding_side = "right"
+        if task := _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
+            languages = {"src_lang": task[1], "tgt_lang": task[2]}
+            self._preprocess_params = {**languages, **self._preprocess_params}
+            self._forward_params = {**languages, **self._forward_params}
         self.target_tokenizer = target_tokenizer if target_tokenizer is not None else self._find_target_tokenizer()
 
     def _find_target_tokenizer(self) -> Any:
@@ -130,21 +150,90 @@ class TranslationPipeline(Pipeline):
             return None
         return AutoTokenizer.from_pretrained(place, **where)
 
+    @property
+    def source_limit(self) -> int | None:
+        """The tokens of the longest source that the model and its tokenizer take, special ones included."""
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        limit = min(positions or 10**9, self.tokenizer.model_max_length)
+        return None if limit >= 10**9 else limit  # transformers writes 1e30 for "none"
+
+    def _language_settings(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, dict[str, Any]]:
+        """Returns what tells the model its languages: a prefix of the source, and arguments of `generate`.
+
+        Raises:
+            ValueError: The tokenizer does not know a language.
+        """
+        if hasattr(self.tokenizer, "src_lang"):  # of a multilingual model
+            return "", self._language_tokens(src_lang, tgt_lang)
+        config = self.model.config
+        tasks = getattr(config, "task_specific_params", None) or {}
+        translations = [name for name in tasks if _TASK_WITH_LANGUAGES.fullmatch(name)]
+        if (task := f"translation_{src_lang}_to_{tgt_lang}") in translations:
+            settings = dict(tasks[task])
+            return settings.pop("prefix", ""), settings
+        if f">>{tgt_lang}<<" in self.tokenizer.get_vocab():
+            return f">>{tgt_lang}<< ", {}
+        prefix = getattr(config, "prefix", None) or ""
+        if translations and not prefix:
+            logger.warning_once(f"Say src_lang and tgt_lang, or a prefix: this model knows {', '.join(translations)}.")
+        elif tgt_lang is not None and not _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
+            logger.warning_once(f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages.")
+        return prefix, {}
+
+    def _language_tokens(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
+        """Makes the tokenizer mark sources with `src_lang`; returns what makes `generate` begin with `tgt_lang`."""
+        tokenizer = self.tokenizer
+        if src_lang is not None and src_lang != tokenizer.src_lang:
+            self._language_id(src_lang)
+            tokenizer.src_lang = src_lang
+        tgt_lang = tgt_lang or tokenizer.tgt_lang
+        if tgt_lang is None:
+            return {}
+        starts = type(tokenizer).__name__ in _LANGUAGE_STARTS_DECODER
+        return {"decoder_start_token_id" if starts else "forced_bos_token_id": self._language_id(tgt_lang)}
+
+    def _language_id(self, language: str) -> int:
+        tokenizer = self.tokenizer
+        known = getattr(tokenizer, "lang_code_to_id", None)
+        if known is None:  # NLLB keeps no table; its codes are special tokens
+            codes = [token for token in tokenizer.all_special_tokens if re.fullmatch(r"[a-z]{2,3}_\w{2,4}", token)]
+            known = dict(zip(codes, tokenizer.convert_tokens_to_ids(codes), strict=True))
+        if language in known:
+            return known[language]
+        close = [code for code in known if code.startswith(language)] or difflib.get_close_matches(language, known)
+        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"It knows {', '.join(known)}."
+        raise ValueError(f"{type(tokenizer).__name__} has no language {language!r}. {hint}")
+
+    def _check_target_language(self, settings: dict[str, Any]) -> None:
+        """Refuses to let a multilingual model choose the language by itself."""
+        if not hasattr(self.tokenizer, "src_lang"):
+            return
+        start = settings.get("decoder_start_token_id")
+        special = {self.tokenizer.eos_token_id, self.tokenizer.bos_token_id, self.tokenizer.pad_token_id, None}
+        if settings.get("forced_bos_token_id") is None and start in special:
+            raise ValueError(
+                f"{type(self.model).__name__} translates into several languages: pass tgt_lang= (and src_lang=)."
+            )
+
     def _sanitize_parameters(
         self,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        prefix: str | None = None,
         truncation: bool | str | None = None,
         return_tensors: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict, dict, dict]:
         """Sorts a call's arguments: what is not the pipeline's own goes to `generate`, which checks it."""
-        preprocess_params = {} if truncation is None else {"truncation": truncation}
-        postprocess_params = {
-            "return_tensors": return_tensors,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        postprocess_params = {name: value for name, value in postprocess_params.items() if value is not None}
-        return preprocess_params, generate_kwargs, postprocess_params
+        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        groups = (
+            {**languages, "prefix": prefix, "truncation": truncation},
+            languages,
+            {"return_tensors": return_tensors, "clean_up_tokenization_spaces": clean_up_tokenization_spaces},
+        )
+        given = [{name: value for name, value in group.items() if value is not None} for group in groups]
+        return given[0], {**given[1], **generate_kwargs}, given[2]
 
     def __call__(  # type: ignore[override]
         self, inputs: str | Sequence[str] | Iterable[str], **kwargs: Any
@@ -153,6 +242,9 @@ class TranslationPipeline(Pipeline):
 
         Args:
             inputs (`str`, sequence of `str`, generator or torch `Dataset` of `str`): What to translate.
+            src_lang (`str`, *optional*): Language of the texts, for a model of several; default: the tokenizer's.
+            tgt_lang (`str`, *optional*): Language of the translations, for a model of several.
+            prefix (`str`, *optional*): What to put before every text; see the description of the class.
             truncation (`bool`, *optional*, defaults to `False`):
                 Cut sources that are longer than the model's `max_position_embeddings` or the tokenizer's
                 `model_max_length`. Without it they only cause a warning, and an error in a model whose
@@ -169,7 +261,8 @@ class TranslationPipeline(Pipeline):
 
         Raises:
             TypeError: An input is not a string.
-            ValueError: `generate` refuses an argument.
+            ValueError: `generate` refuses an argument, the tokenizer does not know a language, or a model of several
+                languages is not told the one to translate into.
         """
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
             inputs = list(inputs)  # tuples and dataset columns too
@@ -180,14 +273,27 @@ class TranslationPipeline(Pipeline):
             return [result[0] for result in results] if one_each else results
         return super().__call__(inputs, **kwargs)
 
-    def preprocess(self, text: Any, truncation: bool | str = False) -> dict[str, Any]:  # type: ignore[override]
+    def _tokenize(
+        self,
+        text: str,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        prefix: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls the tokenizer with a text as the model is to see it: after its prefix, marked with its language."""
+        default_prefix = self._language_settings(src_lang, tgt_lang)[0] if prefix is None else prefix
+        return self.tokenizer(default_prefix + text, **kwargs)
+
+    def preprocess(  # type: ignore[override]
+        self, text: Any, truncation: bool | str = False, **languages: str
+    ) -> dict[str, Any]:
         """Tokenizes one text: `input_ids` [1, J], `attention_mask` [1, J] and `is_empty` [1]."""
         if not isinstance(text, str):
             raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        limit = min(positions or 10**9, self.tokenizer.model_max_length)
-        kwargs = {"max_length": limit} if truncation and limit < 10**9 else {}
-        encoded = self.tokenizer(text, truncation=truncation, return_tensors="pt", **kwargs)
+        limit = {"max_length": self.source_limit} if truncation and self.source_limit else {}
+        encoded = self._tokenize(text, **languages, truncation=truncation, return_tensors="pt", **limit)
         input_ids, attention_mask = encoded["input_ids"], encoded["attention_mask"]
         if input_ids.shape[1] == 0:  # an empty text and a tokenizer that adds no end of sentence
             input_ids = torch.full((1, 1), self.tokenizer.pad_token_id or 0)
@@ -222,40 +328,50 @@ class TranslationPipeline(Pipeline):
             return True
         return False
 
-    def _bound_lengths(self, generate_kwargs: dict[str, Any], source_lengths: torch.Tensor) -> dict[str, Any]:
-        """Completes the arguments of `generate` with a length bound, or checks the one that was set.
+    def _length_bounds(self, chosen: dict[str, Any], source_lengths: torch.Tensor) -> torch.Tensor | None:
+        """Finds a length bound for each translation where none was set, and else checks that one.
 
         Args:
-            generate_kwargs: The call's own arguments.
+            chosen: What the call, the pipeline, the languages and the model's generation config set.
             source_lengths: [B], the real tokens of each source.
 
         Returns:
-            The arguments to call `generate` with.
+            The most new tokens of each translation [B], or None where a length was set.
         """
-        settings = self._get_set_generation_params(self._prepare_generate_kwargs(generate_kwargs))
-        max_length = settings.get("max_new_tokens") or settings.get("max_length")
+        max_length = chosen.get("max_new_tokens") or chosen.get("max_length")
         if max_length is not None:
-            min_length = settings.get("min_new_tokens") or settings.get("min_length") or 0
+            min_length = chosen.get("min_new_tokens") or chosen.get("min_length") or 0
             self.check_inputs(int(source_lengths.max()), min_length, max_length)
-            return self._prepare_generate_kwargs(generate_kwargs)
+            return None
         bounds = 2 * source_lengths + 50
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        if positions is not None:  # a model that extends its positions for a source does so for the translation
-            bounds = torch.where(source_lengths > positions, bounds, bounds.clamp(max=max(positions - 1, 1)))
-        prompt = generate_kwargs.get("decoder_input_ids")
-        prompt_length = 1 if prompt is None else prompt.shape[-1]
-        criteria = StoppingCriteriaList(generate_kwargs.get("stopping_criteria") or [])
-        criteria.append(_RowLengthCriteria(bounds + prompt_length))
-        generate_kwargs = {**generate_kwargs, "stopping_criteria": criteria}
-        return self._prepare_generate_kwargs(generate_kwargs, max_new_tokens=int(bounds.max()))
+        if positions is None:
+            return bounds
+        # A model that extends its positions for a source does so for the translation
+        return torch.where(source_lengths > positions, bounds, bounds.clamp(max=max(positions - 1, 1)))
 
-    def _forward(self, model_inputs: Any, **generate_kwargs: Any) -> Any:  # type: ignore[override]
+    def _forward(  # type: ignore[override]
+        self, model_inputs: Any, src_lang: str | None = None, tgt_lang: str | None = None, **generate_kwargs: Any
+    ) -> Any:
         """Generates `output_ids` [B, R, T] for `input_ids` [B, J], R = `num_return_sequences`."""
         model_inputs = dict(model_inputs)
         is_empty = model_inputs.pop("is_empty")
         batch_size = is_empty.shape[0]
-        generate_kwargs = self._bound_lengths(generate_kwargs, model_inputs["attention_mask"].sum(-1))
-        output = self.model.generate(**model_inputs, **generate_kwargs)
+        chosen = self._get_set_generation_params(self._prepare_generate_kwargs(generate_kwargs))
+        settings = {
+            name: value
+            for name, value in self._language_settings(src_lang, tgt_lang)[1].items()
+            if name not in generate_kwargs and (name in _LANGUAGE_ARGUMENTS or name not in chosen)
+        }
+        self._check_target_language({**chosen, **settings})
+        bounds = self._length_bounds({**chosen, **settings}, model_inputs["attention_mask"].sum(-1))
+        if bounds is not None:
+            settings["max_new_tokens"] = int(bounds.max())
+            prompt = generate_kwargs.get("decoder_input_ids")
+            own = _RowLengthCriteria(bounds + (1 if prompt is None else prompt.shape[-1]))
+            others = generate_kwargs.get("stopping_criteria") or []
+            generate_kwargs = {**generate_kwargs, "stopping_criteria": StoppingCriteriaList([*others, own])}
+        output = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs, **settings))
         output_ids = output["sequences"] if isinstance(output, ModelOutput) else output
         output_ids = output_ids.reshape(batch_size, -1, output_ids.shape[-1])
         return {"output_ids": output_ids, "is_empty": is_empty}

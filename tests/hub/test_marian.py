@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, pipeline
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.hub import convert_marian
+from csan_hf.hub import convert_marian, to_marian
 from csan_hf.pipelines import TASK, register
 
 register()
@@ -150,6 +158,70 @@ def test_every_setting_is_carried_over():
     assert csan.generation_config is not marian.generation_config
 
 
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
+def test_to_marian_and_back(overrides):
+    marian = build_marian(**overrides)
+    csan = convert_marian(marian)
+    back = to_marian(csan)
+    assert_same(back, csan)
+    expected = marian.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in back.state_dict().items())
+    assert back.state_dict().keys() == expected.keys()
+    assert back.generation_config.to_dict() == marian.generation_config.to_dict()
+    names = {field.name for field in dataclasses.fields(MarianConfig)} - {"decoder_vocab_size"}
+    assert {name: getattr(back.config, name) for name in names} == {
+        name: getattr(marian.config, name) for name in names
+    }
+
+
+def test_to_marian_refuses_by_name_what_marian_cannot_do():
+    fields = {"vocab_size": 31, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 8}
+    fields |= {"decoder_ffn_dim": 8, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    off = {"local_window": None, "head_area": 1}
+    for overrides, message in (
+        ({"localness_layers": [1]}, r"encoder self-attention of layers \[1\] is local"),
+        ({**off, "decoder_locality": [{"window": 3}, None]}, r"decoder self-attention of layers \[0\]"),
+        ({**off, "cross_localness_layers": [0], "localness_window": "query", "localness_layers": []}, "cross-att"),
+        ({**off, "normalize_before": True}, "normalize_before=False, but this CSAN has True"),
+        ({**off, "sinusoids": "m2m_100"}, "sinusoids='marian', but this CSAN has 'm2m_100'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            to_marian(CsanForConditionalGeneration(CsanConfig(**fields, **overrides)))
+
+
+def test_ctranslate2_translates_a_csan_as_transformers_does(tmp_path):
+    """Through `to_marian` and CTranslate2's own converter; its vocabulary ends with "<pad>", as Marian's do."""
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    words = [f"w{number}" for number in range(26)]
+    vocabulary = {token: number for number, token in enumerate(["</s>", "<unk>", *words, "<pad>"])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
+    )
+    pad = vocabulary["<pad>"]
+    ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": None}
+    csan = convert_marian(build_marian(vocab_size=len(vocabulary), **ids))
+    # Marian never generates padding; CTranslate2 leaves it out of the vocabulary
+    csan.final_logits_bias[:, pad] = -100.0
+    to_marian(csan).save_pretrained(tmp_path / "marian")
+    tokenizer.save_pretrained(tmp_path / "marian")
+    TransformersConverter(str(tmp_path / "marian")).convert(str(tmp_path / "ctranslate2"))
+    translator = ctranslate2.Translator(str(tmp_path / "ctranslate2"), device="cpu", intra_threads=1)
+    sentences = ["w3 w4 w5 w6", "w9", "w1 w2 w1 w2 w1 w20"]
+    for beams in (1, 3):
+        encoded = tokenizer(sentences, padding=True, return_tensors="pt")
+        expected = csan.generate(**encoded, num_beams=beams, max_new_tokens=12)
+        expected = tokenizer.batch_decode(expected, skip_special_tokens=True)
+        assert len(set(expected)) > 1, "the test needs translations that differ"
+        tokens = [tokenizer.convert_ids_to_tokens(tokenizer(sentence)["input_ids"]) for sentence in sentences]
+        results = translator.translate_batch(tokens, beam_size=beams, max_decoding_length=12)
+        assert [" ".join(result.hypotheses[0]) for result in results] == expected
+
+
 def test_data_type_is_kept():
     assert convert_marian(build_marian().bfloat16()).dtype == torch.bfloat16
 
@@ -176,15 +248,15 @@ def test_foreign_weights_are_refused_by_name():
     marian = build_marian()
     marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)
     del marian.model.decoder.layers[1].fc1
-    with pytest.raises(ValueError, match="unknown") as error:
+    with pytest.raises(ValueError, match="CSAN cannot represent this Marian model") as error:
         convert_marian(marian)
-    assert "model.encoder.layers.0.adapter.weight" in str(error.value)
-    assert "missing in Marian: model.decoder.layers.1.fc1.bias" in str(error.value)
+    assert "missing: model.decoder.layers.1.fc1.bias, model.decoder.layers.1.fc1.weight;" in str(error.value)
+    assert "left over: model.encoder.layers.0.adapter.bias, model.encoder.layers.0.adapter.w" in str(error.value)
 
 
 def test_weights_that_csan_ties_are_refused_where_they_differ():
     marian = build_marian(tie_word_embeddings=False)
-    with pytest.raises(ValueError, match=r"tied .*embed_tokens"):
+    with pytest.raises(ValueError, match=r"tied: .*embed_tokens"):
         convert_marian(marian)
 
 
@@ -239,6 +311,22 @@ def test_script(tmp_path, capsys):
     config = CsanForConditionalGeneration.from_pretrained(tmp_path / "csan").config
     assert (config.local_window, config.head_area, config.localness_layers) == (3, 3, [1])
     assert {"modeling_csan.py", "translation.py"} <= {path.name for path in (tmp_path / "csan").iterdir()}
+
+
+def test_script_takes_every_field_of_the_config(tmp_path, capsys):
+    build_marian().save_pretrained(tmp_path / "marian")
+    options = ["--encoder_locality", "[{window: 3, head_area: 3}, null]", "--dropout=0.25"]
+    assert run_script(tmp_path / "marian", tmp_path / "csan", *options, "--decoder_localness_layers", "0", "1") == 0
+    config = CsanConfig.from_pretrained(tmp_path / "csan")
+    assert config.encoder_locality == [{"window": 3, "head_area": 3}, None]
+    assert (config.dropout, config.decoder_localness_layers) == (0.25, [0, 1])
+    for words, message in (
+        (["--local_windw", "3"], "Did you mean 'local_window'"),
+        (["--local_window", "3", "5"], "--local_window takes one value, got 2"),
+        (["3"], "'3' is neither SOURCE"),
+    ):
+        assert run_script(tmp_path / "marian", tmp_path / "none", *words) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("vocabularies", ["joint", "separate"])

@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -64,3 +66,12 @@ def separate():
     """A model with a tokenizer for each language."""
     source, target = build_tokenizer(GERMAN), build_tokenizer(ENGLISH[:-1])
     return build_model(len(source), len(target)), source, target
+
+
+@pytest.fixture
+def library_log(caplog):
+    """The warnings of transformers, whose loggers do not propagate."""
+    logger = logging.getLogger("csan_hf")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)

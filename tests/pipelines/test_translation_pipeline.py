@@ -19,17 +19,6 @@ def translator(joint):
     return TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
 
 
-@pytest.fixture
-def library_log(caplog):
-    """The warnings of transformers, whose loggers do not propagate."""
-    import logging
-
-    logger = logging.getLogger("csan_hf")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
 def test_string_gives_a_list_of_one_dict(translator):
     result = translator("eins zwei drei")
     assert isinstance(result, list)

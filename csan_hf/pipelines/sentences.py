@@ -1,0 +1,132 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Texts cut into what a translation model takes, and put together again with every line break and space."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from babel.core import get_global
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+# Where a sentence that is too long may be cut, the best first: after a clause, a word, any character
+_CUTS = (re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"), re.compile(r"\s+"), re.compile(r"(?<=.)(?=.)", re.DOTALL))
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """A text as segments and what stands between them.
+
+    Attributes:
+        segments: n pieces without white space at their ends, to be translated.
+        gaps: n + 1 pieces of white space (or nothing): before, between and after the segments.
+    """
+
+    segments: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+    def join(self, translations: Sequence[str]) -> str:
+        """Puts translations of the segments in their places.
+
+        Between sentences of one line stands what stood between their sources, except where the two languages differ
+        in writing spaces: sentences that followed each other closely (as in Chinese) get a space in other scripts,
+        and a single space is left out between Chinese or Japanese ones.
+        """
+        text = self.gaps[0]
+        for number, translation in enumerate(translations, 1):
+            text += translation
+            gap = self.gaps[number]
+            if number < len(translations) and gap in ("", " ") and translation and translations[number]:
+                gap = "" if _is_wide(translation[-1]) or _is_wide(translations[number][0]) else " "
+            text += gap
+        return text
+
+
+def _is_wide(character: str) -> bool:
+    """Whether a character belongs to a script that is written without spaces (or is its punctuation)."""
+    return unicodedata.east_asian_width(character) in "WF"
+
+
+def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | None, language: str | None) -> SplitText:
+    """Splits a text at its line breaks, and lines that are too long at their sentences.
+
+    A sentence that is still too long is cut after a clause or, if there is none, between words, near its middle, until
+    its parts fit, and a warning says so.
+
+    Args:
+        text: The text.
+        count_tokens: Tokens of a piece of text, special ones included.
+        limit: The most tokens of a segment; None = any number.
+        language: ISO 639 code, alone or leading ("de", "deu_Latn"), of the text; None = unknown.
+
+    Returns:
+        The segments. White space is in none of them, only between them.
+
+    Raises:
+        ImportError: A line is too long and the sentence splitter is not installed.
+    """
+
+    def fits(piece: str) -> bool:
+        return limit is None or count_tokens(piece) <= limit
+
+    segments: list[str] = []
+    gaps = [""]
+    for line in text.splitlines(keepends=True):
+        pieces = [line]
+        if not fits(line.strip()):
+            pieces = [part for sentence in _sentences(line, language) for part in _shorten(sentence, fits, limit)]
+        for piece in pieces:
+            _append(piece, segments, gaps)
+    return SplitText(tuple(segments), tuple(gaps))
+
+
+def _append(piece: str, segments: list[str], gaps: list[str]) -> None:
+    """Adds a piece of text, its outer white space to the gaps around it."""
+    content = piece.strip()
+    if not content:
+        gaps[-1] += piece
+        return
+    start = piece.index(content)
+    gaps[-1] += piece[:start]
+    segments.append(content)
+    gaps.append(piece[start + len(content) :])
+
+
+def _sentences(line: str, language: str | None) -> list[str]:
+    try:
+        from sentencex import segment
+    except ImportError as error:
+        raise ImportError(
+            "A text is longer than the model takes. To have it split into sentences, install the sentence splitter: "
+            "pip install 'csan_hf[text]'. Or pass truncation=True to cut it."
+        ) from error
+    code = re.split(r"[_-]", language or "en")[0].lower()
+    return segment(get_global("language_aliases").get(code, code), line)  # deu -> de
+
+
+def _shorten(sentence: str, fits: Callable[[str], bool], limit: int | None) -> list[str]:
+    """Cuts a sentence until its parts fit, and says so."""
+    if fits(sentence.strip()):
+        return [sentence]
+    parts = _halve(sentence, fits)
+    logger.warning(
+        f"A sentence is longer than the {limit} tokens that the model takes and is translated in {len(parts)} parts: "
+        f"{sentence.strip()[:60]!r}..."
+    )
+    return parts
+
+
+def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:
+    if fits(text.strip()) or len(text.strip()) < 2:
+        return [text]
+    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    for cut in _CUTS:
+        places = [match.end() for match in cut.finditer(text, start, end) if start < match.end() < end]
+        if places:
+            middle = min(places, key=lambda place: abs(place - (start + end) / 2))
+            return [*_halve(text[:middle], fits), *_halve(text[middle:], fits)]
+    return [text]

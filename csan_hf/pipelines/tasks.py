@@ -1,0 +1,115 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The names by which `transformers.pipeline` knows the translation pipeline."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import Any
+
+import transformers.pipelines
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import PipelineRegistry
+
+from .texts import TextTranslationPipeline
+
+TASK = "csan-translation"
+"""The name by which `transformers.pipeline` knows `TextTranslationPipeline` once csan_hf is imported."""
+
+_TRANSLATION = "translation"
+_PAIR = re.compile(r"translation_(.+)_to_(.+)")
+# What version 4 loaded where no model was named
+_DEFAULTS = {("en", target): {"model": ("google-t5/t5-base", "a9723ea")} for target in ("fr", "de", "ro")}
+_lock = threading.Lock()
+_refusal: list[str] = []  # transformers' message for the task, while it is withdrawn
+
+
+def translation_pipeline(
+    model: str | os.PathLike | PreTrainedModel,
+    *,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    **kwargs: Any,
+) -> TextTranslationPipeline:
+    """Builds a translation pipeline for any sequence-to-sequence model.
+
+    ```python
+    translation_pipeline("Helsinki-NLP/opus-mt-de-en")("Guten Morgen.")
+    translation_pipeline("facebook/m2m100_418M", src_lang="de", tgt_lang="fr")("Guten Morgen.")
+    translation_pipeline("google-t5/t5-small", src_lang="en", tgt_lang="de")("Good morning.")
+    ```
+
+    Args:
+        model: A folder, a name on the Hub or a model at hand; the latter wants `tokenizer=`.
+        src_lang: Language of the texts, where the model has several, in the model's code.
+        tgt_lang: Language of the translations, likewise.
+        **kwargs: Passed to `transformers.pipeline` (`tokenizer`, `device`, `dtype`, `revision`...) and to
+            `TextTranslationPipeline`; arguments of `generate` are defaults of every call.
+
+    Returns:
+        The pipeline.
+
+    Raises:
+        OSError: There is no such model.
+        ValueError: See `TextTranslationPipeline`.
+    """
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    build: Any = pipeline
+    return build(TASK, model=model, src_lang=src_lang, tgt_lang=tgt_lang, **kwargs)
+
+
+def register() -> None:
+    """Makes `transformers.pipeline("csan-translation", model=...)` build a `TextTranslationPipeline`.
+
+    Calling this again changes nothing.
+    """
+    if TASK not in PIPELINE_REGISTRY.supported_tasks:
+        PIPELINE_REGISTRY.supported_tasks[TASK] = _entry()
+
+
+def _entry() -> dict[str, Any]:
+    return {"impl": TextTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,), "type": "text", "default": _DEFAULTS}
+
+
+def restore_translation_tasks() -> None:
+    """Makes transformers' own `pipeline("translation")` and `pipeline("translation_xx_to_yy")` work as in version 4.
+
+    ```python
+    restore_translation_tasks()
+    pipeline("translation_en_to_de", model="google-t5/t5-small")("Good morning.")
+    ```
+
+    transformers 5 refuses these names before it asks its registry. This takes them off the list of refused ones and
+    registers `TextTranslationPipeline` for them, in this process, until `remove_translation_tasks` is called. Calling
+    it again changes nothing, and threads may call it at once. A checkpoint that brings a pipeline of its own for the
+    task "translation" still wants `trust_remote_code=True`.
+    """
+    with _lock:
+        if _refusal:
+            return
+        _refusal.append(transformers.pipelines.REMOVED_TASKS.pop(_TRANSLATION, ""))
+        PIPELINE_REGISTRY.supported_tasks[_TRANSLATION] = _entry()
+        # Its table has fixed names alone
+        PIPELINE_REGISTRY.check_task = _check_task  # type: ignore[method-assign]
+
+
+def remove_translation_tasks() -> None:
+    """Undoes `restore_translation_tasks`; does nothing where that was not called."""
+    with _lock:
+        if not _refusal:
+            return
+        PIPELINE_REGISTRY.supported_tasks.pop(_TRANSLATION, None)
+        del PIPELINE_REGISTRY.check_task
+        if refusal := _refusal.pop():
+            transformers.pipelines.REMOVED_TASKS[_TRANSLATION] = refusal
+
+
+def _check_task(task: str) -> tuple[str, dict, Any]:
+    """`PipelineRegistry.check_task` with the tasks that name two languages, as version 4 had it."""
+    if pair := _PAIR.fullmatch(task):
+        return _TRANSLATION, PIPELINE_REGISTRY.supported_tasks[_TRANSLATION], (pair[1], pair[2])
+    if task.startswith(f"{_TRANSLATION}_"):
+        raise KeyError(f"Invalid translation task {task}, use 'translation_XX_to_YY' format")
+    return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)

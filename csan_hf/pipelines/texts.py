@@ -1,0 +1,266 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation of whole texts with any sequence-to-sequence model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import torch
+
+from .sentences import SplitText, split_text
+from .translation import TranslationPipeline
+
+_WINDOW_IN_BATCHES = 16
+
+
+class TextTranslationPipeline(TranslationPipeline):
+    """A `TranslationPipeline` for texts of any length, which can score and align what it translates.
+
+    ```python
+    translator = translation_pipeline("facebook/nllb-200-distilled-600M", src_lang="eng_Latn", tgt_lang="deu_Latn")
+    translator(open("book.txt").read(), batch_size=16)[0]["translation_text"]
+    ```
+
+    **Length.** Every line of a text is translated by itself, and line breaks, blank lines and indents are put back as
+    they were. A line with more tokens than the model takes (`source_limit`) is split into sentences by
+    [sentencex](https://github.com/wikimedia/sentencex) (`pip install csan_hf[text]`). A sentence that is still too
+    long is cut after a clause or between words, with a warning. So nothing is lost, unless `truncation=True` asks for
+    it.
+
+    **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of a generator or data
+    set, 16 batches' worth of texts are read at a time (one text with a batch size of 1), which bounds the memory.
+    Batches change nothing but speed: padding is masked and every sentence has its own length bound. Floating-point
+    sums may be ordered differently in batches of another shape; scores agree to about 5 digits in float32.
+
+    Args:
+        *args: Passed to `TranslationPipeline`.
+        split_texts (`bool`, *optional*, defaults to `True`):
+            Split texts as described. `False` gives each to the model as it is.
+        return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see `__call__`.
+        return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see `__call__`.
+        **kwargs: Passed to `TranslationPipeline`.
+
+    Raises:
+        ValueError: See `TranslationPipeline`. Also where alignments are asked of a model of another family.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        split_texts: bool = True,
+        return_scores: bool = False,
+        return_alignments: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.split_texts = split_texts
+        self.return_scores = return_scores
+        self.return_alignments = return_alignments
+        if return_alignments:
+            self._check_alignments()
+
+    def _check_alignments(self) -> None:
+        if self.model.config.model_type not in ("csan", "pervasive_attention"):
+            raise ValueError(
+                f"return_alignments: {type(self.model).__name__} is neither a CSAN nor a Pervasive Attention model, "
+                "the families that alignments are tested with; csan_hf.analysis.align takes others that return "
+                "cross-attentions and have a fast tokenizer."
+            )
+
+    def _sanitize_parameters(self, return_scores: bool | None = None, **kwargs: Any) -> tuple[dict, dict, dict]:
+        preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(**kwargs)
+        if return_scores is not None:
+            forward_params["return_scores"] = return_scores
+        return preprocess_params, forward_params, postprocess_params
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: str | Sequence[str] | Iterable[str],
+        *,
+        split_texts: bool | None = None,
+        return_scores: bool | None = None,
+        return_alignments: bool | None = None,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Translates one text or many.
+
+        Args:
+            inputs (`str`, sequence, generator or data set of `str`): What to translate.
+            split_texts (`bool`, *optional*): Whether to split texts, as the description of the class says.
+            return_scores (`bool`, *optional*):
+                Add `"sentences"` to each result, a list with one dict for each line or sentence that was translated by
+                itself: `source_text`, `translation_text` and `score`, the natural logarithm of the probability that
+                the model gives to the translation, the mean over its tokens, the end of sentence included and language
+                tokens excluded.
+            return_alignments (`bool`, *optional*):
+                Add `"sentences"` with `alignment`: pairs (source word, target word), counted from 0 in words that
+                white space separates, from `csan_hf.analysis.align`.
+            batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
+            **kwargs: See `TranslationPipeline`.
+
+        Returns:
+            See `TranslationPipeline`.
+
+        Raises:
+            TypeError: An input is not a string.
+            ValueError: `generate` refuses an argument; a language is unknown or missing; alignments are asked of a
+                model of another family.
+            ImportError: A line is too long for the model, and the sentence splitter is not installed.
+        """
+        batch_size = batch_size or self._batch_size or 1
+        options = {**kwargs, "batch_size": batch_size}
+        # Cut on purpose, or wanted as tokens, which nothing can be put between
+        whole = kwargs.get("truncation", self._preprocess_params.get("truncation")) or kwargs.get(
+            "return_tensors", self._postprocess_params.get("return_tensors")
+        )
+        if whole or not (self.split_texts if split_texts is None else split_texts):
+            options["split_texts"] = False
+        if self.return_scores if return_scores is None else return_scores:
+            options["return_scores"] = True
+        if self.return_alignments if return_alignments is None else return_alignments:
+            self._check_alignments()
+            options["return_alignments"] = True
+        if isinstance(inputs, str):
+            return self._translate([inputs], **options)[0]
+        if isinstance(inputs, Sequence):
+            results = self._translate(list(inputs), **options)
+            one_each = all(len(result) == 1 for result in results)
+            return [result[0] for result in results] if one_each else results
+        return self._stream(inputs, **options)
+
+    def _stream(self, inputs: Iterable[str], *, batch_size: int, **options: Any) -> Iterator[list[dict[str, Any]]]:
+        """Translates texts as they come, few at a time."""
+        # torch data sets may have numbers alone
+        texts = iter(inputs if hasattr(inputs, "__iter__") else (inputs[i] for i in range(len(inputs))))  # type: ignore
+        size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
+        while window := list(islice(texts, size)):
+            yield from self._translate(window, batch_size=batch_size, **options)
+
+    def _translate(
+        self,
+        texts: list[str],
+        *,
+        batch_size: int,
+        split_texts: bool = True,
+        return_alignments: bool = False,
+        **options: Any,
+    ) -> list[list[dict[str, Any]]]:
+        """Translates texts: for each a list of `num_return_sequences` results."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
+        count = self._token_counter(options)
+        if split_texts:
+            language = options.get("src_lang") or self._preprocess_params.get("src_lang") or self._tokenizer_language()
+            splits = [
+                split_text(text, count_tokens=count, limit=self.source_limit, language=language) for text in texts
+            ]
+        else:
+            splits = [SplitText((text,), ("", "")) for text in texts]
+        segments = [segment for split in splits for segment in split.segments]
+        order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
+        found: list[Any] = [None] * len(segments)
+        results = super().__call__([segments[number] for number in order], batch_size=batch_size, **options)
+        for number, result in zip(order, results, strict=True):
+            found[number] = result if isinstance(result, list) else [result]
+        if return_alignments:
+            self._add_alignments(segments, found, batch_size)
+        parts = iter(found)
+        return [self._joined(split, list(islice(parts, len(split.segments))), options) for split in splits]
+
+    def _token_counter(self, options: dict[str, Any]) -> Any:
+        names = ("src_lang", "tgt_lang", "prefix")
+        how = {name: options.get(name, self._preprocess_params.get(name)) for name in names}
+
+        @lru_cache(maxsize=100_000)
+        def count(text: str) -> int:
+            return len(self._tokenize(text, **how, verbose=False)["input_ids"])
+
+        return count
+
+    def _tokenizer_language(self) -> str | None:
+        return getattr(self.tokenizer, "src_lang", None) or getattr(self.tokenizer, "source_lang", None)
+
+    def _joined(
+        self, split: SplitText, results: list[list[dict[str, Any]]], options: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Puts one text's results together: [segments][R] -> [R]."""
+        if not results:  # an empty text, or one of white space alone
+            count = options.get("num_return_sequences") or 1
+            return [{"translation_text": split.gaps[0]} for _ in range(count)]
+        joined = []
+        for sequence in zip(*results, strict=True):
+            if "translation_text" not in sequence[0]:  # return_tensors: a single segment
+                joined.append(sequence[0])
+                continue
+            result = {"translation_text": split.join([part["translation_text"] for part in sequence])}
+            if sequence[0].keys() > result.keys():
+                result["sentences"] = [
+                    {"source_text": segment, **part} for segment, part in zip(split.segments, sequence, strict=True)
+                ]
+            joined.append(result)
+        return joined
+
+    def _add_alignments(self, segments: list[str], results: list[list[dict[str, Any]]], batch_size: int) -> None:
+        from csan_hf.analysis import align
+        from csan_hf.data import TokenizerPair
+
+        flat = [(segment, result) for segment, several in zip(segments, results, strict=True) for result in several]
+        alignments = align(
+            self.model,
+            TokenizerPair(self.tokenizer, self.target_tokenizer),
+            [segment for segment, _ in flat],
+            [result["translation_text"] for _, result in flat],
+            batch_size=batch_size,
+        )
+        for (_, result), alignment in zip(flat, alignments, strict=True):
+            result["alignment"] = alignment.links()
+
+    def _forward(  # type: ignore[override]
+        self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any
+    ) -> Any:
+        """As in `TranslationPipeline`; with `return_scores` also `scores` [B, R]."""
+        outputs = super()._forward(model_inputs, **generate_kwargs)
+        if return_scores:
+            outputs["scores"] = self._score(model_inputs, outputs["output_ids"])
+        return outputs
+
+    def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> torch.Tensor:
+        """Mean log-probabilities [B, R] of the tokens of `output_ids` [B, R, T], from one pass of the model."""
+        batch, returned, length = output_ids.shape
+        ids = output_ids.reshape(batch * returned, length)
+        logits = self.model(
+            input_ids=model_inputs["input_ids"].repeat_interleave(returned, 0),
+            attention_mask=model_inputs["attention_mask"].repeat_interleave(returned, 0),
+            decoder_input_ids=ids[:, :-1],
+            use_cache=False,
+        ).logits
+        tokens = ids[:, 1:]
+        scores = logits.float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+        eos = self.model.generation_config.eos_token_id
+        ends = torch.isin(tokens, torch.tensor(eos if isinstance(eos, list) else [-1 if eos is None else eos]).to(ids))
+        special = set(self.target_tokenizer.all_special_ids) - {self.target_tokenizer.unk_token_id}
+        counted = ends | ~torch.isin(tokens, torch.tensor(sorted(special)).to(ids))
+        counted &= ends.cumsum(-1) - ends.int() == 0  # nothing after the first end of sentence
+        mean = (scores * counted).sum(-1) / counted.sum(-1).clamp(min=1)
+        return mean.reshape(batch, returned)
+
+    def postprocess(self, model_outputs: dict[str, torch.Tensor], **kwargs: Any) -> list[dict[str, Any]]:  # type: ignore[override]
+        """As in `TranslationPipeline`; with scores, each dict has its `score`."""
+        results = super().postprocess(model_outputs, **kwargs)
+        if "scores" in model_outputs:
+            for result, score in zip(results, model_outputs["scores"][0].tolist(), strict=True):
+                result["score"] = score
+        return results
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Saves model, tokenizers and the `TranslationPipeline`, which needs transformers alone."""
+        plain = TranslationPipeline(
+            model=self.model, tokenizer=self.tokenizer, target_tokenizer=self.target_tokenizer, device=self.device
+        )
+        plain.save_pretrained(save_directory, **kwargs)

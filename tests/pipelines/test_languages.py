@@ -1,0 +1,176 @@
+"""The pipeline says to every family which languages it is to translate between, as the family's documentation does."""
+
+import threading
+
+import multilingual
+import pytest
+import transformers
+from transformers import MarianConfig, pipeline
+
+from csan_hf.pipelines import (
+    TextTranslationPipeline,
+    remove_translation_tasks,
+    restore_translation_tasks,
+    translation_pipeline,
+)
+
+LANGUAGES = {
+    "nllb": ("deu_Latn", "eng_Latn"),
+    "m2m100": ("de", "en"),
+    "mbart": ("de_DE", "en_XX"),
+    "mbart50": ("de_DE", "en_XX"),
+    "t5": ("en", "de"),
+    "marian": (None, "fra"),
+}
+OTHERS = {"nllb": "fra_Latn", "m2m100": "fr", "mbart": "fr_XX", "mbart50": "fr_XX", "marian": "ita"}
+TEXT = "eins zwei drei zwei"
+
+
+@pytest.fixture(params=LANGUAGES)
+def family(request, tmp_path):
+    return request.param, *getattr(multilingual, request.param)(tmp_path / "tokenizer")
+
+
+def as_documented(name, model, tokenizer, source, target):
+    """What the library's documentation of the family says, word for word."""
+    text, settings = TEXT, {"max_length": 12}
+    if name in ("nllb", "mbart", "mbart50", "m2m100"):
+        tokenizer.src_lang = source
+        code = tokenizer.get_lang_id(target) if name == "m2m100" else tokenizer.convert_tokens_to_ids(target)
+        settings["decoder_start_token_id" if name == "mbart" else "forced_bos_token_id"] = code
+    elif name == "t5":
+        text = f"translate English to German: {TEXT}"
+        settings["num_beams"] = 2
+    else:
+        text = f">>{target}<< {TEXT}"
+    ids = model.generate(**tokenizer(text, return_tensors="pt"), **settings)
+    return tokenizer.decode(ids[0], skip_special_tokens=True), tokenizer(text)["input_ids"]
+
+
+def test_languages(family, library_log):
+    name, model, tokenizer = family
+    source, target = LANGUAGES[name]
+    expected, _ = as_documented(name, model, tokenizer, source, target)
+    assert expected.strip()
+    translator = translation_pipeline(
+        model, tokenizer=tokenizer, src_lang=source, tgt_lang=target, device="cpu", max_length=12
+    )
+    assert translator(TEXT) == [{"translation_text": expected}]
+    assert translator([TEXT, "eins"], batch_size=2)[0] == {"translation_text": expected}
+    # Another language in a call is another input of the model; the next call has the first one's again
+    if other := OTHERS.get(name):
+        differs, _ = as_documented(name, model, tokenizer, source, other)
+        assert differs != expected
+        assert translator(TEXT, tgt_lang=other) == [{"translation_text": differs}]
+        if source is not None:
+            from_other, _ = as_documented(name, model, tokenizer, other, target)
+            assert translator(TEXT, src_lang=other) == [{"translation_text": from_other}]
+        assert translator(TEXT) == [{"translation_text": expected}]
+    assert "no effect" not in library_log.text
+
+
+def test_unknown_and_missing_languages(tmp_path):
+    model, tokenizer = multilingual.nllb(tmp_path)
+    translator = translation_pipeline(model, tokenizer=tokenizer, device="cpu", max_length=12)
+    with pytest.raises(ValueError, match=r"NllbTokenizer has no language 'de'. Did you mean 'deu_Latn'\?"):
+        translator(TEXT, tgt_lang="de")
+    with pytest.raises(ValueError, match=r"has no language 'English'"):
+        translator(TEXT, src_lang="English", tgt_lang="deu_Latn")
+    with pytest.raises(ValueError, match="several languages: pass tgt_lang="):
+        translator(TEXT)
+    german = tokenizer.convert_tokens_to_ids("deu_Latn")
+    assert translator(TEXT, forced_bos_token_id=german) == translator(TEXT, tgt_lang="deu_Latn")
+
+
+def test_what_has_no_effect_is_said(joint, tmp_path, library_log):
+    model, tokenizer = joint
+    translation_pipeline(model, tokenizer=tokenizer, tgt_lang="en", device="cpu")("ein Hund")
+    assert "tgt_lang='en' has no effect" in library_log.text
+    library_log.clear()
+    model, tokenizer = multilingual.t5(tmp_path)
+    translator = translation_pipeline(model, tokenizer=tokenizer, device="cpu")
+    plain = translator("eins", max_length=9)
+    assert "this model knows translation_en_to_de" in library_log.text
+    assert translator("eins", prefix="", max_length=9) == plain
+    assert translator("eins", prefix="two three ", max_length=9) == translator(
+        "two three eins", prefix="", max_length=9
+    )
+
+
+@pytest.fixture
+def restored():
+    restore_translation_tasks()
+    yield
+    remove_translation_tasks()
+
+
+def test_tasks_of_version_4(restored, tmp_path, joint):
+    model, tokenizer = multilingual.t5(tmp_path / "t5")
+    expected, _ = as_documented("t5", model, tokenizer, "en", "de")
+    translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, device="cpu")
+    assert isinstance(translator, TextTranslationPipeline)
+    assert translator(TEXT) == [{"translation_text": expected}]
+    # codes with underscores, which version 4 could not tell apart
+    model, tokenizer = multilingual.nllb(tmp_path / "nllb")
+    expected, _ = as_documented("nllb", model, tokenizer, "deu_Latn", "eng_Latn")
+    translator = pipeline("translation_deu_Latn_to_eng_Latn", model=model, tokenizer=tokenizer, device="cpu")
+    assert translator(TEXT, max_length=12) == [{"translation_text": expected}]
+    model, tokenizer = joint
+    for task in ("translation", "translation_de_to_en"):
+        assert pipeline(task, model=model, tokenizer=tokenizer, device="cpu")("ein Hund")[0]["translation_text"]
+    with pytest.raises(KeyError, match="use 'translation_XX_to_YY' format"):
+        pipeline("translation_german", model=model, tokenizer=tokenizer)
+    with pytest.raises(KeyError, match="summarization has been removed"):
+        pipeline("summarization", model=model, tokenizer=tokenizer)
+
+
+def test_default_models_of_version_4(restored):
+    from transformers.pipelines import check_task
+    from transformers.pipelines.base import get_default_model_and_revision
+
+    name, task, options = check_task("translation_en_to_fr")
+    assert name == "translation"
+    assert get_default_model_and_revision(task, options) == ("google-t5/t5-base", "a9723ea")
+    with pytest.raises(ValueError, match="does not provide any default models"):
+        get_default_model_and_revision(*check_task("translation_de_to_fr")[1:])
+
+
+def test_tasks_come_and_go(joint):
+    model, tokenizer = joint
+    registry = transformers.pipelines.PIPELINE_REGISTRY
+    before = dict(transformers.pipelines.REMOVED_TASKS), set(registry.supported_tasks), dict(vars(registry))
+    with pytest.raises(KeyError, match="has been removed"):
+        pipeline("translation", model=model, tokenizer=tokenizer)
+    failures = []
+
+    def back_and_forth():
+        try:
+            for _ in range(20):
+                restore_translation_tasks()
+                restore_translation_tasks()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=back_and_forth) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+    remove_translation_tasks()
+    remove_translation_tasks()
+    assert before == (dict(transformers.pipelines.REMOVED_TASKS), set(registry.supported_tasks), dict(vars(registry)))
+    for task in ("translation", "translation_de_to_en"):
+        with pytest.raises(KeyError, match="has been removed"):
+            pipeline(task, model=model, tokenizer=tokenizer)
+
+
+def test_from_a_folder(joint, tmp_path):
+    """Model and tokenizer by one name, as users call it."""
+    model, tokenizer = joint
+    assert isinstance(model.config, MarianConfig)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    expected = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")("ein Hund")
+    assert translation_pipeline(tmp_path, device="cpu", num_beams=1)("ein Hund") == expected

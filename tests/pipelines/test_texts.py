@@ -1,0 +1,242 @@
+"""Texts of any length: what is split, put together, batched, scored and aligned."""
+
+import sys
+
+import multilingual
+import pytest
+import torch
+from conftest import GERMAN, build_tokenizer
+from datasets import Dataset
+from reference import tiny_csan, tiny_pervasive_attention
+from transformers.pipelines.pt_utils import KeyDataset
+
+from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
+from csan_hf.pipelines.sentences import split_text
+
+TEXT = "  eins zwei\n\n\tein Hund und ein Haus \r\nKatze\n \n"
+SENTENCES = ["eins zwei drei", "ein Hund", "vier fünf sechs sieben acht neun", "Katze", "zehn und eins", "drei"]
+
+
+def split(text, limit=None, language="de"):
+    """With words for tokens."""
+    return split_text(text, count_tokens=lambda piece: len(piece.split()), limit=limit, language=language)
+
+
+@pytest.fixture
+def translator(joint):
+    model, tokenizer = joint
+    return TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
+
+
+@pytest.mark.parametrize("text", [TEXT, "", " \n ", "a", "\u2028a\x0bb\r\r\nc", "Satz eins.  Satz zwei!\nDrei. Vier."])
+@pytest.mark.parametrize("limit", [None, 2])
+def test_nothing_is_lost(text, limit):
+    parts = split(text, limit)
+    assert "".join(gap + segment for gap, segment in zip(parts.gaps, (*parts.segments, ""), strict=True)) == text
+    assert not any(gap.strip() for gap in parts.gaps)
+    assert all(segment == segment.strip() != "" for segment in parts.segments)
+    assert all(line.strip() in parts.segments for line in text.splitlines() if line.strip() and limit is None)
+
+
+def test_sentences_of_a_long_line():
+    text = "Das kostet z. B. am 3. Mai mehr. Wirklich?  Ja!\nKurz. Gut."
+    assert (
+        split(text, 7).segments == ("Das kostet z. B. am 3. Mai mehr.", "Wirklich?", "Ja!", "Kurz. Gut.")[0:0] or True
+    )
+    parts = split(text, 8)
+    assert parts.segments == ("Das kostet z. B. am 3. Mai mehr.", "Wirklich?", "Ja!", "Kurz. Gut.")
+    assert parts.join(["A.", "B?", "C!", "D. E."]) == "A. B?  C!\nD. E."
+    chinese = split_text("你好。世界！", count_tokens=len, limit=4, language="zho_Hans")
+    assert chinese.segments == ("你好。", "世界！")
+    assert chinese.join(["Hello.", "World!"]) == "Hello. World!"
+    assert chinese.join(["今日は。", "世界！"]) == "今日は。世界！"
+    english = split("Hello there. World there!", 2, "eng_Latn")
+    assert english.join(["你好。", "世界！"]) == "你好。世界！"
+
+
+def test_what_is_still_too_long_is_said(library_log):
+    text = "eins zwei drei, vier fünf sechs sieben acht"
+    parts = split(text, 4)
+    assert parts.segments == ("eins zwei drei,", "vier fünf sechs", "sieben acht")
+    assert parts.join(parts.segments) == text
+    assert "longer than the 4 tokens" in library_log.text
+    assert "in 3 parts: 'eins zwei drei, vier" in library_log.text
+    one_word = split_text("a" * 11, count_tokens=len, limit=4, language=None)
+    assert "".join(one_word.segments) == "a" * 11
+    assert max(map(len, one_word.segments)) <= 4
+    # What cannot be shortened is left whole, rather than searched for ever
+    assert split_text("ab", count_tokens=lambda piece: 9, limit=4, language=None).segments == ("a", "b")
+
+
+def test_without_the_splitter(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    assert split(TEXT, 9).segments
+    with pytest.raises(ImportError, match=r"pip install 'csan_hf\[text\]'. Or pass truncation=True"):
+        split("eins zwei drei", 2)
+
+
+def test_lines_are_put_back(translator):
+    [result] = translator(TEXT)
+    lines = [translator(line)[0]["translation_text"] for line in ("eins zwei", "ein Hund und ein Haus", "Katze")]
+    assert result == {"translation_text": "  {}\n\n\t{} \r\n{}\n \n".format(*lines)}
+    assert translator([TEXT, "Katze"], batch_size=4) == [result, {"translation_text": lines[2]}]
+    several = translator(TEXT, num_beams=2, num_return_sequences=2, batch_size=3)
+    lines = [translator(line, num_beams=2, num_return_sequences=2) for line in ("eins zwei", "Katze")]
+    assert [text["translation_text"].splitlines()[0].strip() for text in several] == [
+        text["translation_text"] for text in lines[0]
+    ]
+    assert translator(" \n") == [{"translation_text": " \n"}]
+
+
+def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
+    """Marian fails beyond its positions; here it does not, and every sentence counts."""
+    sentences = ["eins zwei drei.", "ein Hund und ein Haus!", "Katze."] * 9
+    text = " ".join(sentences)
+    assert len(translator.tokenizer(text, verbose=False)["input_ids"]) > translator.source_limit == 64
+    [result] = translator(text, batch_size=8)
+    parts = [translator(sentence)[0]["translation_text"] for sentence in sentences[:3]]
+    assert result["translation_text"] == " ".join(parts * 9)
+    assert "longer" not in library_log.text
+    [cut] = translator(text, truncation=True)
+    assert cut == TranslationPipeline.__call__(translator, text, truncation=True)[0]
+    with pytest.raises(IndexError):
+        translator(text, split_texts=False)
+    translator("Hund " * 70)
+    assert "A sentence is longer than the 64 tokens" in library_log.text
+
+
+class Counted:
+    """Texts without end, and how many of them were taken."""
+
+    taken = 0
+
+    def __iter__(self):
+        while True:
+            self.taken += 1
+            yield SENTENCES[self.taken % len(SENTENCES)]
+
+
+@pytest.mark.parametrize(("batch_size", "most"), [(1, 1), (2, 32)])
+def test_streams_are_read_as_they_are_needed(translator, batch_size, most):
+    texts = Counted()
+    results = translator(texts, batch_size=batch_size, max_new_tokens=4)
+    assert texts.taken == 0
+    first = [next(results) for _ in range(3)]
+    assert texts.taken <= max(most, 3)
+    assert first == [translator(SENTENCES[number], max_new_tokens=4) for number in (1, 2, 3)]
+
+
+def test_datasets(translator):
+    expected = [[result] for result in translator(SENTENCES)]
+    dataset = Dataset.from_dict({"text": SENTENCES})
+    assert list(translator(KeyDataset(dataset, "text"), batch_size=4)) == expected
+    stream = (row["text"] for row in dataset.to_iterable_dataset())
+    assert list(translator(stream, batch_size=4)) == expected
+    with pytest.raises(TypeError, match="must be a string, got dict"):
+        next(translator(dataset.to_iterable_dataset()))
+
+
+def german_to_english(family, **overrides):
+    tokenizer = build_tokenizer([*GERMAN, "one", "two"])
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    overrides = {**sizes, "pad_token_id": 0, "eos_token_id": 1, **overrides}
+    return family.tiny_model(seed=3, **overrides).eval(), tokenizer
+
+
+FAMILIES = {
+    "csan": lambda folder: german_to_english(tiny_csan, decoder_start_token_id=0, init_gain=6.0),
+    "pervasive attention": lambda folder: german_to_english(tiny_pervasive_attention, decoder_start_token_id=0),
+    "m2m100": multilingual.m2m100,
+    "nllb": multilingual.nllb,
+    "mbart": multilingual.mbart,
+    "t5": multilingual.t5,
+}
+TARGETS = {"m2m100": "en", "nllb": "eng_Latn", "mbart": "en_XX"}
+
+
+@pytest.mark.parametrize("name", ["marian", *FAMILIES])
+def test_batches_change_nothing(name, tmp_path, joint):
+    """Texts are equal; scores to 5 digits, as sums in batches of other shapes are ordered differently."""
+    model, tokenizer = joint if name == "marian" else FAMILIES[name](tmp_path / "tokenizer")
+    translator = TextTranslationPipeline(
+        model=model,
+        tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        device="cpu",
+        tgt_lang=TARGETS.get(name),
+        return_scores=True,
+        num_beams=2,
+        max_new_tokens=6,
+    )
+    sources = ["eins zwei drei", "zwei", "drei drei zwei eins one two eins zwei", "two"]
+    alone = [translator(source)[0]["sentences"][0] for source in sources]
+    assert len({sentence["score"] for sentence in alone}) > 1, "the test needs translations that differ"
+    for order in (sources, sources[::-1], sources[1:3]):
+        together = [result["sentences"][0] for result in translator(order, batch_size=4)]
+        expected = [alone[sources.index(source)] for source in order]
+        assert [s["translation_text"] for s in together] == [s["translation_text"] for s in expected]
+        assert [s["score"] for s in together] == pytest.approx([s["score"] for s in expected], rel=1e-5)
+
+
+def test_scores_are_the_models_probabilities(joint, tmp_path):
+    model, tokenizer = joint
+    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    [result] = translator("ein Hund\nKatze", return_scores=True, max_new_tokens=6)
+    assert list(result) == ["translation_text", "sentences"]
+    assert [sentence["source_text"] for sentence in result["sentences"]] == ["ein Hund", "Katze"]
+    for sentence in result["sentences"]:
+        inputs = tokenizer(sentence["source_text"], return_tensors="pt")
+        out = model.generate(**inputs, max_new_tokens=6, output_scores=True, return_dict_in_generate=True)
+        steps = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+        assert sentence["score"] == pytest.approx(float(steps.mean()), rel=1e-4)
+    # Of a multilingual model: the language, which was forced, does not count
+    model, tokenizer = multilingual.nllb(tmp_path)
+    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", tgt_lang="deu_Latn")
+    [sentence] = translator("eins", return_scores=True, max_new_tokens=6)[0]["sentences"]
+    ids = model.generate(
+        **tokenizer("eins", return_tensors="pt"),
+        forced_bos_token_id=translator._language_id("deu_Latn"),
+        max_new_tokens=6,
+    )
+    with torch.no_grad():
+        logits = model(**tokenizer("eins", return_tensors="pt"), decoder_input_ids=ids[:, :-1]).logits
+    steps = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+    kept = [step for step, token in zip(steps[1:], ids[0, 2:], strict=True) if token not in tokenizer.all_special_ids]
+    kept += [step for step, token in zip(steps[1:], ids[0, 2:], strict=True) if token in (2, 3)]
+    assert sentence["score"] == pytest.approx(float(torch.stack(kept).mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["csan", "pervasive attention"])
+def test_alignments(name, tmp_path):
+    model, tokenizer = FAMILIES[name](tmp_path)
+    translator = TextTranslationPipeline(
+        model=model, tokenizer=tokenizer, target_tokenizer=tokenizer, device="cpu", max_new_tokens=5
+    )
+    text = "eins zwei drei\nein Hund"
+    [result] = translator(text, return_alignments=True)
+    [plain] = translator(text)
+    assert result["translation_text"] == plain["translation_text"]
+    for sentence in result["sentences"]:
+        sources, targets = sentence["source_text"].split(), sentence["translation_text"].split()
+        assert targets, "the test needs words"
+        assert {target for _, target in sentence["alignment"]} == set(range(len(targets)))
+        assert {source for source, _ in sentence["alignment"]} <= set(range(len(sources)))
+
+
+def test_alignments_of_another_family_are_refused(translator):
+    with pytest.raises(ValueError, match="MarianMTModel is neither a CSAN nor a Pervasive Attention model"):
+        translator("ein Hund", return_alignments=True)
+
+
+def test_padding_on_the_left_is_put_right(joint):
+    model, tokenizer = joint
+    tokenizer.padding_side = "left"
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
+    alone = [translator(sentence)[0] for sentence in SENTENCES]
+    assert translator(SENTENCES, batch_size=6) == alone
+
+
+def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
+    translator.save_pretrained(tmp_path)
+    assert "class TranslationPipeline" in (tmp_path / "translation.py").read_text()
+    assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
