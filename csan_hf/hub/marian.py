@@ -87,12 +87,9 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
         if getattr(config, name) != expected:
             raise ValueError(f"Marian models have {name}={expected!r}, but this CSAN has {getattr(config, name)!r}.")
     marian: Any = MarianMTModel(MarianConfig(**shared_fields(config, MarianConfig)))
-    positions = {
-        name: model.get_submodule(name.removesuffix(".weight")).create_weight(config.max_position_embeddings)
-        for name in _POSITIONS
-        if name in marian.state_dict()
-    }
-    positions = {name: weight.to(device=model.device, dtype=model.dtype) for name, weight in positions.items()}
+    embedding: Any = model.model.encoder.embed_positions
+    table = embedding.create_weight(config.max_position_embeddings).to(device=model.device, dtype=model.dtype)
+    positions = {name: table for name in _POSITIONS if name in marian.state_dict()}
     return transfer(model, marian, {**model.state_dict(), **positions}, "Marian cannot represent this CSAN.")
 
 

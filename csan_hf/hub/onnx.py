@@ -76,7 +76,7 @@ def _export(part: PreTrainedModel, inputs: dict[str, Any], precision: str) -> An
     from transformers.exporters import OnnxConfig, OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    shapes = {name: _BATCH_AND_LENGTH for name in inputs if name != "use_cache"}
+    shapes: dict[str, Any] = {name: _BATCH_AND_LENGTH for name in inputs if name != "use_cache"}
     if "encoder_outputs" in inputs:
         shapes["encoder_outputs"] = (_BATCH_AND_LENGTH,)
     quantizer = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True)) if precision == "int8" else None

@@ -71,7 +71,9 @@ class TextTranslationPipeline(TranslationPipeline):
                 "cross-attentions and have a fast tokenizer."
             )
 
-    def _sanitize_parameters(self, return_scores: bool | None = None, **kwargs: Any) -> tuple[dict, dict, dict]:
+    def _sanitize_parameters(  # type: ignore[override]
+        self, return_scores: bool | None = None, **kwargs: Any
+    ) -> tuple[dict, dict, dict]:
         preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(**kwargs)
         if return_scores is not None:
             forward_params["return_scores"] = return_scores
@@ -198,7 +200,7 @@ class TextTranslationPipeline(TranslationPipeline):
             if "translation_text" not in sequence[0]:  # return_tensors: a single segment
                 joined.append(sequence[0])
                 continue
-            result = {"translation_text": split.join([part["translation_text"] for part in sequence])}
+            result: dict[str, Any] = {"translation_text": split.join([part["translation_text"] for part in sequence])}
             if sequence[0].keys() > result.keys():
                 result["sentences"] = [
                     {"source_text": segment, **part} for segment, part in zip(split.segments, sequence, strict=True)

@@ -292,7 +292,7 @@ class TranslationPipeline(Pipeline):
         if not isinstance(text, str):
             raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        limit = {"max_length": self.source_limit} if truncation and self.source_limit else {}
+        limit: dict[str, Any] = {"max_length": self.source_limit} if truncation and self.source_limit else {}
         encoded = self._tokenize(text, **languages, truncation=truncation, return_tensors="pt", **limit)
         input_ids, attention_mask = encoded["input_ids"], encoded["attention_mask"]
         if input_ids.shape[1] == 0:  # an empty text and a tokenizer that adds no end of sentence
