@@ -75,8 +75,9 @@ class CsanConfig(PreTrainedConfig):
             area concern self-attention alone.
         encoder_locality: One specification for each encoder layer, or `None` for full attention:
             `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16, "window": 5}, None]`.
-            Keys are locality methods, values their settings, several as in `{"gaussian": {"width": "fixed",
-            "size": 4}}`. `None` = the short form.
+            Keys are locality methods (`window`, `head_area`, `bi_direct`, `relative_positions`, `neighbor`,
+            `local_hard`, `gaussian`, `block`, `cnn`), values their settings, several as in `{"gaussian": {"width":
+            "fixed", "size": 4}}`, True where there are none. `None` = the short form.
         decoder_locality: The same for the self-attention of each decoder layer.
         cross_locality: The same for the cross-attention of each decoder layer.
         use_cache: Whether generation keeps keys and values of earlier steps.

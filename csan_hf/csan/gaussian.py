@@ -64,7 +64,7 @@ def raise_to_floor(width: torch.Tensor) -> torch.Tensor:
     """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient.
 
     A clamp would leave a window below the floor without a gradient, and so there for ever. The released code adds 0.1
-    to every window instead; this changes none above 0.11 tokens.
+    to every window instead; this changes none of 0.12 tokens or more, so that checkpoints give what they gave.
     """
     return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
