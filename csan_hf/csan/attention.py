@@ -6,16 +6,14 @@ Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_call import exact_energies, make_call
 from .backend_eager import attention_with_weights
@@ -24,15 +22,15 @@ from .configuration_csan import CsanConfig
 from .locality import LayerLocality, parameters_name
 from .locality_terms import Positions, Term, TermInputs
 
-# `attn_implementation="blocked"`: local layers run in blocks whatever their length, the others as under "sdpa".
-AttentionInterface.register("blocked", sdpa_attention_forward)
-AttentionMaskInterface.register("blocked", sdpa_mask)
+BLOCKED = "blocked"
+"""An `attn_implementation` of CSAN's own: local layers run in blocks whatever their length, the others as under
+"sdpa". It is not registered with the library, whose other models would then accept the name, too."""
 
 # Backend of the local layers under each attention implementation; under "sdpa", the library's default, the fastest.
 _LOCAL_BACKENDS: dict[str, str | None] = {
     "eager": "eager",
     "sdpa": None,
-    "blocked": "blocked",
+    BLOCKED: "blocked",
     "flex_attention": "flex_attention",
 }
 
@@ -44,6 +42,25 @@ def check_local_implementation(implementation: str) -> None:
             f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area, "
             f"localness_window or a specification); use one of {list(_LOCAL_BACKENDS)}."
         )
+
+
+def full_attention_implementation(implementation: str | None) -> str | None:
+    """The library's name of what layers without locality run under an attention implementation."""
+    return "sdpa" if implementation == BLOCKED else implementation
+
+
+@dataclass(frozen=True)
+class _MaskConfig:
+    """The one field that the library's mask functions read of a config."""
+
+    _attn_implementation: str | None
+
+
+def mask_config(config: CsanConfig) -> Any:
+    """The config by which the library makes the masks of full attention."""
+    if config._attn_implementation == BLOCKED:
+        return _MaskConfig(full_attention_implementation(BLOCKED))
+    return config
 
 
 class AttentionMasks(NamedTuple):
@@ -70,11 +87,19 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J]."""
+    """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J].
+
+    A query that sees no key (`attention_mask` is the lowest number in its whole row) yields zeros.
+    """
     energies = exact_energies(query * scaling, key)
-    if attention_mask is not None:
-        energies = energies + attention_mask
-    weights = F.softmax(energies, dim=-1).to(value.dtype)
+    if attention_mask is None:
+        weights = F.softmax(energies, dim=-1)
+    else:
+        lowest = torch.finfo(attention_mask.dtype).min
+        row_visible = (attention_mask > lowest).any(dim=-1, keepdim=True)
+        # Not -inf, so that no softmax is of an empty row and NaN
+        weights = F.softmax(energies + attention_mask.clamp(min=lowest), dim=-1).masked_fill(~row_visible, 0.0)
+    weights = weights.to(value.dtype)
     output = torch.matmul(F.dropout(weights, p=dropout, training=module.training), value)
     return output.transpose(1, 2).contiguous(), weights
 
@@ -104,37 +129,47 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
         weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
         self.register_buffer("weight", weight, persistent=False)
 
-    def create_weight(self, end: int, start: int = 0) -> torch.Tensor:
-        """The sinusoids of positions `start` to `end` - 1, counted from 0, [end - start, d] float32."""
-        if self.kind == "m2m_100":
-            return self._sinusoids(torch.arange(start, end, device="cpu"))
-        half = np.arange(0, self.embedding_dim, 2)
-        angles = np.arange(start, end)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
-        cosines = np.cos(angles)[:, : self.embedding_dim // 2]
-        return torch.from_numpy(np.concatenate([np.sin(angles), cosines], axis=1)).float()
+    def create_weight(self, end: int) -> torch.Tensor:
+        """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
+        return self._sinusoids(torch.arange(end, device="cpu"))
 
-    def forward(self, length: int, offset: int | torch.Tensor = 0) -> torch.Tensor:
-        """Embeddings [length, d] of the positions from `offset` on (a tensor where a static cache counts them)."""
-        if isinstance(offset, torch.Tensor):
-            return self._sinusoids(torch.arange(length, device=self.weight.device) + offset).to(self.weight)
-        end = offset + length
-        if end <= self.num_positions:
+    def forward(
+        self, length: int, offset: int | torch.Tensor = 0, first_real: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Embeddings of consecutive positions.
+
+        Args:
+            length: Number T of positions.
+            offset: Place of the first of them (a tensor where a static cache counts them).
+            first_real: [B], place of each sentence's first real token, its position 0; None = 0. Places before it
+                are padding and get position 0, too.
+
+        Returns:
+            [T, d], or [B, T, d] with `first_real`.
+        """
+        end = None if isinstance(offset, torch.Tensor) else offset + length
+        if end is not None and end <= self.num_positions and first_real is None:
             return self.weight[offset:end]
-        return self.create_weight(end, offset).to(self.weight)
+        positions = torch.arange(length, device=self.weight.device) + offset
+        if first_real is not None:
+            positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
+        if end is not None and end <= self.num_positions:
+            return F.embedding(positions, self.weight)
+        return self._sinusoids(positions).to(self.weight)
 
     def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
-        """As `create_weight`, for positions [T] that only the device knows."""
+        """[..., d] float32 for positions [...], on their device."""
         single = self.kind == "m2m_100" or positions.device.type == "mps"  # which has no double precision
         exact = torch.float32 if single else torch.float64
         if self.kind == "m2m_100":
             half = self.embedding_dim // 2
             steps = torch.arange(half, device=positions.device, dtype=exact)
             frequencies = torch.exp(steps * -(math.log(10000) / (half - 1)))
-            angles = (positions + self.first_position).to(exact)[:, None] * frequencies[None, :]
+            angles = (positions + self.first_position).to(exact)[..., None] * frequencies
         else:
             steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
-            angles = positions.to(exact)[:, None] / torch.pow(10000.0, steps / self.embedding_dim)[None, :]
-        return torch.cat([angles.sin(), angles.cos()[:, : self.embedding_dim // 2]], dim=1)
+            angles = positions.to(exact)[..., None] / torch.pow(10000.0, steps / self.embedding_dim)
+        return torch.cat([angles.sin(), angles.cos()[..., : self.embedding_dim // 2]], dim=-1).float()
 
 
 def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
@@ -227,7 +262,7 @@ class CsanAttention(nn.Module):
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         if self.locality is None:
             attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-                self.config._attn_implementation, eager_attention_forward
+                full_attention_implementation(self.config._attn_implementation), eager_attention_forward
             )
             dropout = self.dropout if self.training else 0.0
             output, weights = attend(

@@ -155,8 +155,11 @@ def softmax_weights(
     visible: torch.Tensor | None,
     added: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Weights [..., I, J] of keys [..., J, D] for queries [..., I, D], float32; `added` goes to the energies."""
-    energies = exact_energies(query * call.scale, key).float()
+    """Weights [..., I, J] of keys [..., J, D] for queries [..., I, D], in float32 or better.
+
+    `added` goes to the energies.
+    """
+    energies = exact_energies(query * call.scale, key)
     if added is not None:
         energies = energies + added
     if visible is not None:

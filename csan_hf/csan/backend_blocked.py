@@ -175,12 +175,19 @@ class _OverlappingBlocks(torch.autograd.Function):
     torch's own backward of `unfold` scatters element by element, which costs more than the attention itself.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
+    def forward(padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
         """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
-        ctx.area, ctx.blocks, ctx.shape = area, blocks, padded.shape
         windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
         return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int, _Blocks], output: torch.Tensor) -> None:
+        """What the backward needs; apart from the forward, so that torch.func can transform both."""
+        padded, ctx.area, ctx.blocks = inputs
+        ctx.shape = padded.shape
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:

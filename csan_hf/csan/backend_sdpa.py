@@ -21,8 +21,9 @@ def sdpa_attention(call: AttentionCall) -> torch.Tensor:
     dtype = query.dtype
     energies = dense_energies(call, cells)
     if energies is not None:
-        # Energies and softmax are float32 whatever the model's precision.
-        query, key, value = query.float(), key.float(), value.float()
+        # Energies and softmax are float32 or better whatever the model's precision.
+        exact = torch.promote_types(dtype, torch.float32)
+        query, key, value = query.to(exact), key.to(exact), value.to(exact)
     mask = _additive_mask(visible, energies, query.dtype)
     keys, values = keys_of_area(key, area), keys_of_area(value, area)
     with torch.autocast(query.device.type, enabled=False):

@@ -225,7 +225,9 @@ class CsanConfig(PreTrainedConfig):
         Args:
             part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
         """
-        return [index for index in range(self._depth(part)) if self.layer_locality(part, index) is not None]
+        specifications = getattr(self, f"{part}_locality")
+        candidates = self._named_layers(part) if specifications is None else range(len(specifications))
+        return [index for index in candidates if self.layer_locality(part, index) is not None]
 
     @property
     def is_local(self) -> bool:

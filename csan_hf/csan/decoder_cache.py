@@ -15,10 +15,16 @@ class _BeamSharedCache(DynamicCache):
         self.num_beams = num_beams
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Beams of one sentence share their source, so moving them about changes nothing."""
-        sentence = torch.arange(beam_idx.shape[0], device=beam_idx.device) // self.num_beams
-        if not torch.equal(beam_idx // self.num_beams, sentence):
-            super().reorder_cache(beam_idx)
+        """Beams of one sentence share their source, so moving them about changes nothing.
+
+        Whether that is so, a CPU sees at once. An accelerator would have to be waited for, which costs more than to
+        move them.
+        """
+        if beam_idx.device.type == "cpu":
+            sentence = torch.arange(beam_idx.shape[0]) // self.num_beams
+            if torch.equal(beam_idx // self.num_beams, sentence):
+                return
+        super().reorder_cache(beam_idx)
 
 
 def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:

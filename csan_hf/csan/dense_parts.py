@@ -68,14 +68,20 @@ def keys_of_area(states: torch.Tensor, area: KeyArea) -> torch.Tensor:
 class _OverlappingHeads(torch.autograd.Function):
     """A view in which each head's keys and its neighbours' stand behind each other; backward adds them up again."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, padded: torch.Tensor, area: int) -> torch.Tensor:
+    def forward(padded: torch.Tensor, area: int) -> torch.Tensor:
         """[B, H + N - 1, J, D] -> [B, H, N * J, D], nothing copied: a head's keys overlap with its neighbour's."""
-        ctx.area = area
         padded = padded.contiguous()
         batch, padded_heads, length, width = padded.shape
         shape = (batch, padded_heads - area + 1, area * length, width)
         return padded.as_strided(shape, padded.stride(), padded.storage_offset())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int], output: torch.Tensor) -> None:
+        """What the backward needs; apart from the forward, so that torch.func can transform both."""
+        ctx.area = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:

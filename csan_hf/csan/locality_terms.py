@@ -204,8 +204,8 @@ def check_broadcast(tensor: torch.Tensor, expected: tuple[int, ...], name: str, 
         name: What the message calls it.
         any_rank: Whether leading axes may be missing.
     """
-    if tensor.dtype == torch.bool:
-        raise ValueError(f"`{name}` is added to the energies and must be a floating tensor, got torch.bool.")
+    if not tensor.is_floating_point():
+        raise ValueError(f"`{name}` is added to the energies and must be a floating tensor, got {tensor.dtype}.")
     fits = tensor.dim() == len(expected) or (any_rank and tensor.dim() < len(expected))
     sizes = zip(reversed(tensor.shape), reversed(expected), strict=False)
     if not fits or any(size not in (1, wanted) for size, wanted in sizes):

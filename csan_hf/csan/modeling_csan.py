@@ -32,16 +32,19 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import (
+    BLOCKED,
     AttentionMasks,
     CsanAttention,
     CsanSinusoidalPositionalEmbedding,
     check_local_implementation,
+    full_attention_implementation,
+    mask_config,
 )
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
 from .keyword_checks import check_forward_keywords
-from .locality import LayerLocality, LocalityModule
+from .locality import LocalityModule
 from .locality_terms import first_real_token
 
 if TYPE_CHECKING:
@@ -239,6 +242,12 @@ class CsanPreTrainedModel(PreTrainedModel):
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 
+    def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        """See transformers, which does not know the implementation that is CSAN's own."""
+        known = full_attention_implementation(requested_attention)
+        correct: str = super().get_correct_attn_implementation(known, *args, **kwargs)
+        return BLOCKED if requested_attention == BLOCKED else correct
+
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
         # The library refuses names that it does not know; one with a slash it would load as a kernel from the Hub.
@@ -257,6 +266,30 @@ class CsanPreTrainedModel(PreTrainedModel):
     def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
         return {}
 
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Change the size of the (shared, or else the source) vocabulary; see transformers."""
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.share_encoder_decoder_embeddings:
+            self.config.decoder_vocab_size = self.config.vocab_size  # one vocabulary has one size
+        return embeddings
+
+    def _run_layer(
+        self, drop: float, layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """The layer's output [B, T, d], or in training with probability `drop` its input (LayerDrop)."""
+        if not self.training or drop == 0.0:
+            return layer(hidden_states, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            # One graph cannot go two ways: the layer is computed and thrown away.
+            dropped = torch.rand([], device=hidden_states.device) < drop
+            return torch.where(dropped, hidden_states, layer(hidden_states, *args, **kwargs))
+        return hidden_states if torch.rand([]) < drop else layer(hidden_states, *args, **kwargs)
+
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
         """A small valid input: two source sentences, one of them padded."""
@@ -269,14 +302,28 @@ class CsanPreTrainedModel(PreTrainedModel):
         }
 
 
+class CsanScaledWordEmbedding(nn.Embedding):
+    """Word embeddings, multiplied by sqrt(d) with `config.scale_embedding`.
+
+    So what the module gives for tokens is what the model takes for them as `inputs_embeds`, as in Marian's encoder.
+    """
+
+    def __init__(self, config: CsanConfig, num_embeddings: int) -> None:
+        super().__init__(num_embeddings, config.d_model, config.pad_token_id)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """[B, T] -> [B, T, d]."""
+        return super().forward(input_ids) * self.embed_scale
+
+
 def _embed(
     embed_tokens: nn.Embedding,
-    scale: float,
     input_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
     names: tuple[str, str],
 ) -> torch.Tensor:
-    """Embeddings [B, T, d] times `scale`: of tokens, or those that the token embedding gave."""
+    """Embeddings [B, T, d] of tokens, or ready-made ones."""
     embeddings = embed(embed_tokens, input_ids, inputs_embeds, names)
     if 0 in embeddings.shape[:2]:
         name = names[0] if inputs_embeds is None else names[1]
@@ -284,7 +331,7 @@ def _embed(
             f"`{name}` must hold at least one sentence and one token, got {list(embeddings.shape[:2])} "
             f"([batch, length])."
         )
-    return embeddings * scale
+    return embeddings
 
 
 def _padding_mask(
@@ -316,8 +363,7 @@ class CsanEncoder(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.embed_tokens = CsanScaledWordEmbedding(config, config.vocab_size)
         self.embed_positions = _position_embedding(config)
         self.layers = nn.ModuleList([CsanEncoderLayer(config, i) for i in range(config.encoder_layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -338,21 +384,17 @@ class CsanEncoder(CsanPreTrainedModel):
         Args:
             input_ids: [B, J].
             attention_mask: [B, J], 1 = a real token.
-            inputs_embeds: [B, J, d] instead of `input_ids`.
+            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives, already scaled.
 
         Returns:
             `last_hidden_state` [B, J, d].
         """
-        embeddings = _embed(
-            self.embed_tokens, self.embed_scale, input_ids, inputs_embeds, ("input_ids", "inputs_embeds")
-        )
-        hidden_states = embeddings + self.embed_positions(embeddings.shape[1])
-        hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
+        embeddings = _embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
         masks = self._masks(embeddings, attention_mask)
+        hidden_states = embeddings + self.embed_positions(embeddings.shape[1], 0, masks.first_real)
+        hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
         for layer in self.layers:
-            if self.training and _drop_layer(self.config.encoder_layerdrop):
-                continue
-            hidden_states = layer(hidden_states, masks, **kwargs)
+            hidden_states = self._run_layer(self.config.encoder_layerdrop, layer, hidden_states, masks, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
     def _masks(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None) -> AttentionMasks:
@@ -362,29 +404,15 @@ class CsanEncoder(CsanPreTrainedModel):
         full = None
         if not all(local):
             full = create_bidirectional_mask(
-                config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask
+                config=mask_config(self.config), inputs_embeds=embeddings, attention_mask=attention_mask
             )
-        return _with_positions(full, padding, self.layers, "self_attn")
+        return AttentionMasks(full, padding, first_real_token(padding))
 
 
 def _local_attentions(layers: Iterable[nn.Module], name: str) -> list[bool]:
     """For each layer, whether its attention module `name` is local."""
-    return [locality is not None for locality in _localities(layers, name)]
-
-
-def _localities(layers: Iterable[nn.Module], name: str) -> list[LayerLocality | None]:
     modules: list[Any] = [layer.get_submodule(name) for layer in layers]
-    return [module.locality for module in modules]
-
-
-def _with_positions(full: Any, padding: torch.Tensor | None, layers: Iterable[nn.Module], name: str) -> AttentionMasks:
-    """The masks, and where sentences begin if a layer's terms ask for positions."""
-    asked = any(locality is not None and locality.has_terms for locality in _localities(layers, name))
-    return AttentionMasks(full, padding, first_real_token(padding) if asked else None)
-
-
-def _drop_layer(probability: float) -> bool:
-    return probability > 0.0 and bool(torch.rand([]) < probability)
+    return [module.locality is not None for module in modules]
 
 
 class CsanDecoder(CsanPreTrainedModel):
@@ -405,8 +433,7 @@ class CsanDecoder(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.d_model, config.pad_token_id)
+        self.embed_tokens = CsanScaledWordEmbedding(config, config.decoder_vocab_size)
         self.embed_positions = _position_embedding(config)
         self.layers = nn.ModuleList([CsanDecoderLayer(config, i) for i in range(config.decoder_layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -434,7 +461,7 @@ class CsanDecoder(CsanPreTrainedModel):
             encoder_hidden_states: [B, J, d].
             encoder_attention_mask: [B, J], 1 = a real token.
             past_key_values: Cache of earlier positions.
-            inputs_embeds: [B, I, d] instead of `input_ids`.
+            inputs_embeds: [B, I, d] instead of `input_ids`, already scaled.
             use_cache: Whether to keep keys and values.
 
         Returns:
@@ -442,7 +469,6 @@ class CsanDecoder(CsanPreTrainedModel):
         """
         embeddings = _embed(
             self.embed_tokens,
-            self.embed_scale,
             input_ids,
             inputs_embeds,
             ("decoder_input_ids", "decoder_inputs_embeds"),
@@ -452,14 +478,14 @@ class CsanDecoder(CsanPreTrainedModel):
         offset = past_key_values.get_seq_length() if past_key_values is not None else 0
         if isinstance(offset, torch.Tensor):
             offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
-        hidden_states = embeddings + self.embed_positions(embeddings.shape[1], offset)
-        hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
         masks = self._self_attention_masks(embeddings, attention_mask, past_key_values, offset)
         cross_masks = self._cross_attention_masks(embeddings, encoder_hidden_states, encoder_attention_mask)
+        hidden_states = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
+        hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
         for layer in self.layers:
-            if self.training and _drop_layer(self.config.decoder_layerdrop):
-                continue
-            hidden_states = layer(
+            hidden_states = self._run_layer(
+                self.config.decoder_layerdrop,
+                layer,
                 hidden_states,
                 masks,
                 encoder_hidden_states,  # positional, so that gradient checkpointing sees it
@@ -489,12 +515,12 @@ class CsanDecoder(CsanPreTrainedModel):
             if isinstance(cache, EncoderDecoderCache):
                 cache = cache.self_attention_cache
             full = create_causal_mask(
-                config=self.config,
+                config=mask_config(self.config),
                 inputs_embeds=embeddings,
                 attention_mask=attention_mask,
                 past_key_values=cache,
             )
-        return _with_positions(full, padding, self.layers, "self_attn")
+        return AttentionMasks(full, padding, first_real_token(padding))
 
     def _cross_attention_masks(
         self,
@@ -512,12 +538,12 @@ class CsanDecoder(CsanPreTrainedModel):
         full = None
         if not all(local):
             full = create_bidirectional_mask(
-                config=self.config,
+                config=mask_config(self.config),
                 inputs_embeds=embeddings,
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        return _with_positions(full, padding, self.layers, "encoder_attn")
+        return AttentionMasks(full, padding, first_real_token(padding))
 
 
 _FORWARD_ARGUMENTS = (
@@ -540,7 +566,7 @@ class CsanModel(CsanPreTrainedModel):
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
         self.decoder = CsanDecoder(config)
         self.post_init()
@@ -559,7 +585,7 @@ class CsanModel(CsanPreTrainedModel):
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        """Replace the source embedding (the shared one in all its places, where shared)."""
+        """Replace the source embedding (the shared one in all its places, where shared); used as it is, not scaled."""
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
             self.decoder.embed_tokens = value
@@ -570,7 +596,7 @@ class CsanModel(CsanPreTrainedModel):
         return self.decoder.embed_tokens
 
     def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the target embedding of a model with separate vocabularies."""
+        """Replace the target embedding of a model with separate vocabularies; used as it is, not scaled."""
         _require_separate_vocabularies(self.config, "set_decoder_input_embeddings", "set_input_embeddings")
         self.decoder.embed_tokens = value
 
@@ -597,8 +623,8 @@ class CsanModel(CsanPreTrainedModel):
             decoder_attention_mask: [B, I], 1 = a real target token.
             encoder_outputs: What the encoder returned for this source.
             past_key_values: Cache of earlier target positions.
-            inputs_embeds: [B, J, d] instead of `input_ids`.
-            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`.
+            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives, already scaled.
+            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`, already scaled.
             use_cache: Whether to return a cache.
         """
         check_forward_keywords(kwargs, _FORWARD_ARGUMENTS)
@@ -683,11 +709,10 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """Change the size of the (shared, or else the source) vocabulary; see transformers."""
+        """As above; the bias of a shared vocabulary follows."""
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.config.share_encoder_decoder_embeddings:
-            self.config.decoder_vocab_size = embeddings.weight.shape[0]
-            self._resize_final_logits_bias(embeddings.weight.shape[0])
+            self._resize_final_logits_bias(self.config.vocab_size)
         return embeddings
 
     def _resize_token_embeddings(
@@ -747,8 +772,8 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
             decoder_attention_mask: [B, I], 1 = a real target token.
             encoder_outputs: What the encoder returned for this source.
             past_key_values: Cache of earlier target positions.
-            inputs_embeds: [B, J, d] instead of `input_ids`.
-            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`.
+            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives, already scaled.
+            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`, already scaled.
             labels: [B, I], the tokens to predict, -100 = ignored.
             use_cache: Whether to return a cache.
 

@@ -16,7 +16,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
 from .keyword_checks import check_forward_keywords
-from .modeling_csan import CsanEncoder, CsanPreTrainedModel
+from .modeling_csan import CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
 
 IGNORED_LABEL = -100
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -50,7 +50,7 @@ class CsanEncoderModel(CsanPreTrainedModel):
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
         self.post_init()
 
@@ -65,7 +65,7 @@ class CsanEncoderModel(CsanPreTrainedModel):
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        """Replace the source embedding."""
+        """Replace the source embedding; used as it is, not scaled."""
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
         self.encoder.embed_tokens = value
@@ -106,20 +106,8 @@ class _CsanClassifier(CsanPreTrainedModel):
         return self.model.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        """Replace the source embedding."""
+        """Replace the source embedding; used as it is, not scaled."""
         self.model.set_input_embeddings(value)
-
-    def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
-    ) -> nn.Embedding:
-        """Change the size of the source vocabulary; see transformers."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if self.config.share_encoder_decoder_embeddings:
-            self.config.decoder_vocab_size = embeddings.weight.shape[0]  # one vocabulary has one size
-        return embeddings
 
 
 class CsanForSequenceClassification(_CsanClassifier):

@@ -32,7 +32,9 @@ def convert_marian(
 
     With the defaults it computes what the Marian model computes. With a window or an area it has the same
     parameters and computes something else, which fine-tuning then puts right. Other methods of locality add
-    parameters; those are new and start from the config's initialisation.
+    parameters; those are new and start from the config's initialisation. Two things differ on purpose: positions are
+    counted from the first real token, so that left padding changes nothing, and `decoder_inputs_embeds` are taken as
+    given (Marian's decoder multiplies them by √d with `scale_embedding`, its encoder does not).
 
     ```python
     model = convert_marian("Helsinki-NLP/opus-mt-de-en", local_window=11, head_area=3)

@@ -99,8 +99,9 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
         )
     if mask.is_complex():
         raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {mask.dtype}.")
-    # A mask that is to be added (0 and -inf) would mean the opposite. Looking costs nothing on a CPU alone.
-    if mask.is_floating_point() and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+    # A mask that is to be added (0 and -inf, or 0 and -10000) would mean the opposite. Looking costs nothing on a CPU
+    # alone.
+    if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
         strange = mask[(mask != 0) & (mask != 1)]
         if strange.numel():
             raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}.")

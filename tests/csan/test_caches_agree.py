@@ -94,7 +94,7 @@ def test_gradients_reach_the_attention_weights(options):
 
 @torch.no_grad()
 def test_embeddings_of_the_tokens_instead_of_the_tokens():
-    """For both sides, with `scale_embedding`: what `get_input_embeddings()` gives is what the model scales."""
+    """For both sides, with `scale_embedding`: what `get_input_embeddings()` gives is scaled already."""
     model = tiny_model()
     sources = padded_sources((6, 3))
     embed = model.get_input_embeddings()

@@ -102,6 +102,21 @@ def test_locality_off_computes_what_marian_computes(overrides, tmp_path):
     assert from_disk.name_or_path == str(tmp_path / "marian")
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+@torch.no_grad()
+def test_ready_made_embeddings_count_as_in_marian(scaled):
+    """They are taken as given, and those of the embedding layer are the tokens' own."""
+    marian = build_marian(scale_embedding=scaled)
+    csan = convert_marian(marian)
+    inputs = inputs_for(marian)
+    expected = csan(**inputs).logits
+    ids = inputs.pop("input_ids")
+    inputs["inputs_embeds"] = torch.randn(*ids.shape, marian.config.d_model)
+    torch.testing.assert_close(csan(**inputs).logits, marian(**inputs).logits, atol=1e-5, rtol=1e-5)
+    inputs["inputs_embeds"] = csan.get_input_embeddings()(ids)
+    torch.testing.assert_close(csan(**inputs).logits, expected, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(("window", "area"), [(3, 1), (None, 3), (5, 3)], ids=["window", "area", "window and area"])
 def test_locality_adds_no_parameters_and_changes_the_result(window, area):
     marian = build_marian()
