@@ -65,7 +65,7 @@ class TranslationPipeline(Pipeline):
     **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings` is False,
     or, where a config lacks that field, `decoder_vocab_size` differs from `vocab_size`) decodes with the
     tokenizer in the folder `target_tokenizer` of its checkpoint, or with the one passed as
-    `target_tokenizer=`.
+    `target_tokenizer=`; without either, vocabularies of one size count as one, of one tokenizer.
 
     **From `transformers.pipeline`.** `pipeline("translation", model=NAME, trust_remote_code=True)` where the
     checkpoint brings this file, and `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
@@ -115,6 +115,8 @@ class TranslationPipeline(Pipeline):
                     return tokenizer
             except OSError as error:  # no such directory or repository, or no connection
                 reason = error
+        if reason is None and getattr(config, "decoder_vocab_size", None) == getattr(config, "vocab_size", 0):
+            return self.tokenizer  # one vocabulary, of which source and target have embeddings of their own
         raise ValueError(
             "The model has separate source and target vocabularies, but there is no target tokenizer in the "
             f"folder {TARGET_TOKENIZER_SUBFOLDER!r} of {' or '.join(map(repr, places)) or 'a checkpoint'}. "

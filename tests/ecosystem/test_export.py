@@ -103,6 +103,17 @@ def test_onnx(name, tmp_path):
 
 
 @with_exporters
+@pytest.mark.parametrize(
+    ("exporter", "config"), [(DynamoExporter, DynamoConfig), (OnnxExporter, OnnxConfig)], ids=["torch", "onnx"]
+)
+def test_generation_of_pervasive_attention(exporter, config):
+    """The first step and the following ones, whose cache goes in and out."""
+    model = MODELS["pervasive attention"]()
+    exported = exporter().export_for_generation(model, sources((6, 4, 5)), config())
+    assert set(exported.runners) == {"prefill", "decode"}
+
+
+@with_exporters
 def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     """From 128 tokens on, Python would go on in blocks; an exported program cannot turn off."""
     model = MODELS["csan, everything"]()
