@@ -31,7 +31,7 @@ from .batch_norm import (
 from .canvas import Canvas
 from .convolutions import convolve
 
-# Bytes of a block of rows of all features, which most layers read in part: what a layer reads of them fits a core's cache
+# Bytes of a block of rows of all features; what a layer reads of them on the average fits a core's cache
 _BLOCK_BYTES = 2**22
 # Division by a smaller weight of a normalisation would lose digits
 _SMALL_WEIGHT = 1e-2
