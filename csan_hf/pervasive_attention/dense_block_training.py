@@ -182,6 +182,8 @@ class _ReaderBackward(_Reader):
         width, exact = weight.shape[0], self.sums.dtype
         matrix, scale = conv.to(self.features.dtype), weight.to(self.features.dtype)
         grad_bias, grad_conv = self.sums.new_zeros(width), torch.zeros_like(conv, dtype=exact)
+        grad_weight = torch.zeros_like(grad_bias)
+        on_cpu = self.features.device.type == "cpu"
         ones = self.features.new_ones(1, self.block)
         for rows, features in self._blocks(width):
             read = _affine_relu(features, weight, bias, out=self.scratch.matrix(len(features), width))
@@ -190,13 +192,18 @@ class _ReaderBackward(_Reader):
             torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
             self.grad_features[rows, :width].addcmul_(grad_read, scale)
             grad_bias += (ones[:, : len(features)] @ grad_read).squeeze(0)
+            if not on_cpu:
+                grad_weight += torch.mul(grad_read, features, out=read).sum(0)
+        self.sums[0, :width] += weight * grad_bias
+        if not on_cpu:  # a GPU has the bandwidth, and would be waited for where small weights are looked for
+            self.sums[1, :width] += weight * grad_weight
+            return grad_weight, grad_bias, grad_conv
         # The sum of gradient · read over cells is that of conv · grad_conv over outputs, and read = weight · features
         # + bias wherever the gradient is not 0
         product = (conv * grad_conv).sum(0) - bias * grad_bias
-        self.sums[0, :width] += weight * grad_bias
         self.sums[1, :width] += product
-        grad_weight = product / weight
         small = (weight.abs() < _SMALL_WEIGHT).nonzero().squeeze(1)
+        grad_weight = product / weight
         grad_weight[small] = self._grad_of_weights(grad, small, weight, bias, matrix)
         return grad_weight, grad_bias, grad_conv
 
