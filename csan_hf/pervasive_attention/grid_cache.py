@@ -33,13 +33,18 @@ class Prepared:
         if self._canvas is None or source_mask is None:
             return None
         mask, version, canvas = self._canvas
-        same = mask is source_mask and version == source_mask._version and canvas.shape == shape
+        same = mask is source_mask and version == _version_of(source_mask) and canvas.shape == shape
         return canvas if same else None
 
     def keep_canvas(self, canvas: Canvas, source_mask: torch.Tensor | None) -> None:
         """Keep a canvas for the next step."""
         if source_mask is not None:
-            self._canvas = (source_mask, source_mask._version, canvas)
+            self._canvas = (source_mask, _version_of(source_mask), canvas)
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 _PREPARED: "WeakKeyDictionary[GridCache, Prepared]" = WeakKeyDictionary()
