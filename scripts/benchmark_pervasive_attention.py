@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from measuring import last_number_printed_by, peak_memory_of, seconds_of
 from torch import nn
+from torch.profiler import profile
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
@@ -97,7 +98,7 @@ def _plain_conv(weight: torch.Tensor) -> nn.Conv2d:
 
 def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
     channels = affine.weight.shape[0]
-    norm = nn.BatchNorm2d(channels, eps=affine.eps, momentum=affine.momentum)
+    norm = nn.BatchNorm2d(channels, eps=statistics_of.eps, momentum=statistics_of.momentum)
     norm.weight.data, norm.bias.data = affine.weight.data.clone(), affine.bias.data.clone()
     norm.running_mean.copy_(statistics_of.running_mean[:channels])
     norm.running_var.copy_(statistics_of.running_var[:channels])
@@ -114,7 +115,7 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
         delattr(decoder, name)
     decoder.network = network
 
-    def run_grid(target, source, real, source_mask, cache):
+    def run_grid(target, source, canvas, source_mask, cache):
         grid = network(target, source)
         return grid, *decoder.aggregation(grid, source_mask)
 
@@ -130,7 +131,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--growth-rate", type=int, default=32, help="growth rate g (default: 32)")
     parser.add_argument("--kernel-size", type=int, default=5, help="kernel k (default: 5)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--only", help="run only the parts whose name contains this: training, beam, token")
+    parser.add_argument(
+        "--only", help="run only the parts whose name contains this: training, operations, beam, mixed, token"
+    )
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--memory-of", metavar="VARIANT", help=argparse.SUPPRESS)
@@ -142,7 +145,13 @@ def main(arguments: list[str]) -> None:
     check(args)
     print(f"\n{describe(args)}\n")
     rows = []
-    parts = {"training": time_training, "beam": time_decoding, "token": time_tokens}
+    parts = {
+        "training": time_training,
+        "operations": count_operations,
+        "beam": time_decoding,
+        "mixed": time_mixed_lengths,
+        "token": time_tokens,
+    }
     for part, measure in parts.items():
         if not args.only or args.only in part:
             rows += measure(args)
@@ -158,7 +167,7 @@ def describe(args: argparse.Namespace) -> str:
 
 
 def build(args: argparse.Namespace, **options: float) -> nn.Module:
-    """Our model with random weights and running statistics."""
+    """Our model with random weights, normalisations and running statistics: none of them is the identity."""
     torch.manual_seed(0)
     config = PervasiveAttentionConfig(
         vocab_size=VOCABULARY,
@@ -168,6 +177,10 @@ def build(args: argparse.Namespace, **options: float) -> nn.Module:
         **options,
     )
     model = PervasiveAttentionForConditionalGeneration(config)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            mean, deviation = (1.0, 0.1) if name.endswith("weight") else (0.0, 0.1)
+            nn.init.normal_(parameter, mean, deviation)
     for name, buffer in model.named_buffers():
         if name.endswith("running_var"):
             buffer.uniform_(0.5, 2.0)
@@ -208,6 +221,80 @@ def time_training(args: argparse.Namespace) -> list[dict]:
     return time_together(TRAINING, {name: training_step(name, args) for name in VARIANTS}, args, not args.no_memory)
 
 
+# What the profiler calls the kinds of work; all else is elementwise, reductions and copies
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::mkldnn_linear")
+CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::convolution_backward", "aten::cudnn_convolution")
+
+
+def count_operations(args: argparse.Namespace) -> list[dict]:
+    """Prints which share of our training step, and of a step of beam search, is which kind of work."""
+    model = build(args).eval()
+    source = {"input_ids": make_batch(4, args)["input_ids"]}
+    search = functools.partial(_run, model, source, {"num_beams": 5, "min_new_tokens": 8, "max_new_tokens": 8})
+    steps = {name: training_step(name, args) for name in ("csan_hf, float32", "csan_hf, bf16")}
+    rows = []
+    print("| | operations | products | convolutions | elementwise | overhead |\n" + "| --- " + "| ---: " * 5 + "|")
+    for name, step in {**steps, "beam 5, 8 new tokens": search}.items():
+        step()  # warm-up
+        with profile() as profiler:
+            step()
+        rows.append({"workload": name, **_share_of_kinds(profiler, args.device)})
+        shown = " | ".join(f"{rows[-1][kind]:.0%}" for kind in ("products", "convolutions", "elementwise", "overhead"))
+        print(f"| {name} | {rows[-1]['operations']:,} | {shown} |", flush=True)
+    print()
+    return rows
+
+
+def _share_of_kinds(profiler: profile, device: str) -> dict[str, float]:
+    """Number of operations, and the shares of their time; overhead is what is spent outside of them."""
+    events = profiler.key_averages()
+    times = {"products": 0.0, "convolutions": 0.0, "elementwise": 0.0, "overhead": 0.0}
+    count = 0
+    for event in events:
+        seconds = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+        kind = "products" if event.key in PRODUCTS else "convolutions" if event.key in CONVOLUTIONS else "elementwise"
+        is_operation = event.key.startswith("aten::")
+        times[kind if is_operation else "overhead"] += seconds
+        count += event.count if is_operation and seconds else 0
+    total = sum(times.values())
+    return {"operations": count, **{kind: seconds / total for kind, seconds in times.items()}}
+
+
+def time_mixed_lengths(args: argparse.Namespace) -> list[dict]:
+    """Times and prints evaluation and beam search on 16 sentences of 3 to 48 tokens, together and one by one."""
+    model = build(args).eval()
+    lengths = [3 + 45 * number**2 // 225 for number in range(16)]
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long().to(args.device)
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(2, VOCABULARY, (2, *mask.shape), generator=generator).to(args.device)
+    labels = ids[1].masked_fill(mask == 0, -100)
+    single = [
+        {"input_ids": ids[0, i : i + 1, :length], "labels": labels[i : i + 1, :length]}
+        for i, length in enumerate(lengths)
+    ]
+
+    def evaluate(batches: list[dict]) -> None:
+        with torch.no_grad():
+            for batch in batches:
+                model(**batch)
+
+    def search(batches: list[dict]) -> None:
+        for batch in batches:
+            inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+            _run(model, inputs, {"num_beams": 5, "min_new_tokens": 12, "max_new_tokens": 12})
+
+    together = [{"input_ids": ids[0], "attention_mask": mask, "labels": labels}]
+    rows = []
+    for name, run in {"evaluation": evaluate, "beam 5, 12 new tokens": search}.items():
+        steps = {
+            "one sentence at a time": functools.partial(run, single),
+            "together": functools.partial(run, together),
+        }
+        share = (mask.sum(1) ** 2).sum().item() / mask.numel() / mask.shape[1]
+        rows += time_together(f"{name}, 16 sentences of 3 to 48 tokens, {share:.0%} real cells", steps, args, False)
+    return rows
+
+
 def time_decoding(args: argparse.Namespace) -> list[dict]:
     """Times and prints beam search."""
     model = build(args).eval()
@@ -237,9 +324,7 @@ def time_together(
             times[name].append(seconds_of(step, args.device))
     first = times[next(iter(steps))]
     rows = []
-    print(
-        f"| {workload} | median s | speed × straightforward float32 | peak memory MiB |\n| --- | ---: | ---: | ---: |"
-    )
+    print(f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | ---: | ---: |")
     for name, seconds in times.items():
         speed = statistics.median(base / own for base, own in zip(first, seconds, strict=True))
         peak = memory_of(name, args) if memory else None

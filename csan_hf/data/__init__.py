@@ -1,6 +1,13 @@
 """Corpora, tokenizers and batches."""
 
-from .batching import MixedBatchSampler, TokenBatchSampler, describe_dataset, example_lengths, share_epoch
+from .batching import (
+    MixedBatchSampler,
+    TargetMaskCollator,
+    TokenBatchSampler,
+    describe_dataset,
+    example_lengths,
+    share_epoch,
+)
 from .corpora import DataArguments, load_translation_dataset
 from .numbers import load_numbers, number_languages
 from .report import FilterReport
@@ -10,6 +17,7 @@ __all__ = [
     "DataArguments",
     "FilterReport",
     "MixedBatchSampler",
+    "TargetMaskCollator",
     "TokenBatchSampler",
     "TokenizerPair",
     "describe_dataset",

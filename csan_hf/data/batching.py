@@ -25,9 +25,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
+import torch
 from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
+from transformers import DataCollatorForSeq2Seq
 
 _STRIP_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Share of its price that an example may appear cheaper by when it is drawn who is dealt out first
@@ -409,3 +411,19 @@ def share_epoch(dataloader: DataLoader) -> DataLoader:
     if isinstance(shard, BatchSamplerShard) and isinstance(shard.batch_sampler, BoundedBatchSampler):
         shard.sampler = shard.batch_sampler
     return dataloader
+
+
+class TargetMaskCollator(DataCollatorForSeq2Seq):
+    """The library's collator, which also tells which target positions are real.
+
+    For models whose layers compare the cells of a batch, as batch normalisation does: token numbers cannot tell, where
+    an end of sentence stands inside a target, or the padding token is the end or the start.
+    """
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
+        """Returns the batch with `decoder_attention_mask` [B, I], 1 up to the last label of each target."""
+        batch = super().__call__(features, return_tensors)
+        if batch.get("labels") is not None:
+            labels = torch.as_tensor(batch["labels"])
+            batch["decoder_attention_mask"] = labels.ne(-100).flip(1).cumsum(1).flip(1).gt(0).long()
+        return batch

@@ -89,10 +89,13 @@ class Aggregation(nn.Module):
         return sum(parts[1:], parts[0])
 
     def pooled_share(self, grid: torch.Tensor) -> torch.Tensor:
-        """The share of channels whose maximum lies at each source token, |B_ij| / f: [B, I, J]."""
-        columns = grid.max(dim=2).indices
-        ones = torch.full_like(columns, 1, dtype=grid.dtype)
-        return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, ones) / grid.shape[-1]
+        """The share of channels whose maximum lies at each source token, |B_ij| / f: [B, I, J].
+
+        A channel that is 0 at all source tokens has its maximum at none of them.
+        """
+        values, columns = grid.max(dim=2)
+        live = values.gt(0).to(grid.dtype)
+        return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, live) / grid.shape[-1]
 
 
 def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor | float:

@@ -1,9 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Batch normalisation (Ioffe and Szegedy, 2015) of the real cells of a grid, packed as rows [R, channels].
+"""Batch normalisation (Ioffe and Szegedy, 2015) of the real cells of a grid, as rows [R, channels].
 
-Statistics can be shared by several processes. They are float32 even where the cells are bf16.
+`GridBatchNorm` is a batch normalisation as torch means it: `train` and `eval`, `momentum` (None = a cumulative
+average), `reset_running_stats` and `torch.optim.swa_utils.update_bn` act on it as on torch's own. Beyond that
+
+- its statistics are float32 (or float64), whatever the type of the model;
+- frozen, with no trainable affine map, it is a constant: it neither uses nor gathers statistics of batches, unless a
+  cumulative average is asked for;
+- its statistics can be those of several processes.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +18,7 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 @dataclass(frozen=True)
@@ -18,13 +26,13 @@ class NormSettings:
     """How cells are normalised.
 
     Args:
-        training: With the statistics of the batch; else with the running ones.
+        of_batch: With the statistics of the batch; else with the running ones.
         momentum: Weight of a batch in the running statistics.
         eps: Added to the variance.
         process_group: Processes that share a batch; None = this one alone.
     """
 
-    training: bool
+    of_batch: bool
     momentum: float
     eps: float
     process_group: Any = None
@@ -32,7 +40,7 @@ class NormSettings:
     @property
     def is_shared(self) -> bool:
         """Whether statistics are exchanged with other processes."""
-        return self.training and self.process_group is not None
+        return self.of_batch and self.process_group is not None
 
 
 def normalize(
@@ -51,18 +59,22 @@ def normalize(
     Raises:
         ValueError: Training with fewer than two cells, which have no variance.
     """
-    if not settings.training:
-        rstd = torch.rsqrt(running_var + settings.eps)
-        return normalize_with(cells, weight, bias, running_mean, rstd), running_mean, rstd
+    if not settings.of_batch:
+        # A copy: later batches change the running statistics before the backward of this one
+        mean, rstd = running_mean.clone(), torch.rsqrt(running_var + settings.eps)
+        return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
     if settings.is_shared:
         return _normalize_shared(cells, weight, bias, running_mean, running_var, settings)
-    if cells.shape[0] < 2:
-        raise ValueError(
-            f"Batch normalisation needs at least 2 real cells (source tokens times target tokens) in a training "
-            f"batch, got {cells.shape[0]}; give more or longer sentences, or call model.eval()."
-        )
+    _check_count(cells.shape[0])
     output, mean, rstd = torch.native_batch_norm(
-        _as_image(cells), weight, bias, running_mean, running_var, True, settings.momentum, settings.eps
+        _as_image(cells),
+        _like(weight, running_mean),
+        _like(bias, running_mean),
+        running_mean,
+        running_var,
+        True,
+        settings.momentum,
+        settings.eps,
     )
     return _as_rows(output), mean, rstd
 
@@ -75,7 +87,9 @@ def normalize_with(
     rstd: torch.Tensor,
 ) -> torch.Tensor:
     """Normalise cells [R, channels] with a given mean and inverse standard deviation [channels]."""
-    output, _, _ = torch.native_batch_norm(_as_image(cells), weight, bias, mean, rstd**-2, False, 0.0, 0.0)
+    output, _, _ = torch.native_batch_norm(
+        _as_image(cells), _like(weight, mean), _like(bias, mean), mean, rstd**-2, False, 0.0, 0.0
+    )
     return _as_rows(output)
 
 
@@ -93,12 +107,12 @@ def normalize_backward(
     grads = torch.ops.aten.native_batch_norm_backward(
         _as_image(grad),
         _as_image(cells),
-        weight,
+        _like(weight, mean),
         mean,
         rstd**-2,
         mean,
         rstd,
-        settings.training,
+        settings.of_batch,
         0.0,
         [True, True, True],
     )
@@ -114,21 +128,30 @@ def _as_rows(image: torch.Tensor) -> torch.Tensor:
     return image.permute(0, 2, 3, 1).reshape(-1, image.shape[1])
 
 
+def _like(affine: torch.Tensor | None, statistics: torch.Tensor) -> torch.Tensor | None:
+    return None if affine is None else affine.to(statistics.dtype)
+
+
+def _check_count(count: int | float) -> None:
+    if count < 2:
+        raise ValueError(
+            f"Batch normalisation needs at least 2 real cells (source tokens times target tokens) in a training "
+            f"batch, got {int(count)}; give more or longer sentences, or call model.eval()."
+        )
+
+
 def total_cells(cells: torch.Tensor, settings: NormSettings) -> torch.Tensor | int:
     """Number of cells in the batch, those of the other processes included."""
     if not settings.is_shared:
         return cells.shape[0]
-    return _sum_over_processes(torch.tensor(float(cells.shape[0]), device=cells.device), settings)
+    return sum_over_processes(torch.tensor(float(cells.shape[0]), device=cells.device), settings)
 
 
 def sum_over_processes(values: torch.Tensor, settings: NormSettings) -> torch.Tensor:
     """The sum of `values` over the processes that share the batch."""
-    return _sum_over_processes(values, settings) if settings.is_shared else values
-
-
-def _sum_over_processes(values: torch.Tensor, settings: NormSettings) -> torch.Tensor:
-    values = values.clone()
-    torch.distributed.all_reduce(values, group=settings.process_group)
+    if settings.is_shared:
+        values = values.clone()
+        torch.distributed.all_reduce(values, group=settings.process_group)
     return values
 
 
@@ -143,12 +166,27 @@ def _normalize_shared(
     """`normalize` in training with the cells of all processes; the variance in a second pass, for accuracy."""
     exact = cells.to(running_mean.dtype)
     count = total_cells(cells, settings)
-    mean = _sum_over_processes(exact.sum(0), settings) / count
-    variance = _sum_over_processes((exact - mean).square().sum(0), settings) / count
-    running_mean.lerp_(mean, settings.momentum)
-    running_var.lerp_(variance * (count / (count - 1)), settings.momentum)
+    if cells.device.type == "cpu":  # looking would make a GPU wait
+        _check_count(float(count))
+    mean = sum_over_processes(exact.sum(0), settings) / count
+    variance = sum_over_processes((exact - mean).square().sum(0), settings) / count
+    _follow(running_mean, running_var, mean, variance, count, settings.momentum)
     rstd = torch.rsqrt(variance + settings.eps)
     return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
+
+
+def _follow(
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    count: torch.Tensor | int,
+    momentum: float,
+) -> None:
+    """Bring running statistics up to date with a batch's; one cell counts as a variance of 0."""
+    unbiased = variance * (count / (torch.as_tensor(count) - 1).clamp(min=1))
+    running_mean.lerp_(mean.detach(), momentum)
+    running_var.lerp_(unbiased.detach(), momentum)
 
 
 def _normalize_shared_backward(
@@ -163,7 +201,7 @@ def _normalize_shared_backward(
     normalized = (cells.to(mean.dtype) - mean) * rstd
     grad_weight, grad_bias = (exact * normalized).sum(0), exact.sum(0)
     count = total_cells(cells, settings)
-    shared = _sum_over_processes(torch.stack([grad_bias, grad_weight]), settings) / count
+    shared = sum_over_processes(torch.stack([grad_bias, grad_weight]), settings) / count
     grad_cells = (exact - shared[0] - normalized * shared[1]) * (rstd * weight)
     return grad_cells.to(cells.dtype), grad_weight, grad_bias
 
@@ -177,11 +215,10 @@ class _BatchNormFunction(torch.autograd.Function):
         cells: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor,
-        running_mean: torch.Tensor,
-        running_var: torch.Tensor,
+        running: tuple[torch.Tensor, torch.Tensor],
         settings: NormSettings,
     ) -> torch.Tensor:
-        output, mean, rstd = normalize(cells, weight, bias, running_mean, running_var, settings)
+        output, mean, rstd = normalize(cells, weight, bias, *running, settings)
         ctx.save_for_backward(cells, weight, mean, rstd)
         ctx.settings = settings
         return output
@@ -191,52 +228,128 @@ class _BatchNormFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         cells, weight, mean, rstd = ctx.saved_tensors
         grads = normalize_backward(grad.contiguous(), cells, weight, mean, rstd, ctx.settings)
-        return *grads, None, None, None
+        return *grads, None, None
 
 
-class GridBatchNorm(nn.Module):
-    """Batch normalisation of packed cells with an affine map.
+def _normalize_traced(
+    cells: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    settings: NormSettings,
+    real: torch.Tensor | None,
+) -> torch.Tensor:
+    """`normalize` in operations that torch traces and differentiates, with padding among the cells [R, channels]."""
+    exact = cells.to(running_mean.dtype)
+    if settings.of_batch:
+        kept = exact if real is None else torch.where(real, exact, 0.0)
+        count = torch.as_tensor(cells.shape[0], device=cells.device) if real is None else real.sum()
+        count = sum_over_processes(count.to(exact.dtype), settings)
+        mean = sum_over_processes(kept.sum(0), settings) / count
+        centered = kept - mean
+        centered = centered if real is None else torch.where(real, centered, 0.0)
+        variance = sum_over_processes(centered.square().sum(0), settings) / count
+        _follow(running_mean, running_var, mean, variance, count, settings.momentum)
+    else:
+        mean, variance = running_mean, running_var
+    scale = torch.rsqrt(variance + settings.eps) * weight
+    return (exact * scale + (bias - mean * scale)).to(cells.dtype)
+
+
+class _ProcessGroup:
+    """A group of torch.distributed as an attribute: copies of a module share it, and saved ones have none."""
+
+    def __init__(self, group: Any = None) -> None:
+        self.group = group
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_ProcessGroup":
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _ProcessGroup, ()
+
+
+class GridBatchNorm(_BatchNorm):
+    """Batch normalisation of cells; see the head of the file.
 
     Args:
         channels: Number of channels.
         eps: Added to the variance.
-        momentum: Weight of a batch in the running statistics.
-        track: Whether the module has running statistics of its own; without them it only holds the affine map.
+        momentum: Weight of a batch in the running statistics; None = their average over all batches.
+        affine: Whether an affine map follows.
     """
 
     running_mean: torch.Tensor
     running_var: torch.Tensor
     num_batches_tracked: torch.Tensor
 
-    def __init__(self, channels: int, eps: float, momentum: float, track: bool = True) -> None:
-        super().__init__()
-        self.eps, self.momentum = eps, momentum
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.process_group: Any = None
-        if track:
-            add_running_statistics(self, channels)
+    def __init__(self, channels: int, eps: float, momentum: float | None, affine: bool = True) -> None:
+        super().__init__(channels, eps, momentum, affine=affine)
+        self._process_group = _ProcessGroup()
+        self._apply(lambda tensor: tensor, recurse=False)  # statistics of a model that is made in bf16
 
-    def settings(self) -> NormSettings:
-        """How this module normalises now."""
-        return NormSettings(self.training, self.momentum, self.eps, self.process_group)
+    @property
+    def process_group(self) -> Any:
+        """Processes that share their batches; None = each its own."""
+        return self._process_group.group
 
-    def forward(self, cells: torch.Tensor) -> torch.Tensor:
-        """[R, channels] -> [R, channels]."""
-        if self.training:
+    @process_group.setter
+    def process_group(self, group: Any) -> None:
+        self._process_group = _ProcessGroup(group)
+
+    def affine_parameters(self) -> Iterable[nn.Parameter]:
+        """The affine maps of what is normalised here: without a trainable one the statistics rest."""
+        return (self.weight, self.bias)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether this is a constant, in training, too."""
+        return not any(parameter.requires_grad for parameter in self.affine_parameters())
+
+    def begin_batch(self) -> NormSettings:
+        """How the next batch is normalised; counts it where its statistics are gathered."""
+        of_batch = self.training and (self.momentum is None or not self.is_frozen)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if of_batch:
             self.num_batches_tracked.add_(1)
-        output: torch.Tensor = _BatchNormFunction.apply(
-            cells, self.weight, self.bias, self.running_mean, self.running_var, self.settings()
-        )
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        return NormSettings(of_batch, momentum, self.eps, self.process_group)
+
+    def forward(self, input: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+        """Normalise cells.
+
+        Args:
+            input: [R, channels].
+            real: [R, 1], True = a real cell; None = all are.
+
+        Returns:
+            [R, channels]; what it holds at cells that are not real means nothing.
+        """
+        return self._normalize(input, 0, self.begin_batch(), real)
+
+    def _normalize(
+        self, cells: torch.Tensor, start: int, settings: NormSettings, real: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`forward` for the channels from `start` on, in a batch that has begun."""
+        part = slice(start, start + cells.shape[1])
+        running = (self.running_mean[part], self.running_var[part])
+        affine = (self.weight, self.bias)
+        if self.weight is None:
+            affine = (torch.ones_like(running[0]), torch.zeros_like(running[0]))
+        if real is not None or torch.compiler.is_compiling():
+            return _normalize_traced(cells, *affine, *running, settings, real)
+        output: torch.Tensor = _BatchNormFunction.apply(cells, *affine, running, settings)
         return output
 
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        return f"{self.weight.shape[0]}, eps={self.eps}, momentum={self.momentum}"
-
-
-def add_running_statistics(module: nn.Module, channels: int) -> None:
-    """Give a module running statistics under torch's names."""
-    module.running_mean = nn.Buffer(torch.zeros(channels))
-    module.running_var = nn.Buffer(torch.ones(channels))
-    module.num_batches_tracked = nn.Buffer(torch.tensor(0, dtype=torch.long))
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        """What `.to`, `.half` and the like do, save that statistics stay float32 at least."""
+        before = {name: self._buffers[name] for name in ("running_mean", "running_var")}
+        super()._apply(fn, recurse)
+        for name, statistics in before.items():
+            after = self._buffers[name]
+            if after is not None and statistics is not None and after.dtype.itemsize < torch.float32.itemsize:
+                source = after if statistics.is_meta else statistics
+                self._buffers[name] = source.to(after.device, torch.float32)
+        return self

@@ -73,7 +73,7 @@ class TranslationPipeline(Pipeline):
     **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings` is False,
     or, where a config lacks that field, `decoder_vocab_size` differs from `vocab_size`) decodes with the
     tokenizer in the folder `target_tokenizer` of its checkpoint, or with the one passed as
-    `target_tokenizer=`.
+    `target_tokenizer=`; without either, vocabularies of one size count as one, of one tokenizer.
 
     **Languages.** `src_lang` and `tgt_lang` choose them where a model has several, in the model's own codes: `"de"` of
     M2M100, `"deu_Latn"` of NLLB, `"de_DE"` of mBART, and of T5 the codes in its tasks (`translation_en_to_de` in
@@ -135,6 +135,8 @@ class TranslationPipeline(Pipeline):
                     return tokenizer
             except OSError as error:  # no such directory or repository, or no connection
                 reason = error
+        if reason is None and getattr(config, "decoder_vocab_size", None) == getattr(config, "vocab_size", 0):
+            return self.tokenizer  # one vocabulary, of which source and target have embeddings of their own
         raise ValueError(
             "The model has separate source and target vocabularies, but there is no target tokenizer in the "
             f"folder {TARGET_TOKENIZER_SUBFOLDER!r} of {' or '.join(map(repr, places)) or 'a checkpoint'}. "

@@ -31,7 +31,14 @@ from transformers import (
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
 from transformers.utils import PushInProgress
 
-from csan_hf.data import MixedBatchSampler, TokenBatchSampler, describe_dataset, example_lengths, share_epoch
+from csan_hf.data import (
+    MixedBatchSampler,
+    TargetMaskCollator,
+    TokenBatchSampler,
+    describe_dataset,
+    example_lengths,
+    share_epoch,
+)
 from csan_hf.evaluation import score_translations
 from csan_hf.files import apply_umask
 from csan_hf.hub.checkpoint import write_code
@@ -111,10 +118,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             model.synchronize_batch_norm(torch.distributed.group.WORLD)
         if args.world_size > 1 and sharding_is_asked_for(args):
             _prepare_sharding(model)
+        has_batch_norm = isinstance(model, PervasiveAttentionPreTrainedModel)
+        collator = TargetMaskCollator if has_batch_norm else DataCollatorForSeq2Seq
         super().__init__(
             model=model,
             args=args,
-            data_collator=DataCollatorForSeq2Seq(tokenizers.source, model=model),
+            data_collator=collator(tokenizers.source, model=model),
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=tokenizers.source,

@@ -40,9 +40,7 @@ def test_training_step_is_compiled_once_for_all_lengths(name):
     twin = copy.deepcopy(model)
     counter = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
-    # CSAN is one graph; the dense block of Pervasive Attention, fused by hand, stays Python on purpose
-    is_csan = name.startswith("csan")
-    compiled = torch.compile(twin, backend=counter, dynamic=True, fullgraph=is_csan)
+    compiled = torch.compile(twin, backend=counter, dynamic=True, fullgraph=True)
     frames = []
     for shapes in SHAPES:
         batch = training_batch(*shapes)
@@ -55,8 +53,7 @@ def test_training_step_is_compiled_once_for_all_lengths(name):
         found.loss.backward()
         same(gradients(twin), gradients(model))
         frames.append(counter.frame_count)
-    assert frames[1:] == [frames[1]] * (len(SHAPES) - 1), f"compiled anew for new lengths: {frames}"
-    assert frames[0] == frames[1] or not is_csan
+    assert frames == [frames[0]] * len(SHAPES), f"compiled anew for new lengths: {frames}"
 
 
 @pytest.mark.parametrize("name", ["csan, area", "pervasive attention"])

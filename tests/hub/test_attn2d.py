@@ -247,8 +247,9 @@ def test_tokens_and_overrides_are_taken_over():
 
 def test_a_row_without_position_is_refused_as_in_2018():
     model = convert_attn2d(build_state_dict(positions=(9, 20)))
+    source, target = sentences()
     with pytest.raises(ValueError, match="max_position_embeddings=8"):
-        model(*sentences())
+        model(source, decoder_input_ids=target)
 
 
 def test_equal_statistics_leave_the_affine_maps_alone():

@@ -36,7 +36,7 @@ CODE = {
     "pervasive_attention": {
         "checkpoint_files.py",
         "configuration_pervasive_attention.py",
-        "grid_convolution.py",
+        "dense_block.py",
         "grid_cache.py",
         "modeling_pervasive_attention.py",
         "translation.py",

@@ -7,12 +7,12 @@ import torch
 from csan_hf.csan import checkpoint_files, modeling_csan
 from csan_hf.csan.attention import CsanSinusoidalPositionalEmbedding
 from csan_hf.pervasive_attention import checkpoint_files as grid_checkpoint_files
-from csan_hf.pervasive_attention import modeling_pervasive_attention
-from csan_hf.pervasive_attention.modeling_pervasive_attention import SinusoidalPositionalEmbedding
+from csan_hf.pervasive_attention import seq2seq_model
+from csan_hf.pervasive_attention.embeddings import SinusoidalPositionalEmbedding
 
 
 def test_labels_are_shifted_alike():
-    copies = [inspect.getsource(module.shift_tokens_right) for module in (modeling_csan, modeling_pervasive_attention)]
+    copies = [inspect.getsource(module.shift_tokens_right) for module in (modeling_csan, seq2seq_model)]
     assert copies[0] == copies[1]
 
 

@@ -16,7 +16,7 @@ from reference.tiny_pervasive_attention import (
 )
 from torch import Tensor
 
-from csan_hf.pervasive_attention import grid_cells
+from csan_hf.pervasive_attention.batch_norm import GridBatchNorm
 
 # The last sentence is padded in source and target; no length is below the reach of the largest kernel (3 to a side).
 PADDED = padded_batch((5, 3, 2), (3, 5, 1))
@@ -127,17 +127,10 @@ def test_unpadded_batch(aggregation, training):
     assert_equals_oracle(options, UNPADDED, training, seed=1)
 
 
-@pytest.fixture
-def small_groups(monkeypatch):
-    """Convolutions that take only sentences of like sizes together, however small they are."""
-    monkeypatch.setattr(grid_cells, "_CELLS_WORTH_A_CONVOLUTION", 1)
-
-
-@pytest.mark.usefixtures("small_groups")
 @pytest.mark.parametrize("kernel_size", [1, 3, 5, 7])
 @pytest.mark.parametrize("batch", [PADDED, HOLES], ids=["padded", "holes"])
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-def test_groups_of_sentences(kernel_size, batch, gated):
+def test_several_shelves(kernel_size, batch, gated):
     options = {"aggregation": "max", "kernel_size": kernel_size, "gated": gated}
     assert_equals_oracle(options, batch, training=True, seed=3)
 
@@ -168,12 +161,16 @@ def test_other_sizes(options, training):
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("frozen", ["embed", "conv1", "conv2", "norm", "transition", "decoder"])
 def test_frozen_parameters(frozen, training):
-    """Freezing some parameters changes the others' gradients in nothing."""
+    """Freezing some parameters changes the others' gradients in nothing; a frozen norm is one in eval mode."""
     gradients = []
     for freeze in (False, True):
         model = tiny_model(gated=True, kernel_size=3, aggregation="max_attention").double().train(training)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not (freeze and frozen in name))
+        if frozen in ("norm", "decoder"):
+            for module in model.modules():
+                if isinstance(module, GridBatchNorm):
+                    module.training = training and freeze
         model(**PADDED).logits[PADDED["decoder_attention_mask"].bool()].square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if frozen not in name})
         assert all((p.grad is None) == (freeze and frozen in name) for name, p in model.named_parameters())
@@ -211,6 +208,28 @@ def test_gradient_checkpointing_changes_nothing(training):
         logits = model(**PADDED, use_cache=False).logits[PADDED["decoder_attention_mask"].bool()]
         logits.square().sum().backward()
         found.append((logits, dict(model.named_buffers()), {name: p.grad for name, p in model.named_parameters()}))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_gradients_of_small_weights(training):
+    """Of norms whose weights are 0, tiny, and large beside them."""
+
+    def shrink(model):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(("norm1.weight", "transition.norm.weight")):
+                    parameter[::3] = 0.0
+                    parameter[1::3] *= 1e-4
+        return model.double().train(training)
+
+    found = []
+    for hooked in (False, True):
+        model = shrink(tiny_model(kernel_size=3))
+        if hooked:
+            model.model.decoder.dense_block.layers[0].register_forward_hook(lambda *_: None)
+        model(**PADDED).logits[PADDED["decoder_attention_mask"].bool()].square().sum().backward()
+        found.append({name: p.grad for name, p in model.named_parameters()})
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 

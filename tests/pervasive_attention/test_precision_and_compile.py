@@ -51,22 +51,24 @@ def test_bf16_is_near_float32(training):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_compiled_model_computes_the_same_and_is_compiled_for_all_lengths_at_once(training):
-    model = tiny_model().train(training)
+    model = tiny_model().double().train(training)
     twin = copy.deepcopy(model)
     counter = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
-    compiled = torch.compile(twin, backend=counter)
+    compiled = torch.compile(twin, backend=counter, fullgraph=True)
     counts = []
     for sizes in ((3, 6, 5), (4, 7, 9), (2, 9, 4), (5, 11, 12)):
         for each in (model, twin):
             each.zero_grad()
         batch = pairs(*sizes)
         expected, found = model(**batch), compiled(**batch)
-        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-9, atol=1e-9)
         expected.loss.backward()
         found.loss.backward()
         for name, gradient in gradients(twin).items():
-            torch.testing.assert_close(gradient, gradients(model)[name], rtol=1e-4, atol=1e-5, msg=name)
+            torch.testing.assert_close(gradient, gradients(model)[name], rtol=1e-9, atol=1e-9, msg=name)
+        for name, statistics in twin.named_buffers():
+            torch.testing.assert_close(statistics, dict(model.named_buffers())[name], rtol=1e-9, atol=1e-9, msg=name)
         counts.append(counter.frame_count)
     assert counts[1] == counts[3], f"compiled anew for new lengths: {counts}"
 

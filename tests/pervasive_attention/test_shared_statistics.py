@@ -1,5 +1,6 @@
 """Batch normalisation over two processes equals one process with the whole batch."""
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -60,3 +61,33 @@ def test_sharing_reaches_every_normalisation():
     assert model.model.decoder.dense_block.process_group == "group"
     model.synchronize_batch_norm(None)
     assert model.model.decoder.dense_block.process_group is None
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_two_forwards_before_one_backward(alone):
+    """Gradients are those of each forward's own statistics, which the other one has changed meanwhile."""
+    found = []
+    for group in (None, alone):
+        model = tiny_model(num_layers=2).double().train()
+        model.synchronize_batch_norm(group)
+        halves = [{name: tensor[rows] for name, tensor in batch().items()} for rows in (slice(0, 2), slice(2, 4))]
+        sum(model(**half).loss for half in halves).backward()
+        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
+
+
+def test_one_cell_is_refused(alone):
+    """It has no variance, and would make the running one infinite."""
+    model = tiny_model().train()
+    model.synchronize_batch_norm(alone)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with pytest.raises(ValueError, match=r"at least 2 real cells .* got 1"):
+        model(input_ids=torch.tensor([[1]]), labels=torch.tensor([[1]]))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers() if "running" in name)

@@ -4,6 +4,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, GenerationConfig, MarianMTModel, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
+from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.pipelines import TASK, TranslationPipeline, register
 
 SENTENCES = ["eins zwei drei", "ein Hund", "", "vier fünf sechs sieben acht neun", "Katze", "zehn und eins"]
@@ -193,6 +194,20 @@ def test_one_tokenizer_with_separate_embeddings(joint, separate):
     _, tokenizer = joint
     model, _, _ = separate
     translator = TranslationPipeline(model=model, tokenizer=tokenizer, target_tokenizer=tokenizer, device="cpu")
+    assert translator("Hund", max_new_tokens=5)
+
+
+def test_vocabularies_of_one_size_need_no_second_folder(joint, tmp_path):
+    """One tokenizer, saved as usual, serves source and target embeddings that are separate."""
+    _, tokenizer = joint
+    sizes = {"vocab_size": len(tokenizer), "source_embed_dim": 4, "target_embed_dim": 4, "growth_rate": 2}
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = PervasiveAttentionConfig(**sizes, **ids, num_layers=1, decoder_start_token_id=tokenizer.pad_token_id)
+    assert not config.share_encoder_decoder_embeddings
+    PervasiveAttentionForConditionalGeneration(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = PervasiveAttentionForConditionalGeneration.from_pretrained(tmp_path)
+    translator = TranslationPipeline(model=model, tokenizer=AutoTokenizer.from_pretrained(tmp_path), device="cpu")
     assert translator("Hund", max_new_tokens=5)
 
 

@@ -1,0 +1,188 @@
+"""Which rows and columns are real is told by masks, and positions count them."""
+
+import pytest
+import torch
+from reference.tiny_pervasive_attention import PAD, labels_of, padded_batch, padded_sources, tiny_model
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from csan_hf import PervasiveAttentionModel
+from csan_hf.data import TargetMaskCollator
+
+SOURCES, TARGETS = (6, 3, 5), (4, 6, 2)
+positions = pytest.mark.parametrize("position_embeddings", ["learned", "sinusoidal"])
+
+
+def statistics(model) -> dict[str, torch.Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = {word: number for number, word in enumerate("abcdefghijk")}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="c")), pad_token="a", eos_token="b"
+    )
+
+
+def features(labels: list[list[int]]) -> list[dict]:
+    return [{"input_ids": [3, 4, 5, 1][: 2 + number % 3], "labels": each} for number, each in enumerate(labels)]
+
+
+@pytest.mark.parametrize("eos", [1, [1, 4], None, PAD], ids=["one end", "two ends", "no end", "padding is the end"])
+def test_the_collators_mask_decides_without_labels(eos):
+    """A Trainer that computes the loss itself keeps the labels; ends of sentences may stand inside a target."""
+    targets = [[2, 1, 3, 1], [5, 4, 1, 1, 6, 1], [7, 1]]
+    found = []
+    for keep_labels in (True, False):
+        model = tiny_model(kernel_size=3, eos_token_id=eos).double().train()
+        batch = TargetMaskCollator(tokenizer(), model=model)(features(targets))
+        assert batch["decoder_attention_mask"].sum(1).tolist() == [4, 6, 2]
+        assert batch["decoder_attention_mask"].shape == batch["decoder_input_ids"].shape
+        if not keep_labels:
+            del batch["labels"]
+        model(**batch)
+        found.append(statistics(model))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("eos", [1, [1, 4], None], ids=["one end", "two ends", "no end"])
+def test_without_a_mask_padding_decides(eos):
+    """And the last end of a sentence, from which nothing is to be predicted; the others are tokens like any other."""
+    labels = torch.tensor([[2, 1, 3, 1, -100, -100], [5, 1, 1, 6, 7, 1]])
+    lengths = [4, 6] if eos is not None else [5, 6]
+    model, twin = (tiny_model(kernel_size=3, eos_token_id=eos).double().train() for _ in range(2))
+    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+    sources = padded_sources((5, 3))
+    model(**sources, decoder_input_ids=decoder_input_ids)
+    mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
+    twin(**sources, decoder_input_ids=decoder_input_ids, decoder_attention_mask=mask)
+    torch.testing.assert_close(statistics(model), statistics(twin), rtol=0, atol=0)
+
+
+def padded_on_the_left(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    moved = {}
+    for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
+        shifts = (batch[mask] == 0).sum(1).tolist()
+        for name in (ids, mask):
+            rows = [row.roll(shift) for row, shift in zip(batch[name], shifts, strict=True)]
+            moved[name] = torch.stack(rows)
+    return moved
+
+
+@positions
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_left_padding_changes_nothing(position_embeddings, training):
+    right = padded_batch(SOURCES, TARGETS, source_width=8, target_width=9)
+    left = padded_on_the_left(right)
+    logits = []
+    for batch in (right, left):
+        model = tiny_model(kernel_size=3, position_embeddings=position_embeddings).double().train(training)
+        logits.append(model(**batch, use_cache=False).logits[batch["decoder_attention_mask"].bool()])
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12)
+
+
+@positions
+@torch.no_grad()
+def test_generation_does_not_notice_left_padding(position_embeddings):
+    model = tiny_model(seed=1, kernel_size=3, position_embeddings=position_embeddings)
+    right = padded_batch(SOURCES, TARGETS, source_width=8)
+    left = padded_on_the_left(right)
+    search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8}
+    found = [
+        model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **search)
+        for batch in (right, left)
+    ]
+    assert torch.equal(*found)
+
+
+@torch.no_grad()
+def test_steps_count_positions_after_a_padded_prompt():
+    model = tiny_model(kernel_size=3, position_embeddings="learned").double()
+    batch = padded_on_the_left(padded_batch((5, 5), (3, 6)))
+    full = model(**batch, use_cache=False).logits
+    cache, pieces = None, []
+    for start, end in ((0, 4), (4, 5), (5, 6)):
+        outputs = model(
+            input_ids=batch["input_ids"],
+            decoder_input_ids=batch["decoder_input_ids"][:, start:end],
+            decoder_attention_mask=batch["decoder_attention_mask"][:, :end],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache = outputs.past_key_values
+        pieces.append(outputs.logits)
+    real = batch["decoder_attention_mask"].bool()
+    torch.testing.assert_close(torch.cat(pieces, 1)[real], full[real], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@torch.no_grad()
+def test_nan_under_padding_stays_there(compiled):
+    model = tiny_model(kernel_size=3)
+    batch = padded_batch(SOURCES, TARGETS)
+    embeddings = model.get_input_embeddings()(batch["input_ids"])
+    targets = model.model.get_decoder_input_embeddings()(batch["decoder_input_ids"])
+    masks = {name: batch[name] for name in ("attention_mask", "decoder_attention_mask")}
+    real = masks["decoder_attention_mask"].bool()
+    expected = model(**batch, use_cache=False).logits[real]
+    inputs = {
+        "inputs_embeds": embeddings.masked_fill(masks["attention_mask"].eq(0).unsqueeze(-1), torch.nan),
+        "decoder_inputs_embeds": targets.masked_fill(~real.unsqueeze(-1), torch.nan),
+    }
+    torch._dynamo.reset()
+    run = torch.compile(model, backend="eager") if compiled else model
+    torch.testing.assert_close(run(**inputs, **masks, use_cache=False).logits[real], expected, rtol=0, atol=1e-5)
+
+
+def test_a_traced_batch_of_one_cell_keeps_finite_statistics():
+    """Counting cells would make a GPU wait; one cell has a variance of 0 there."""
+    model = tiny_model().train()
+    torch._dynamo.reset()
+    mask = torch.tensor([[1, 0]])
+    ids = torch.tensor([[3, 4]])
+    torch.compile(model, backend="eager")(ids, mask, ids, mask, use_cache=False)
+    assert all(buffer.isfinite().all() for buffer in model.buffers())
+
+
+@torch.no_grad()
+def test_dead_channels_point_nowhere():
+    """Where all of a channel is 0 its maximum lies at no source token, and least of all at padding."""
+    model = PervasiveAttentionModel(tiny_model(kernel_size=3).config).eval()
+    norm = model.decoder.final_norm
+    norm.bias[:2], norm.weight[:2] = -1.0, 0.0
+    batch = padded_on_the_left(padded_batch(SOURCES, TARGETS))
+    share = model(**batch, output_attentions=True).cross_attentions[0][:, 0]
+    assert share[batch["attention_mask"].eq(0).unsqueeze(1).expand_as(share)].eq(0).all()
+    real = batch["decoder_attention_mask"].bool()
+    assert share.sum(2)[real].max() <= 1 - 2 / norm.num_features + 1e-6
+    assert share.sum(2)[real].max() > 0
+
+
+@torch.no_grad()
+def test_a_reset_cache_serves_other_weights_and_another_batch():
+    model = tiny_model(kernel_size=5)
+    sources = padded_sources((5, 3))
+    ids = torch.tensor([[2, 3, 4], [5, 6, 7]])
+    cache = model(**sources, decoder_input_ids=ids, use_cache=True).past_key_values
+    model.load_state_dict(tiny_model(seed=7, kernel_size=5).state_dict())
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    expected = model(**sources, decoder_input_ids=ids, use_cache=False).logits
+    again = model(**sources, decoder_input_ids=ids, past_key_values=cache).logits
+    torch.testing.assert_close(again, expected, rtol=0, atol=1e-5)
+    cache.reset()
+    other = {**padded_sources((4, 2, 6)), "decoder_input_ids": torch.tensor([[2, 3], [5, 6], [1, 2]])}
+    expected = model(**other, use_cache=False).logits
+    torch.testing.assert_close(model(**other, past_key_values=cache).logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_resized_model_without_head_is_saved_and_loaded(shared, tmp_path):
+    options = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 13, "source_embed_dim": 6}
+    model = PervasiveAttentionModel(tiny_model(**(options if shared else {})).config).eval()
+    model.resize_token_embeddings(20)
+    model.save_pretrained(tmp_path)
+    loaded = PervasiveAttentionModel.from_pretrained(tmp_path).eval()
+    batch = {**padded_sources(SOURCES), "decoder_input_ids": labels_of((4, 4, 4))}
+    assert torch.equal(loaded(**batch).last_hidden_state, model(**batch).last_hidden_state)
+    assert loaded.config.decoder_vocab_size == (20 if shared else 11)
