@@ -152,7 +152,11 @@ def test_a_first_save_that_was_cut_off_is_a_new_start(copy, capsys):
 
 
 def test_what_a_killed_process_left_is_cleared_away(copy):
-    for path in (copy / "_deleted-checkpoint-1", copy.parent / ".run.ab3_xy9z" / "checkpoint"):
+    for path in (
+        copy / "_deleted-checkpoint-1",
+        copy.parent / ".run.ab3_xy9z" / "checkpoint",
+        copy / ".run.ab3_xy9z" / "checkpoint",
+    ):
         path.mkdir(parents=True)
     (copy / ".results.json.123").write_text("{")
     stays = [copy / ".gitignore", copy.parent / ".run.not.ours", copy.parent / ".run.backup99" / "data"]
@@ -162,6 +166,7 @@ def test_what_a_killed_process_left_is_cleared_away(copy):
     assert names(copy) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
     assert not (copy / ".results.json.123").exists()
     assert not (copy.parent / ".run.ab3_xy9z").exists()
+    assert not (copy / ".run.ab3_xy9z").exists()
     assert all(path.exists() for path in stays)
 
 
