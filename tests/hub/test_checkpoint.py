@@ -353,14 +353,17 @@ def test_a_folder_that_is_another_file_system_is_saved_to(joint, tmp_path, monke
     volume, directory = tmp_path / "volume", tmp_path / "model"
     volume.mkdir()
     directory.symlink_to(volume)
-    for name in ("rename", "replace"):
 
-        def within_one_file_system(source, target, move=getattr(os, name)):
+    def within_one_file_system(move):
+        def checked(source, target):
             if len({Path(path).resolve().is_relative_to(volume) for path in (source, target)}) > 1:
                 raise OSError(errno.EXDEV, "Invalid cross-device link")
             move(source, target)
 
-        monkeypatch.setattr(os, name, within_one_file_system)
+        return checked
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, within_one_file_system(getattr(os, name)))
     for _ in range(2):
         save_self_contained(*joint, directory)
     model = CsanForConditionalGeneration.from_pretrained(directory)
