@@ -7,7 +7,7 @@
 The run, with data-loading workers, is signalled as a scheduler or a terminal does it: the whole process group at once,
 by KILL, TERM, INT and USR1 in turn, at random moments of its start, its updates, its saves and its end; and started
 again with the same command each time. What is unknown here goes on to scripts/train.py. The exit status is 1 if any
-weight, hypothesis or score differs, or if one of the other signals lost an update.
+weight, hypothesis or score differs, if one of the other signals lost an update, or if a run went on in spite of one.
 """
 
 import argparse
@@ -67,6 +67,12 @@ RECIPE = {
     "generation": {"num_beams": 2, "max_length": 24},
 }
 
+ENDED = "The run has ended with status "
+
+
+class IgnoredSignalError(RuntimeError):
+    """A signal that did not end a run which could have been ended."""
+
 
 @dataclass
 class Run:
@@ -98,7 +104,9 @@ class Run:
         descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        sys.exit(self.train(self.arguments))
+        status = self.train(self.arguments)
+        os.write(descriptor, f"{ENDED}{status}\n".encode())
+        sys.exit(status)
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -115,9 +123,24 @@ class Run:
         return True
 
     def signal_group(self, number: int) -> bool:
-        """Signals the run and its workers, waits for the end, and says whether that was what ended it."""
+        """Signals the run and its workers, waits for the end, and says whether there was something to end.
+
+        The run stands still meanwhile, so that it does not end between the look and the signal.
+
+        Raises:
+            IgnoredSignalError: if the run went on in spite of the signal.
+        """
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        had_ended = ENDED in self.text()
         os.killpg(self.process.pid, number)
-        return self.wait() in (-number, 128 + number)
+        os.killpg(self.process.pid, signal.SIGCONT)
+        status = self.wait()
+        if not had_ended and status not in (-number, 128 + number):
+            raise IgnoredSignalError(
+                f"a run ended with status {status} in spite of {signal.Signals(number).name}: see {self.log}"
+            )
+        return not had_ended
 
     def wait(self) -> int:
         """Waits for the end and returns the exit status, for a signal its negative number."""
@@ -251,7 +274,7 @@ def parse_arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(words)
 
 
-@script()
+@script({IgnoredSignalError: 1})
 def main(words: list[str]) -> int:
     arguments, rest = parse_arguments(words)
     work = arguments.work_dir

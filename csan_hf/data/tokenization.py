@@ -56,18 +56,12 @@ def train_tokenizer(
     Raises:
         ValueError: `vocab_size` has no room for the bytes and the special tokens, or there is no text.
     """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    smallest = len(alphabet) + len(SPECIAL_TOKENS)
-    if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size is {vocab_size}; it must be at least {smallest}: {len(alphabet)} bytes and "
-            f"{len(SPECIAL_TOKENS)} special tokens"
-        )
+    check_vocabulary_sizes(vocab_size)
     tokenizer = _untrained_tokenizer(split_digits)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=alphabet,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=show_progress,
     )
     counted = _Counted(texts)
@@ -89,6 +83,30 @@ def train_tokenizer(
         split_special_tokens=True,
         **limit,
     )
+
+
+def check_vocabulary_sizes(vocab_size: int, target_vocab_size: int | None = None, *, joint: bool = False) -> None:
+    """Check sizes of vocabularies without training them.
+
+    Args:
+        vocab_size: tokens of the joint vocabulary or of the source's.
+        target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
+        joint: one vocabulary for both languages.
+
+    Raises:
+        ValueError: one has no room for the bytes and the special tokens, or the target's is given though there is one
+            for both.
+    """
+    if joint and target_vocab_size is not None:
+        raise ValueError(f"target_vocab_size is {target_vocab_size}, but the vocabulary is joint; leave it out")
+    bytes_ = len(pre_tokenizers.ByteLevel.alphabet())
+    smallest = bytes_ + len(SPECIAL_TOKENS)
+    for name, size in (("vocab_size", vocab_size), ("target_vocab_size", target_vocab_size)):
+        if size is not None and size < smallest:
+            raise ValueError(
+                f"{name} is {size}; it must be at least {smallest}: {bytes_} bytes and {len(SPECIAL_TOKENS)} "
+                "special tokens"
+            )
 
 
 def _untrained_tokenizer(split_digits: bool) -> Tokenizer:
@@ -200,8 +218,7 @@ def train_tokenizers(
         if "train" not in dataset:
             raise ValueError(f"there is no split 'train' to train tokenizers on, only {', '.join(dataset)}")
         dataset = dataset["train"]
-    if joint and target_vocab_size is not None:
-        raise ValueError(f"target_vocab_size is {target_vocab_size}, but the vocabulary is joint; leave it out")
+    check_vocabulary_sizes(vocab_size, target_vocab_size, joint=joint)
 
     def train(columns: list[str], size: int) -> PreTrainedTokenizerFast:
         return train_tokenizer(

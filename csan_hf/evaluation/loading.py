@@ -53,7 +53,7 @@ def load_translation_model(
         The model in evaluation mode, and the tokenizers.
 
     Raises:
-        ValueError: if the dtype or the device is unknown.
+        ValueError: if the dtype is unknown, or the device is unknown or not there.
         OSError: if there is no such checkpoint.
     """
     import csan_hf  # noqa: F401  (registers the families with the Auto classes)
@@ -64,9 +64,20 @@ def load_translation_model(
     if device is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = "cpu" if accelerator is None else accelerator.type
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device {device!r} is unknown: {error}") from error
+    place = _usable_device(device)
     model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
     return model.to(place).eval(), TokenizerPair.from_pretrained(name)
+
+
+def _usable_device(name: str) -> torch.device:
+    """Returns a device that can be computed on, found out before a model is loaded for it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r} is unknown: {error}") from error
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"device {name!r} cannot be used here: {reason}. Leave it out, or use 'cpu'.") from error
+    return device

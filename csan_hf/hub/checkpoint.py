@@ -59,7 +59,7 @@ def save_self_contained(
     """Saves a model so that it loads and works where csan_hf is not installed.
 
     Writes weights, config, generation config and tokenizers; the family's code and a complete `auto_map`; and, unless
-    the model is a classifier, the translation pipeline. Everything is written beside `directory` first and then
+    the model is a classifier, the translation pipeline. Everything is written elsewhere first and then
     moved, so that a failure to write leaves what was there before. Other files in `directory` (logs, a card) stay.
 
     ```python
@@ -86,9 +86,7 @@ def save_self_contained(
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"{directory} is a file; a checkpoint needs a directory.")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
-        staging = Path(temporary) / "checkpoint"
+    with _staging(directory) as staging:
         _write(model, tokenizers, staging)
         _move(staging, directory)
     return directory
@@ -169,9 +167,7 @@ def write_code(model: PreTrainedModel, directory: Path) -> None:
         config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
     elif hasattr(config, "custom_pipelines"):  # of the translation checkpoint that the classifier was made of
         del config.custom_pipelines
-    directory = directory.resolve()
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}.") as temporary:
-        staging = Path(temporary, "checkpoint")
+    with _staging(directory) as staging:
         staging.mkdir()
         if _translates(model):
             shutil.copy(translation.__file__, staging)
@@ -201,6 +197,19 @@ def _write_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, direc
         )
     # One tokenizer for two embeddings: said outright, lest a loader takes the second one for forgotten
     getattr(tokenizers, "target", tokenizers).save_pretrained(folder)
+
+
+@contextmanager
+def _staging(directory: Path) -> Iterator[Path]:
+    """Yields a path to write a checkpoint to before it is moved, on the file system where it will be.
+
+    That is within the directory where there is one: it may be a link to another file system, or the root of one, as
+    the volumes of containers are.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    folder = directory if directory.exists() else directory.parent
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=folder) as temporary:
+        yield Path(temporary, "checkpoint")
 
 
 def _move(staging: Path, directory: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+from transformers.training_args import trainer_log_levels
 from transformers.utils import is_torch_bf16_gpu_available
 
 from csan_hf.credentials import WHERE_INSTEAD
@@ -60,6 +63,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("max_grad_norm", "early_stopping_threshold"), (0.0, math.inf)),
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), (0, 1)),
 }
+_INTERVALS = ("eval_steps", "save_steps", "logging_steps")
 
 
 @dataclass
@@ -232,6 +236,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if value is not None and not low <= value < high:
                 raise ValueError(f"training.{name} must lie in [{low}, {high}), got {value}.")
+        for name in _INTERVALS:
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < math.inf:
+                raise ValueError(f"training.{name} must be above 0, got {value}.")
         if not 0.0 < self.num_train_epochs < math.inf:
             raise ValueError(f"training.num_train_epochs must be above 0, got {self.num_train_epochs}.")
         if self.max_steps != -1 and self.max_steps < 1:
@@ -240,6 +248,25 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 "(a model is scored without training by scripts/evaluate.py)."
             )
         self._check_metric()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuses names that the library looks up only when training begins."""
+        reports = [self.report_to] if isinstance(self.report_to, str) else self.report_to or []
+        known: dict[str, tuple[list[Any], list[str]]] = {
+            "report_to": (reports, ["none", "all", *INTEGRATION_TO_CALLBACK]),
+            "log_level": ([self.log_level], [*trainer_log_levels]),
+            "log_level_replica": ([self.log_level_replica], [*trainer_log_levels]),
+            "dataloader_multiprocessing_context": (
+                [self.dataloader_multiprocessing_context or None],
+                [None, *multiprocessing.get_all_start_methods()],
+            ),
+        }
+        for name, (values, choices) in known.items():
+            for value in values:
+                if value not in choices:
+                    shown = ", ".join(str(choice) for choice in choices if choice is not None)
+                    raise ValueError(f"training.{name} must be one of {shown}, got {value!r}.")
 
     def _check_metric(self) -> None:
         for name in self.metrics:

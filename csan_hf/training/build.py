@@ -10,7 +10,7 @@ from datasets import DatasetDict
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from csan_hf.data import TokenizerPair, train_tokenizers
-from csan_hf.data.tokenization import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
+from csan_hf.data.tokenization import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, check_vocabulary_sizes
 
 from .families import get_family
 from .options import RecipeError
@@ -145,6 +145,22 @@ def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: Tok
     config._from_model_config = False
 
 
+def check_tokenizer(recipe: Recipe) -> None:
+    """Checks the section tokenizer without data.
+
+    Raises:
+        RecipeError: if a vocabulary is too small for what every one holds, or if there is one for both languages and
+            another one for the target.
+    """
+    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
+    try:
+        check_vocabulary_sizes(
+            settings["vocab_size"], settings.get("target_vocab_size"), joint=settings.get("joint", True)
+        )
+    except ValueError as error:
+        raise RecipeError(f"The section tokenizer is refused: {error}") from error
+
+
 def check_generation(recipe: Recipe) -> None:
     """Checks the section generation without a model.
 
@@ -175,12 +191,15 @@ def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> No
             f"The section generation is refused: num_return_sequences must be 1, got {number}: one translation of "
             "each sentence is scored."
         )
+    for name in ("repetition_penalty", "encoder_repetition_penalty"):
+        if (value := settings.get(name)) is not None and not 0.0 < value < math.inf:
+            raise RecipeError(f"The section generation is refused: {name} must be above 0, got {value}.")
     if not math.isfinite(penalty := settings.get("length_penalty") or 0.0):
         raise RecipeError(f"The section generation is refused: length_penalty must be finite, got {penalty}.")
     try:
         config.update(**settings)
         config.validate(strict=True)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:  # the last two: of a value of a type it cannot have
         raise RecipeError(f"The section generation is refused: {error}") from error
 
 

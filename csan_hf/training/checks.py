@@ -6,7 +6,7 @@ import importlib.util
 
 from sacrebleu.metrics import BLEU
 
-from .build import build_config, check_generation, check_positions, expected_vocabularies
+from .build import build_config, check_generation, check_positions, check_tokenizer, expected_vocabularies
 from .options import RecipeError
 from .recipe import Recipe
 
@@ -28,6 +28,7 @@ def check_recipe(recipe: Recipe) -> None:
     check_bleu_tokenizer(recipe.bleu_tokenize)
     check_generation(recipe)
     if not recipe.init_from:  # a checkpoint has a config and a tokenizer of its own
+        check_tokenizer(recipe)
         check_positions(recipe, build_config(recipe, expected_vocabularies(recipe)))
 
 

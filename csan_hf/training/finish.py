@@ -109,12 +109,14 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
     output = Path(trainer.args.output_dir)
     set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated
     chosen = choose_weights(trainer, tokenized.get("validation"))
+    _stop_at_signal(trainer)
     scores: dict[str, Any] = {}
     for name, split in tokenized.items():
         if name != "train":
             scores[name], hypotheses = _score_split(trainer, split, recipe.bleu_tokenize)
             if trainer.is_world_process_zero():
                 write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
+            _stop_at_signal(trainer)
     results = {
         "model": plain_class(trainer.model).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
@@ -132,9 +134,16 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
     trainer.accelerator.wait_for_everyone()  # whoever returns finds a complete folder
     if trainer.is_world_process_zero():
         shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
+        _stop_at_signal(trainer)
         _push(trainer, output)
         print(summary_table(results, output), flush=True)
     return results
+
+
+def _stop_at_signal(trainer: TranslationTrainer) -> None:
+    """Ends the run at a signal that a library swallowed."""
+    if trainer.guard.signals is not None:
+        trainer.guard.signals.raise_if_received()
 
 
 def _save_model(trainer: TranslationTrainer, output: Path) -> None:

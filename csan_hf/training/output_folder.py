@@ -44,16 +44,23 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
 
     Raises:
         RecipeError: if the folder is that of ``init_from``, or one within the other; or if files that a run writes
-            lie there and no run of ours made them.
+            lie there and no run of ours made them; or if a checkpoint that the run would go on from or rotate is a
+            link: what lies where it leads would be changed.
     """
     if output.exists() and not output.is_dir():
         raise RecipeError(f"output_dir is {output}, which is a file: choose another.")
     _check_initial_folder(recipe, output)
+    starts_anew = recipe.overwrite or not recipe.resume
+    links = [path for path in list_checkpoints(output) if path.is_symlink()]
+    if links and not starts_anew:
+        raise RecipeError(
+            f"{links[0]} is a link: a run deletes and changes its checkpoints, and would do so where it leads. Put a "
+            "copy in its place, or remove it."
+        )
     foreign = entries_of_run(output)
     if not foreign or (output / MARK).is_file():
         return
     names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
-    starts_anew = recipe.overwrite or not recipe.resume
     if starts_anew or not list_checkpoints(output):  # those of an older version had no mark and can be resumed
         raise RecipeError(
             f"{output} holds {names}, and no mark of a run ({MARK}) that could have written that: nothing there is "

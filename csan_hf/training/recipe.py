@@ -158,7 +158,8 @@ class Recipe:
     def _build(section: str, cls: Any, values: dict[str, Any]) -> Any:
         try:
             return cls(**values)
-        except (TypeError, ValueError, ImportError) as error:  # the last: of a library that a value needs
+        except (TypeError, ValueError, OverflowError, OSError, ImportError) as error:
+            # The last three: of infinity, of a file that a value names, of a library that it needs
             raise RecipeError(f"The section {section} is refused: {error}") from error
 
 

@@ -112,7 +112,8 @@ def _clear_leftovers(output: Path) -> None:
     for path in (*output.glob(".*"), *(output / "hypotheses").glob(".*")):
         if path.is_file() and re.fullmatch(r"\..+\.\d+", path.name):
             path.unlink()
-    for path in output.parent.glob(f".{output.name}.????????"):
+    temporary = f".{output.name}.????????"  # of uploads beside the folder, of saves within it
+    for path in (*output.parent.glob(temporary), *output.glob(temporary)):
         if (
             path.is_dir()
             and re.fullmatch(r"[a-z0-9_]{8}", path.name[-8:])

@@ -104,6 +104,7 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
     trainer.add_callback(DeletePreviousRun())
     if checkpoint is not None:
         check_same_data(checkpoint, trainer)
+    signals.raise_if_received()
     if checkpoint is not None and is_finished(trainer, state := _read_state(checkpoint)):
         signals.phase = "after"
         _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
@@ -113,6 +114,7 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
         load_weights(model, read_weights(checkpoint))
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    signals.raise_if_received()
     return finish_run(trainer, recipe, tokenized)
 
 

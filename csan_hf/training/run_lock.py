@@ -68,7 +68,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    follows_no_link = getattr(os, "O_NOFOLLOW", 0)  # what it leads to would be emptied
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | follows_no_link, 0o666)
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -91,9 +91,21 @@ class StopSignals:
             self.received = number
             print_now(f"{name}: saving a checkpoint at the end of this update; a second signal ends the run at once.")
             return
-        # A library may swallow what is raised here (in a destructor, for example): the first update will notice
         self.received = number
-        raise RunInterrupted(self._what_is_there(name), number)
+        self.raise_if_received()
+
+    def raise_if_received(self) -> None:
+        """Ends the run outside training if a signal came.
+
+        What a signal handler raises may be lost: Python drops what is raised in a destructor or a callback from C, and
+        libraries have handlers for every exception. So this is called between the steps of a run, too. It also finds a
+        signal that came after the last update, when no other end of an update followed.
+
+        Raises:
+            RunInterrupted: if a signal came.
+        """
+        if self.received:
+            raise RunInterrupted(self._what_is_there(signal.Signals(self.received).name), self.received)
 
     def _what_is_there(self, name: str) -> str:
         again = "Start the same command again (without --overwrite)"

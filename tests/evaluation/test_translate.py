@@ -154,6 +154,15 @@ def standard_input(monkeypatch):
     return give
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:9", "xpu", "meta"])
+def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp_path):
+    with pytest.raises(
+        ValueError, match=rf"device '{device}' cannot be used here: .*\. Leave it out, or use 'cpu'"
+    ) as error:
+        load_translation_model(str(tmp_path / "no-model"), device=device)
+    assert "\n" not in str(error.value)
+
+
 def test_translate_script_line_for_line(folder, model, tokenizers):
     """In a process of its own, with real standard streams."""
     result = subprocess.run(

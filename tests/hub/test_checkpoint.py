@@ -1,8 +1,10 @@
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from transformers import (
 
 from csan_hf import CsanForConditionalGeneration, CsanForSequenceClassification, CsanForTokenClassification
 from csan_hf.hub import save_self_contained
+from csan_hf.hub.checkpoint import write_code
 from csan_hf.pipelines import TASK, TranslationPipeline, register
 
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]
@@ -343,3 +346,28 @@ def test_weights_have_the_permissions_of_the_umask(umask, joint, tmp_path):
     finally:
         os.umask(before)
     assert (directory / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_folder_that_is_another_file_system_is_saved_to(joint, tmp_path, monkeypatch):
+    """As the volumes of containers are; or a link leads to one."""
+    volume, directory = tmp_path / "volume", tmp_path / "model"
+    volume.mkdir()
+    directory.symlink_to(volume)
+
+    def within_one_file_system(move):
+        def checked(source, target):
+            if len({Path(path).resolve().is_relative_to(volume) for path in (source, target)}) > 1:
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+            move(source, target)
+
+        return checked
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, within_one_file_system(getattr(os, name)))
+    for _ in range(2):
+        save_self_contained(*joint, directory)
+    model = CsanForConditionalGeneration.from_pretrained(directory)
+    (directory / "attention.py").unlink()
+    write_code(model, directory)
+    assert (directory / "attention.py").is_file()
+    assert not [path for path in (*tmp_path.iterdir(), *volume.iterdir()) if path.name.startswith(".")]

@@ -12,12 +12,14 @@ from csan_hf.training.output_folder import (
     MARK,
     DeletePreviousRun,
     check_output_folder,
+    delete_previous_run,
     mark_run,
     move_run_aside,
     restore_previous_run,
 )
 from csan_hf.training.recipe import Recipe
 from csan_hf.training.run import train_from_recipe
+from csan_hf.training.run_lock import LOCK_FILE
 
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 NUMBERS = {"dataset": "numbers", "train_size": 50, "validation_size": 4, "test_size": 4}
@@ -145,3 +147,25 @@ def test_a_fresh_folder_is_marked_and_an_older_run_is_resumed_but_not_overwritte
     with pytest.raises(RecipeError, match="which is a file"):
         check_output_folder(make_recipe(tmp_path / "file"), tmp_path / "file")
     assert output_folder.entries_of_run(tmp_path / "nowhere") == []
+
+
+def test_a_checkpoint_that_is_a_link_is_not_followed(old_run, tmp_path):
+    elsewhere = tmp_path / "elsewhere" / "optimizer.pt"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("mine")
+    (old_run / "checkpoint-6").symlink_to(elsewhere.parent)
+    with pytest.raises(RecipeError, match=r"checkpoint-6 is a link: .* Put a copy in its place, or remove it"):
+        train_from_recipe(make_recipe(old_run, overwrite=False))
+    move_run_aside(old_run)  # what --overwrite does deletes the link alone
+    delete_previous_run(old_run)
+    assert not (old_run / "checkpoint-6").is_symlink()
+    assert elsewhere.read_text() == "mine"
+
+
+def test_the_lock_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK_FILE).symlink_to(tmp_path / "mine")
+    with pytest.raises(RecipeError, match="cannot be written to"):
+        train_from_recipe(make_recipe(tmp_path / "run"))
+    assert (tmp_path / "mine").read_text() == "mine"

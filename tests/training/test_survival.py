@@ -1,5 +1,6 @@
 """Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not finite."""
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -152,7 +153,11 @@ def test_a_first_save_that_was_cut_off_is_a_new_start(copy, capsys):
 
 
 def test_what_a_killed_process_left_is_cleared_away(copy):
-    for path in (copy / "_deleted-checkpoint-1", copy.parent / ".run.ab3_xy9z" / "checkpoint"):
+    for path in (
+        copy / "_deleted-checkpoint-1",
+        copy.parent / ".run.ab3_xy9z" / "checkpoint",
+        copy / ".run.ab3_xy9z" / "checkpoint",
+    ):
         path.mkdir(parents=True)
     (copy / ".results.json.123").write_text("{")
     stays = [copy / ".gitignore", copy.parent / ".run.not.ours", copy.parent / ".run.backup99" / "data"]
@@ -162,6 +167,7 @@ def test_what_a_killed_process_left_is_cleared_away(copy):
     assert names(copy) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
     assert not (copy / ".results.json.123").exists()
     assert not (copy.parent / ".run.ab3_xy9z").exists()
+    assert not (copy / ".run.ab3_xy9z").exists()
     assert all(path.exists() for path in stays)
 
 
@@ -514,9 +520,14 @@ def test_intervals_of_a_resumed_run_may_change(make_trainer):
 
 
 def _kill_at(place):
-    """Has the process kill itself at a place, given as "module:function:how often it has returned"."""
+    """Has the process kill itself at a place, given as "module:function:how often it has returned".
+
+    With "swallowed " before it the signal is SIGTERM, and what its handler raises is lost.
+    """
     import importlib
 
+    swallowed = place.startswith("swallowed ")
+    place = place.removeprefix("swallowed ")
     module_name, _, rest = place.partition(":")
     name, _, count = rest.partition(":")
     owner = importlib.import_module(module_name)
@@ -528,8 +539,11 @@ def _kill_at(place):
     def last_words(*arguments, **options):
         result = original(*arguments, **options)
         calls.append(None)
-        if len(calls) == int(count):
+        if len(calls) == int(count) and not swallowed:
             os.kill(os.getpid(), signal.SIGKILL)
+        elif len(calls) == int(count):
+            with contextlib.suppress(RunInterrupted):
+                os.kill(os.getpid(), signal.SIGTERM)
         return result
 
     setattr(owner, attribute, last_words)
@@ -616,3 +630,18 @@ def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, places, reports
     assert [path.name for path in output.glob(".*")] == [MARK]
     results = [json.loads((folder / "results.json").read_text()) for folder in (whole, output)]
     assert results[0]["chosen"] == results[1]["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("place", "phase"),
+    [
+        ("csan_hf.training.run:_prepare_folder:1", "before training began"),
+        ("csan_hf.training.finish:choose_weights:1", "after training, before the end of the run was written"),
+        ("csan_hf.training.finish:write_lines:2", "after training, before the end of the run was written"),
+    ],
+)
+def test_a_signal_that_a_library_swallows_ends_a_run_that_only_repeats_its_end(place, phase, train, whole, tmp_path):
+    output = shutil.copytree(whole, tmp_path / "out")
+    code, said = train(output, f"swallowed {place}")
+    assert code == 128 + signal.SIGTERM, said
+    assert f"Stopped by SIGTERM {phase}" in said
