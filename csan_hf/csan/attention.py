@@ -261,9 +261,8 @@ class CsanAttention(nn.Module):
         query = self._split_heads(self.q_proj(hidden_states))
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         if self.locality is None:
-            attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-                full_attention_implementation(self.config._attn_implementation), eager_attention_forward
-            )
+            implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
+            attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
             dropout = self.dropout if self.training else 0.0
             output, weights = attend(
                 self, query, key, value, masks.full, dropout=dropout, scaling=self.scaling, **kwargs

@@ -363,7 +363,7 @@ class CsanEncoder(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = CsanScaledWordEmbedding(config, config.vocab_size)
+        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
         self.embed_positions = _position_embedding(config)
         self.layers = nn.ModuleList([CsanEncoderLayer(config, i) for i in range(config.encoder_layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -433,7 +433,7 @@ class CsanDecoder(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = CsanScaledWordEmbedding(config, config.decoder_vocab_size)
+        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, config.decoder_vocab_size)
         self.embed_positions = _position_embedding(config)
         self.layers = nn.ModuleList([CsanDecoderLayer(config, i) for i in range(config.decoder_layers)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -566,7 +566,7 @@ class CsanModel(CsanPreTrainedModel):
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
+            self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
         self.decoder = CsanDecoder(config)
         self.post_init()

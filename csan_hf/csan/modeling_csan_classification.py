@@ -50,7 +50,7 @@ class CsanEncoderModel(CsanPreTrainedModel):
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
+            self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
         self.post_init()
 

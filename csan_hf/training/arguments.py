@@ -253,7 +253,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def _check_names(self) -> None:
         """Refuses names that the library looks up only when training begins."""
         reports = [self.report_to] if isinstance(self.report_to, str) else self.report_to or []
-        known: dict[str, tuple[list[Any], list[str]]] = {
+        known: dict[str, tuple[list[Any], list[Any]]] = {
             "report_to": (reports, ["none", "all", *INTEGRATION_TO_CALLBACK]),
             "log_level": ([self.log_level], [*trainer_log_levels]),
             "log_level_replica": ([self.log_level_replica], [*trainer_log_levels]),
