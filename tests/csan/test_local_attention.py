@@ -225,12 +225,17 @@ def bfloat16_tolerance(expected: dict, rounded: dict, tensors: dict[str, Tensor]
     }
 
 
-def compare_in_bfloat16(case: Case, backend: str | None) -> None:
-    """The reference is the float64 oracle on the rounded inputs; centers and widths stay float32."""
-    tensors = {
+def bfloat16_inputs(case: Case) -> dict[str, Tensor]:
+    """Rounded, but for centers and widths, which stay float32."""
+    return {
         name: tensor if name in ("center", "width") else tensor.bfloat16()
         for name, tensor in draw_tensors(case).items()
     }
+
+
+def compare_in_bfloat16(case: Case, backend: str | None) -> None:
+    """The reference is the float64 oracle on the rounded inputs."""
+    tensors = bfloat16_inputs(case)
     expected = run_oracle(case, tensors)
     rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
     tolerance = bfloat16_tolerance(expected, rounded, tensors)
@@ -297,6 +302,25 @@ BASE = Case(
 def test_chosen_cases_equal_oracle(backend, case):
     compare_in_float32(case, backend)
     compare_in_bfloat16(case, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_bfloat16_gradients_are_there(backend, causal):
+    """Each as a whole is close to the oracle's, within bounds that a gradient of zeros would break.
+
+    (The bounds above are for the worst number of a tensor: gradients of center and width are below them.)
+    """
+    case = replace(BASE, queries=40, keys=40, window=11, causal=causal, bias="gaussian")
+    tensors = bfloat16_inputs(case)
+    expected = run_oracle(case, tensors)
+    rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
+    actual = run_product(case, tensors, backend)
+    for name, reference in expected.items():
+        size = reference.norm()
+        bound = 4 * (rounded[name] - reference).norm() + 2 * BFLOAT16_EPS * size
+        assert bound < size / 3, name
+        assert (actual[name].double() - reference).norm() < bound, name
 
 
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
