@@ -99,52 +99,43 @@ def run_oracle(attention, states, padding):
     return attention.out_proj(output.float().transpose(1, 2).flatten(2))
 
 
-def specification_of(name):
-    return {**SPECIFICATIONS, **ENCODER_ALONE}[name]
+def implementations_of(specification, part):
+    """Who can run it: blocks follow a window, which cross-attention has none of; FlexAttention gives no weights."""
+    blocked = () if part == "cross" else ("blocked",)
+    flex = () if "relative_positions" in specification else ("flex_attention",)
+    return ("eager", "sdpa", *blocked, *flex)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "blocked", "sdpa"])
 @pytest.mark.parametrize(("name", "part"), CASES)
-def test_equals_the_oracle(name, part, implementation):
-    """Real queries' outputs, and the gradients of states and parameters, whatever stands at padding."""
-    specification = specification_of(name)
-    if implementation == "blocked" and part == "cross":
-        return  # blocks follow a window, which cross-attention has none of
-    if implementation == "blocked" and "window" not in specification:
-        specification = {**specification, "window": 2 * T + 1}
-    attention = make_attention(specification, part, implementation)
-    for side in PADDINGS:
-        padding = padding_of(side)
-        states = torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True)
-        real = torch.ones(B, T, dtype=torch.bool) if padding is None else padding
-        masks = AttentionMasks(None, padding, first_real_token(padding))
-        sources = states if part == "cross" else None
-        output = attention(states, key_value_states=sources, attention_mask=masks)[0]
-        outputs = output[real], run_oracle(attention, states, padding)[real]
-        torch.testing.assert_close(*outputs, rtol=0, atol=1e-5)
-        leaves = [states, *attention.parameters()]
-        upstream = torch.randn(outputs[0].shape, generator=torch.Generator().manual_seed(3))
-        found, expected = (torch.autograd.grad((output * upstream).sum(), leaves) for output in outputs)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("part", ["encoder", "decoder"])
-@pytest.mark.parametrize("name", ["neighbor in an area", "local hard", "both directions in an area"])
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
-@torch.no_grad()
-def test_flex_attention_equals_the_oracle(name, part):
-    """Forward: on CPU it has no backward."""
-    if name in ENCODER_ALONE and part == "decoder":
-        return
-    attention = make_attention(specification_of(name), part, "flex_attention")
+def test_equals_the_oracle(name, part):
+    """Real queries' outputs, and the gradients of states and parameters, whatever stands at padding."""
+    specification = {**SPECIFICATIONS, **ENCODER_ALONE}[name]
     for side in PADDINGS:
         padding = padding_of(side)
-        states = torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(2))
         real = torch.ones(B, T, dtype=torch.bool) if padding is None else padding
         masks = AttentionMasks(None, padding, first_real_token(padding))
-        outputs = attention(states, attention_mask=masks)[0], run_oracle(attention, states, padding)
-        torch.testing.assert_close(outputs[0][real], outputs[1][real], rtol=0, atol=1e-5)
+        states = torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True)
+        upstream = torch.randn(int(real.sum()), H * D, generator=torch.Generator().manual_seed(3))
+
+        def gradients(output, attention, upstream=upstream, states=states):
+            return torch.autograd.grad((output * upstream).sum(), [states, *attention.parameters()])
+
+        reference = make_attention(specification, part, "eager")
+        expected = run_oracle(reference, states, padding)[real]
+        expected_gradients = gradients(expected, reference)
+        for implementation in implementations_of(specification, part):
+            where = f"{implementation}, padding {side}: "
+            window = {"window": 2 * T + 1} if implementation == "blocked" else {}  # as good as none
+            attention = make_attention({**window, **specification}, part, implementation)
+            with torch.set_grad_enabled(implementation != "flex_attention"):  # which has no backward on CPU
+                sources = states if part == "cross" else None
+                output = attention(states, key_value_states=sources, attention_mask=masks)[0][real]
+            torch.testing.assert_close(output, expected, rtol=0, atol=1e-5, msg=lambda text, at=where: at + text)
+            if output.requires_grad:
+                found = gradients(output, attention)
+                for one, other in zip(found, expected_gradients, strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text)
 
 
 @pytest.mark.parametrize("specification", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
