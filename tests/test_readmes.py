@@ -33,12 +33,14 @@ def workplace(tmp_path_factory):
     from csan_hf.hub import save_self_contained
 
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "scripts").symlink_to(ROOT / "scripts")
+    for name in ("scripts", "csan_hf"):
+        (folder / name).symlink_to(ROOT / name)
     tokenizer = build_tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
     for name in ("numbers", "2d"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")
     (folder / "test.en").write_text(f"{ENGLISH}\n")
+    (folder / "baseline.txt").write_text(f"{ENGLISH}\n")
     corpus = folder / "PATH" / "TO" / "multi30k"
     corpus.mkdir(parents=True)
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
@@ -60,11 +62,14 @@ def is_about(readme):
 def test_python_blocks_run(readme, workplace, monkeypatch):
     from csan_hf.csan import locality
     from csan_hf.evaluation.loading import load_translation_model
+    from csan_hf.evaluation.metrics import registry
 
     monkeypatch.chdir(workplace)
     monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
+    monkeypatch.setattr(registry, "_METRICS", dict(registry._METRICS))
     model, tokenizers = load_translation_model("runs/numbers")
     names = {"model": model, "tokenizers": tokenizers, "__name__": "readme"}
+    names |= {"hypotheses": [ENGLISH], "baseline": [GERMAN], "references": [ENGLISH]}
     for block in blocks(readme, "python"):
         block = block.replace(HUB_NAME, str(workplace / "marian")).replace("from .", "from csan_hf.csan.")
         exec(compile(block, str(readme), "exec"), names)

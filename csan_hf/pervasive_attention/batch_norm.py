@@ -287,7 +287,8 @@ class GridBatchNorm(_BatchNorm):
     def __init__(self, channels: int, eps: float, momentum: float | None, affine: bool = True) -> None:
         super().__init__(channels, eps, momentum, affine=affine)
         self._process_group = _ProcessGroup()
-        self._apply(lambda tensor: tensor, recurse=False)  # statistics of a model that is made in bf16
+        for name in _STATISTICS:  # of a model that is made in bf16
+            self._buffers[name] = _at_least_float32(getattr(self, name))
 
     @property
     def process_group(self) -> Any:
@@ -345,7 +346,7 @@ class GridBatchNorm(_BatchNorm):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """What `.to`, `.half` and the like do, save that statistics stay float32 at least."""
-        before = {name: self._buffers[name] for name in ("running_mean", "running_var")}
+        before = {name: self._buffers[name] for name in _STATISTICS}
         super()._apply(fn, recurse)
         for name, statistics in before.items():
             after = self._buffers[name]
@@ -353,3 +354,10 @@ class GridBatchNorm(_BatchNorm):
                 source = after if statistics.is_meta else statistics
                 self._buffers[name] = source.to(after.device, torch.float32)
         return self
+
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _at_least_float32(statistics: torch.Tensor) -> torch.Tensor:
+    return statistics.to(torch.promote_types(statistics.dtype, torch.float32))
