@@ -1,4 +1,5 @@
 import json
+import os
 import re
 
 import pytest
@@ -123,11 +124,10 @@ def test_written_at_once_or_not_at_all(run, monkeypatch):
     path = write_model_card(run, RECIPE, RESULTS)
     before = path.read_text(encoding="utf-8")
 
-    def fail(self, path):
-        path.write_text("half")
+    def fail(source, target):
         raise OSError("disk full")
 
-    monkeypatch.setattr(ModelCard, "save", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_model_card(run, {}, {})
     assert path.read_text(encoding="utf-8") == before
