@@ -38,6 +38,7 @@ from .attention import (
     check_local_implementation,
     first_real_token,
 )
+from .checkpoint_files import apply_umask
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
@@ -233,6 +234,11 @@ class CsanPreTrainedModel(PreTrainedModel):
             ValueError: A weight is missing, NaN or infinite.
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        apply_umask(save_directory)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         """Refuse what local layers cannot run before anything is computed, or installed for it."""

@@ -25,6 +25,7 @@ from transformers.utils import can_return_tuple
 
 from .aggregation import Aggregation
 from .batch_norm import GridBatchNorm
+from .checkpoint_files import apply_umask
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import GridCache, make_grid_cache
 from .grid_cells import GridCells
@@ -191,6 +192,11 @@ class PervasiveAttentionPreTrainedModel(PreTrainedModel):
             ValueError: A weight is missing, NaN or infinite.
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        apply_umask(save_directory)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         """Refuse a choice that would mean nothing: the library's own words would ask to have it supported."""
