@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ WHERE_INSTEAD = (
 
 # The last words of a key that holds a credential. Keys of special tokens and numbers of tokens end alike.
 _KEY = re.compile(
-    r"(?:^|_)(?:tokens?|pass(?:word|wd|phrase)|pwd|secrets?|credentials?|api_?keys?|access_?keys?|secret_?keys?"
+    r"(?:^|_)(?:(?:hf|auth|access|api)?_?tokens?|(?:pg|db)?pass(?:word|wd|phrase)\d*|pwd|secrets?|credentials?|(?:api|wandb)_?keys?|access_?keys?|secret_?keys?"
     r"|private_?keys?|auth|authorization|bearer)$"
 )
 _OF_TOKENIZERS = re.compile(
@@ -33,24 +34,36 @@ _SHAPES = (
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"),  # JSON web tokens
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY"),
     re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/@:]*:[^\s/@]+@"),  # user:password@host
-    re.compile(r"[?&](?:access_|auth_|api_)?(?:token|key|password|secret|signature)=[^\s&]+", re.IGNORECASE),
+    re.compile(r"\bhttps?://[^\s/@:]+@", re.IGNORECASE),  # token@host
+    re.compile(r"[?&](?:[\w-]*[-_])?(?:api)?(?:token|key|password|secret|signature|sig)=[^\s&]+", re.IGNORECASE),
+    re.compile(r"\bwandb_v1_\w{20,}|\bnpm_[A-Za-z0-9]{30,}"),  # Weights & Biases, npm
+    re.compile(r"\bAuthorization:\s*\S", re.IGNORECASE),
     re.compile(r"\bBearer\s+[\w.~+/-]{16,}"),
 )
 
 
 def is_credential_key(key: Any) -> bool:
     """Says whether what stands under a key is a credential, by its name: hub_token, WANDB_API_KEY, smtpPassword..."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key).rsplit(".", 1)[-1]).lower().replace("-", "_")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key).rsplit(".", 1)[-1]).lower()
+    words = re.sub(r"[\s-]", "_", words)
     return _KEY.search(words) is not None and _OF_TOKENIZERS.search(words) is None
 
 
 def holds_credential(text: str) -> bool:
-    """Says whether a text holds the token of the Hub's login, or something of the shape that services give theirs."""
-    login = get_token()
+    """Says whether a text holds a credential: one that this machine has, or of the shape that services give theirs."""
     forms = {text, unquote(text)}
-    return any(login and login in form for form in forms) or any(
+    return any(secret in form for form in forms for secret in _known_here()) or any(
         shape.search(form) for form in forms for shape in _SHAPES
     )
+
+
+_SHORTEST = 12  # characters, of what is looked for everywhere because of the name of its environment variable
+
+
+def _known_here() -> set[str]:
+    """Returns the token of the Hub's login, and what stands in environment variables such as WANDB_API_KEY."""
+    named = {value for key, value in os.environ.items() if is_credential_key(key) and len(value) >= _SHORTEST}
+    return {*named, *filter(None, [get_token()])}
 
 
 def find_credentials(value: Any, where: str = "") -> Iterator[str]:
@@ -59,8 +72,14 @@ def find_credentials(value: Any, where: str = "") -> Iterator[str]:
     Args:
         value: what YAML or JSON gave.
         where: the path of ``value`` itself.
+
+    Raises:
+        ValueError: if it is nested too deeply to be looked at.
     """
-    yield from _find(value, where, set())
+    try:
+        yield from _find(value, where, set())
+    except RecursionError:
+        raise ValueError(f"{where or 'what is looked at for credentials'} is nested too deeply") from None
 
 
 def _find(value: Any, where: str, seen: set[int]) -> Iterator[str]:
@@ -72,17 +91,21 @@ def _find(value: Any, where: str, seen: set[int]) -> Iterator[str]:
         for key, entry in value.items():
             shown = "a key" if holds_credential(str(key)) else str(key)
             path = f"{where}.{shown}" if where else shown
-            if shown == "a key" or (is_credential_key(key) and _is_set(entry)):
+            if shown == "a key" or (is_credential_key(key) and _is_set(key, entry)):
                 yield path
             else:
                 yield from _find(entry, path, seen)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | set):
         for number, entry in enumerate(value):
             yield from _find(entry, f"{where}[{number}]", seen)
     elif isinstance(value, str) and holds_credential(value):
         yield where
 
 
-def _is_set(value: Any) -> bool:
+def _is_set(key: Any, value: Any) -> bool:
     """Says whether a credential is given: true and false say whether to look for one, and numbers count tokens."""
-    return value not in (None, "", [], {}) and not isinstance(value, bool | int | float | dict)
+    if isinstance(value, dict):
+        return any(_is_set(key, entry) for entry in value.values())
+    if isinstance(value, bool) or value in (None, "", []):
+        return False
+    return not isinstance(value, int | float) or re.search(r"tokens?$", str(key), re.IGNORECASE) is None

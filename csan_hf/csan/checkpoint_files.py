@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -100,3 +101,14 @@ def _save_target_tokenizer(config: PreTrainedConfig, directory: Path) -> bool:
         return False
     tokenizer.save_pretrained(directory / _TARGET_TOKENIZER)
     return True
+
+
+def apply_umask(directory: str | os.PathLike) -> None:
+    """Gives files of weights the permissions of the files beside them; safetensors writes its own for the owner alone.
+
+    Args:
+        directory: Of a checkpoint, with the `config.json` that was written by the same save.
+    """
+    config = Path(directory, "config.json")
+    for path in Path(directory).glob("*.safetensors") if config.is_file() else ():
+        path.chmod(stat.S_IMODE(config.stat().st_mode))

@@ -9,6 +9,7 @@ of its folder alone.)
 import os
 import pickle
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,8 +264,20 @@ def check_size(config: Any, parameters: int, layers: int) -> None:
 
 
 def _memory() -> int | None:
-    """Bytes of main memory; None where the system does not tell."""
+    """Bytes of main memory, or of a container's share; None where the system does not tell."""
+    found = [_container_memory(path) for path in _CONTAINER_LIMITS]
+    with suppress(AttributeError, OSError, ValueError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min((size for size in found if size), default=None)
+
+
+# Of control groups, as a container sees its own: versions 2 and 1
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def _container_memory(path: str) -> int | None:
+    """Bytes that a control group may use; None without a limit."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
+        return int(Path(path).read_text(encoding="ascii"))
+    except (OSError, ValueError):  # the latter of the word "max"
         return None

@@ -40,6 +40,7 @@ from .attention import (
     full_attention_implementation,
     mask_config,
 )
+from .checkpoint_files import apply_umask
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
@@ -241,6 +242,11 @@ class CsanPreTrainedModel(PreTrainedModel):
             ValueError: A weight is missing, NaN or infinite.
         """
         return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        apply_umask(save_directory)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
         """See transformers, which does not know the implementation that is CSAN's own."""

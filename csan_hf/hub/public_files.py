@@ -44,7 +44,7 @@ def public_files(directory: Path) -> dict[str, Path]:
     """Lists what of a run or checkpoint is uploaded, by its name in the repository.
 
     Weights, configs, the code that the config names and what it imports, tokenizers, the card and its pictures,
-    recipe, results and hypotheses. Nothing else: no optimizer state, no pickle, no log.
+    recipe, results and the hypotheses that these score. Nothing else: no optimizer state, no pickle, no log.
 
     Raises:
         PrivateContentError: if one of them is a link to a file outside the folder.
@@ -52,7 +52,7 @@ def public_files(directory: Path) -> dict[str, Path]:
     """
     names = [*_DESCRIPTIONS, *_TOKENIZER, *(f"{TARGET_TOKENIZER_SUBFOLDER}/{name}" for name in _TOKENIZER)]
     names += [*_names_of_weights(directory), *_names_of_code(directory), *_names_of_pictures(directory)]
-    names += [f"{_HYPOTHESES}/{path.name}" for path in sorted((directory / _HYPOTHESES).glob("*.txt"))]
+    names += _names_of_hypotheses(directory)
     found = {name: directory / name for name in dict.fromkeys(names) if (directory / name).is_file()}
     for name, path in found.items():
         if not path.resolve().is_relative_to(directory.resolve()):
@@ -81,7 +81,10 @@ def weight_files(index: Path) -> list[str]:
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
         raise ValueError(f"{index} is no index of weights: it has no weight_map.")
-    return sorted({check_file_name(name, f"{index}: the file of weights") for name in listed.values()})
+    names = {check_file_name(name, f"{index}: the file of weights") for name in listed.values()}
+    if other := sorted(name for name in names if not name.endswith(".safetensors")):
+        raise ValueError(f"{index} names {other[0]!r} as a file of weights: only *.safetensors are.")
+    return sorted(names)
 
 
 def _names_of_code(directory: Path) -> Iterator[str]:
@@ -113,6 +116,14 @@ def code_files(config: Any) -> dict[str, str]:
             raise ValueError(f"config.json: {where} must be FILE.CLASS, got {str(reference)[:80]!r}.")
         files[where] = check_file_name(f"{reference.split('--')[-1].split('.')[0]}.py", f"config.json: {where}")
     return files
+
+
+def _names_of_hypotheses(directory: Path) -> Iterator[str]:
+    """Yields the files of the test sets that the results score: other text may lie beside them."""
+    results = _read_json(directory / "results.json")
+    scores = results.get("scores") if isinstance(results, dict) else None
+    for name in sorted(scores) if isinstance(scores, dict) else ():
+        yield f"{_HYPOTHESES}/{check_file_name(f'{name}.txt', 'results.json: the test set')}"
 
 
 def _names_of_pictures(directory: Path) -> Iterator[str]:

@@ -35,8 +35,10 @@ from transformers import AutoConfig, AutoTokenizer, pipeline
 import transformers
 directory, task = sys.argv[1:]
 config = AutoConfig.from_pretrained(directory, trust_remote_code=True)
-for name in config.auto_map:
-    if name.startswith("AutoModel"):
+for name, reference in config.auto_map.items():
+    # A classifier has no decoder, whose weights the other classes would miss
+    whole = task == "translation" or reference.split(".")[-1] in config.architectures
+    if name.startswith("AutoModel") and whole:
         getattr(transformers, name).from_pretrained(directory, trust_remote_code=True)
 AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
 options = {"max_new_tokens": 2} if task == "translation" else {}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .checkpoint_files import apply_umask
 from .input_checks import load_checked
 
 
@@ -44,6 +45,11 @@ class Seq2SeqPreTrained:
         """
         load = super().from_pretrained  # type: ignore[misc]
         return load_checked(load, pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        apply_umask(save_directory)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Which weights are one, as the config says now: shared embeddings are so whatever `tie_word_embeddings`."""

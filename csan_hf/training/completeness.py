@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -52,7 +53,14 @@ def read_seal(checkpoint: Path) -> dict[str, Any] | None:
         seal = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return seal if isinstance(seal, dict) and _lists_files(seal.get("files")) else None
+    return seal if isinstance(seal, dict) and _lists_files(seal.get("files")) and _has_facts(seal) else None
+
+
+def _has_facts(seal: dict[str, Any]) -> bool:
+    """Says whether what a seal tells of the run, as far as it does, has the types that it was written with."""
+    sets = [seal[key] for key in ("training_set", "validation_set") if seal.get(key) is not None]
+    described = all(isinstance(facts, dict) and isinstance(facts.get("pairs"), int) for facts in sets)
+    return described and isinstance(seal.get("processes", 1), int)
 
 
 def _lists_files(files: Any) -> bool:
@@ -88,6 +96,8 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True, thorough: bool = Tru
     seal = read_seal(checkpoint)
     if seal is not None:
         fault = _find_fault_by_seal(checkpoint, seal, to_resume=to_resume, thorough=thorough)
+        if fault is None and to_resume:
+            fault = _find_fault_in_state(checkpoint)
     else:
         fault = _find_fault_in_state(checkpoint) if to_resume else None
         if fault is not None:
@@ -122,9 +132,15 @@ def _find_fault_in_state(checkpoint: Path) -> str | None:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{TRAINER_STATE_NAME} is missing"
-    except (OSError, ValueError):
+        TrainerState.load_from_json(str(path))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # of JSON, or of keys that are no state's
         return f"{TRAINER_STATE_NAME} cannot be read"
-    return None if isinstance(state, dict) and "global_step" in state else f"{TRAINER_STATE_NAME} names no update"
+    steps = [state.get(name) for name in ("global_step", "max_steps")] if isinstance(state, dict) else []
+    if not steps or not all(type(step) is int and step >= 0 for step in steps[: 1 + (steps[1] is not None)]):
+        return f"{TRAINER_STATE_NAME} names no update"
+    history = state.get("log_history", [])
+    well_formed = isinstance(history, list) and all(isinstance(entry, dict) for entry in history)
+    return None if well_formed else f"{TRAINER_STATE_NAME} has no log"
 
 
 def _find_fault_in_resume_files(checkpoint: Path, *, thorough: bool) -> str | None:

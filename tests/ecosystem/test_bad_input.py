@@ -353,6 +353,18 @@ def test_a_grid_that_asks_for_too_much_is_refused_before_it_is_built(fields):
         FAMILIES["pervasive attention"].tiny_model(**fields)
 
 
+@pytest.mark.parametrize("checks", [csan_checks, pervasive_attention_checks], ids=["csan", "grid"])
+def test_a_container_has_the_memory_of_its_limit(checks, tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(checks, "_CONTAINER_LIMITS", (str(limit), str(tmp_path / "none")))
+    limit.write_text("max\n")
+    checks.check_size(CsanConfig(), 2_000_000, 1)
+    limit.write_text("7340032\n")
+    checks.check_size(CsanConfig(), 1_000_000, 1)
+    with pytest.raises(ValueError, match="asks for a model of at least 2,000,000 parameters in 1 layers"):
+        checks.check_size(CsanConfig(), 2_000_000, 1)
+
+
 def test_missing_weights_are_refused_by_name(saved):
     family, folder = saved
     (folder / "model.safetensors").unlink()

@@ -1,6 +1,7 @@
 """save_pretrained and from_pretrained: bitwise, tied weights once, shards, types, devices, other embeddings."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -230,3 +231,14 @@ def test_loading_while_training_goes_on(family, tmp_path):
     optimizer.step()
     model.save_pretrained(tmp_path)
     assert_same(model.eval(), family.model_class.from_pretrained(tmp_path))
+
+
+@both_families
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_weights_have_the_permissions_of_the_umask(family, umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        family.tiny_model().save_pretrained(tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask

@@ -363,3 +363,13 @@ def test_script_says_what_is_wrong(tmp_path, capsys):
     build_marian().save_pretrained(tmp_path / "marian")
     assert run_script(tmp_path / "marian", tmp_path / "csan", "--local_window", "4") == 2
     assert "local_window" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_not_converted_into_itself(tmp_path, capsys):
+    build_marian().save_pretrained(tmp_path / "marian")
+    (tmp_path / "link").symlink_to(tmp_path / "marian")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "marian").iterdir()}
+    main = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "convert_marian.py"))["main"]
+    assert main([str(tmp_path / "marian"), str(tmp_path / "link")]) == 2
+    assert "is the checkpoint itself, which would be lost" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "marian").iterdir()} == before

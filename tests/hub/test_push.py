@@ -235,7 +235,7 @@ def test_a_classifier_is_pushed_as_what_it_is(hub, joint, tmp_path):
     [
         ("config.json", "config.json is missing"),
         ("model.safetensors", "model.safetensors is missing"),
-        ("local_attention.py", "does not load where only transformers is installed"),
+        ("attention.py", "does not load where only transformers is installed"),
         ("modeling_csan.py", r"modeling_csan.py is missing, which auto_map\['AutoModel'\]"),
         ("translation.py", r"translation.py is missing, which custom_pipelines\['translation'\]"),
         ("tokenizer_config.json", "tokenizer_config.json is missing"),
@@ -319,6 +319,8 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
 def test_a_folder_with_a_credential_is_not_uploaded(file, text, words, joint, tmp_path):
     directory = save_self_contained(*joint, tmp_path / "model")
     (directory / file).parent.mkdir(exist_ok=True)
+    if file.startswith("hypotheses/"):
+        (directory / "results.json").write_text('{"scores": {"test": {}}}')
     (directory / file).write_text(text)
     with pytest.raises(IncompleteCheckpointError, match=words) as error:
         additions_of(directory)
@@ -363,4 +365,18 @@ def test_a_crafted_config_is_refused_in_one_line(field, value, words, joint, tmp
     with pytest.raises(IncompleteCheckpointError, match=words):
         check_checkpoint(directory)
     with pytest.raises(IncompleteCheckpointError, match=words):
+        additions_of(directory)
+
+
+def test_text_beside_the_hypotheses_and_foreign_files_of_an_index_are_not_uploaded(joint, tmp_path):
+    directory = save_self_contained(*joint, tmp_path / "model")
+    (directory / "hypotheses").mkdir()
+    for name in ("test.txt", "notes.txt"):
+        (directory / "hypotheses" / name).write_text("x")
+    (directory / "results.json").write_text('{"scores": {"test": {}}}')
+    assert [name for name in public_files(directory) if "/" in name] == ["hypotheses/test.txt"]
+    (directory / "optimizer.pt").write_text("x")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "optimizer.pt"}}))
+    with pytest.raises(IncompleteCheckpointError, match=r"names 'optimizer.pt' as a file of weights"):
         additions_of(directory)

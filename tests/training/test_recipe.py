@@ -170,6 +170,16 @@ PASSWORD = "correct horse"
         (f"description: 'made with {SECRET}.'", "description"),
         ("data: {train: 'https://joe:correct%20horse@example.org/train.{lang}'}", "data.train"),
         ("data: {train: 'https://example.org/train.tsv?access_token=correct+horse'}", "data.train"),
+        ("data: {train: 'https://correct+horse@example.org/train.{lang}'}", "data.train"),
+        ("data: {train: 'https://example.org/t?a=1&X-Amz-Signature=correct+horse'}", "data.train"),
+        ("data: {train: 'https://example.org/t?sig=correct+horse'}", "data.train"),
+        ("description: 'Authorization: Basic correct+horse'", "description"),
+        (f"training: {{authtoken: {PASSWORD}}}", "training.authtoken"),
+        (f"training: {{api token: {PASSWORD}}}", "training.api token"),
+        (f"deepspeed: {{credentials: {{user: joe, value: {PASSWORD}}}}}", "deepspeed.credentials"),
+        (f"deepspeed: {{a: &x {{v: {PASSWORD}}}, token: *x}}", "deepspeed.token"),
+        ("deepspeed: {password: 20061}", "deepspeed.password"),
+        (f"description: !!set {{{SECRET}}}", "description[0]"),
         (f"data: {{test: {{a: &x [{{password: {PASSWORD}}}], b: *x}}}}", "data.test.a[0].password"),
     ],
 )
@@ -198,6 +208,22 @@ def test_the_token_of_the_login_is_refused_wherever_it_stands(recipe_file, monke
     with pytest.raises(RecipeError, match="name is a credential") as error:
         load_recipe(recipe_file("name: my plainword model"))
     assert "plainword" not in str(error.value)
+
+
+def test_what_an_environment_variable_keeps_secret_is_refused(recipe_file, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123")
+    monkeypatch.setenv("SOME_TOKEN", "model")  # too short to be told from a word
+    with pytest.raises(RecipeError, match="run_name is a credential") as error:
+        load_recipe(recipe_file("name: my model\ntraining: {run_name: x0123456789abcdef0123}"))
+    assert "0123456789" not in str(error.value)
+
+
+def test_what_is_nested_too_deeply_to_be_looked_at_is_an_error_of_one_line():
+    value: list = []
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        list(find_credentials(value))
 
 
 def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):

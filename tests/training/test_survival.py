@@ -23,7 +23,7 @@ from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGe
 from csan_hf.data import describe_dataset
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.checkpoints import list_checkpoints, rotate_checkpoints
-from csan_hf.training.completeness import SEAL, find_fault, seal_checkpoint
+from csan_hf.training.completeness import SEAL, find_fault, read_seal, seal_checkpoint
 from csan_hf.training.output_folder import MARK
 from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
@@ -114,6 +114,31 @@ def test_a_folder_without_a_list_of_files_must_be_readable(copy, name, message):
     assert find_fault(copy / "checkpoint-6") is None
     truncate(copy / "checkpoint-6" / name)
     assert find_fault(copy / "checkpoint-6").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("trainer_state.json", '{"global_step": "six"}', "trainer_state.json names no update"),
+        ("trainer_state.json", '{"global_step": NaN}', "trainer_state.json names no update"),
+        ("trainer_state.json", '{"global_step": 6, "max_steps": [9]}', "trainer_state.json names no update"),
+        ("trainer_state.json", '{"global_step": 6, "log_history": [3]}', "trainer_state.json has no log"),
+        ("trainer_state.json", "[" * 3000 + "]" * 3000, "trainer_state.json cannot be read"),
+        (SEAL, {"training_set": 3}, None),
+        (SEAL, {"training_set": {"pairs": "many"}}, None),
+        (SEAL, {"processes": "two"}, None),
+    ],
+)
+def test_a_crafted_checkpoint_is_a_damaged_one(copy, name, content, message):
+    folder = copy / "checkpoint-6"
+    if name == SEAL:
+        seal = json.loads((folder / SEAL).read_text())
+        (folder / SEAL).write_text(json.dumps({**seal, **content}))
+        assert read_seal(folder) is None
+    else:
+        (folder / name).write_text(content)
+        seal_checkpoint(folder, step=6)
+        assert find_fault(folder) == message
 
 
 def test_a_damaged_checkpoint_that_was_kept_for_its_score_is_set_aside(copy, capsys):
