@@ -168,7 +168,7 @@ def channel_shares(
 
     Entry [i, j] is |B_ij| / f, the share of channels whose maximum over the source lies at token j when target token
     i is predicted (section 3.3 of Elbayad et al., 2018). Unlike the contributions of `align`, it knows nothing of how
-    much a channel matters for the word; a row sums to 1.
+    much a channel matters for the word. A row sums to 1 less the share of channels that are 0 at every source token.
 
     Args:
         model: a Pervasive Attention model that pools by maximum.

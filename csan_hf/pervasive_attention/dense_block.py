@@ -17,6 +17,7 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
 
 from .batch_norm import GridBatchNorm
@@ -86,7 +87,7 @@ class Transition(nn.Module):
 
 
 _KINDS = (DenseLayer, Transition, FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution, nn.Dropout)
-_WEIGHTS = (nn.Parameter, torch.Tensor, type(None))
+_WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))  # a fake one stands for a plain one: sizes, no content
 
 
 class DenseBlock(GridBatchNorm):

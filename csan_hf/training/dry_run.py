@@ -180,15 +180,19 @@ def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingAr
             kept[storage._cdata] = storage.nbytes()
         return tensor
 
-    counter = FlopCounterMode(display=False)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), counter, _precision(args):
+    def run() -> None:
         # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
         states = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
         logits = model.get_output_embeddings()(states)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+        F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+
+    # Apart: the counter hooks every module, and hooked modules keep what their fused computation does not
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _precision(args):
+        run()
+    with FlopCounterMode(display=False) as counter, _precision(args):
+        run()
     batches = args.gradient_accumulation_steps
     backward = 3 if args.gradient_checkpointing else 2  # in forward passes, the one that is made again included
-    del loss
     return Estimate(
         pairs=pairs,
         states=16 * sum(parameter.numel() for parameter in model.parameters()),

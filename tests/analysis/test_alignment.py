@@ -353,7 +353,9 @@ def test_shares_of_channels(tokenizers):
         expected = outputs.cross_attentions[0][0, 0].numpy()  # of the sentence alone, without padding
         assert alignment.measure == "share of channels"
         assert alignment.matrix == pytest.approx(expected, abs=1e-6)
-        assert alignment.matrix.sum(axis=1) == pytest.approx(1)
+        shares = alignment.matrix.sum(axis=1)
+        assert (shares > 0).all()
+        assert (shares < 1 + 1e-6).all(), "channels that are zero everywhere belong to no token"
     with pytest.raises(ValueError, match="2 source and 1 target sentences"):
         channel_shares(model, tokenizers, sources, targets[:1])
     model.config.aggregation = "average"

@@ -140,7 +140,7 @@ def test_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     before = path.read_bytes()
 
     def fail(self, file, **arguments):
-        file.write_bytes(b"half a picture")
+        file.write(b"half a picture")
         raise OSError("disk full")
 
     monkeypatch.setattr(Figure, "savefig", fail)

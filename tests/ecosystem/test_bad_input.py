@@ -506,6 +506,11 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
             ("localness_layers", "decoder_localness_layers", "cross_localness_layers"),
             [[9], [-1], [0, 0], ["x"], [0.0], [True], 1, 0, True, "0", {}, NAN],
         ),
+        **each(
+            ("encoder_locality", "decoder_locality", "cross_locality"),
+            [[], [None] * 9, ["window"], [{"windw": 3}], [{"gaussian": "x"}], [{1: 2}], 1, 0, True, "window", {}, NAN],
+        ),
+        "sinusoids": [None, *NO_NAMES],
     },
     PervasiveAttentionConfig: {
         **each(

@@ -138,7 +138,10 @@ def test_device_map(family, device_map, tmp_path):
 
 @both_families
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
-    """What does not fit stays on disk and is fetched module by module; the result is the same."""
+    """What does not fit stays on disk and is fetched module by module; the result is the same, rounding apart.
+
+    (accelerate's hooks lead Pervasive Attention from its fused computation to its modules.)
+    """
     model = family.tiny_model(seed=1, **family.separate)
     model.save_pretrained(tmp_path / "model")
     device_map = {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}
@@ -147,7 +150,7 @@ def test_a_device_map_that_offloads_to_disk(family, tmp_path):
     loaded = family.model_class.from_pretrained(
         tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload"
     )
-    assert torch.equal(logits_of(loaded), logits_of(model))
+    torch.testing.assert_close(logits_of(loaded), logits_of(model), rtol=1e-5, atol=1e-5)
 
 
 @both_families

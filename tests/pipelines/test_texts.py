@@ -5,8 +5,8 @@ import sys
 import multilingual
 import pytest
 import torch
-from conftest import GERMAN, build_tokenizer
 from datasets import Dataset
+from pipelines.conftest import GERMAN, build_tokenizer
 from reference import tiny_csan, tiny_pervasive_attention
 from transformers.pipelines.pt_utils import KeyDataset
 
