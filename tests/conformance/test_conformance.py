@@ -28,8 +28,9 @@ def _add(model_class: type, name: str = "", options: dict | None = None) -> None
 for marian in (MarianModel, MarianMTModel):
     _add(marian)
 for name, options in CSAN_CONFIGURATIONS.items():
-    for csan in (CsanModel, CsanForConditionalGeneration):
-        _add(csan, name, options)
+    _add(CsanForConditionalGeneration, name, options)
+for name in ("plain", "everything"):  # the same layers as in the class above, which has the tests of generation, too
+    _add(CsanModel, name, CSAN_CONFIGURATIONS[name])
 for head in (CsanForSequenceClassification, CsanForTokenClassification):
     _add(head, "2D", CSAN_CONFIGURATIONS["2D"])
 for pervasive in (PervasiveAttentionModel, PervasiveAttentionForConditionalGeneration):

@@ -1,5 +1,7 @@
 """torch.export and ONNX, by the library's exporters, verified at batch sizes and lengths that they did not see."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,7 @@ MODELS = {
         seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
     ),
 }
+one_worker = pytest.mark.xdist_group("export")  # what is exported once serves several tests
 every_model = pytest.mark.parametrize("name", MODELS)
 SEEN = ((6, 4, 5), 5)
 UNSEEN = (((9, 3), 11), ((17, 2, 5, 8, 11), 4), ((23,), 30), ((12, 40), 3))
@@ -77,13 +80,19 @@ def test_static_shapes(family):
         exported(**batch_of(*UNSEEN[0]))
 
 
+@cache
+def exported_for_all_shapes(name):
+    """A model and its program, made once."""
+    model = MODELS[name]()
+    config = DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
+    return model, DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=config)
+
+
 @with_exporters
+@one_worker
 @every_model
 def test_exporter_saves_and_loads(name, tmp_path):
-    model = MODELS[name]()
-    exported = DynamoExporter().export(
-        model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
-    )
+    model, exported = exported_for_all_shapes(name)
     assert_right(model, exported)
     exported.save_pretrained(tmp_path)
     assert_right(model, ExportedModel.from_pretrained(tmp_path))
@@ -113,21 +122,17 @@ def test_generation_of_pervasive_attention(name):
 
 
 @with_exporters
+@one_worker
 def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     """From 128 tokens on, Python would go on in blocks; an exported program cannot turn off."""
-    model = MODELS["csan, everything"]()
-    exported = DynamoExporter().export(
-        model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
-    )
+    model, exported = exported_for_all_shapes("csan, everything")
     assert_right(model, exported, (((140, 9), 7), ((200,), 150)))
 
 
 @with_exporters
+@one_worker
 def test_beyond_the_sinusoids_an_exported_program_refuses():
-    model = MODELS["csan, everything"]()
-    exported = DynamoExporter().export(
-        model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig(dynamic=True, dynamic_shapes=DYNAMIC)
-    )
+    _, exported = exported_for_all_shapes("csan, everything")
     with pytest.raises(AssertionError, match="Guard failed"):
         exported(**batch_of((257,), 3))
 
