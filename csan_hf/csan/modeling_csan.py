@@ -7,7 +7,6 @@ I queries, J keys, T positions, d model width, D = d / H head width.
 
 import math
 from collections.abc import Callable, Iterable
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,25 +39,18 @@ from .attention import (
     full_attention_implementation,
     mask_config,
 )
-from .checkpoint_files import apply_umask
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
-from .input_checks import check_labels, check_size, embed, label_loss, load_checked, padding_mask
+from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
 from .keyword_checks import check_forward_keywords
 from .locality import LocalityModule
 from .locality_terms import first_real_token
+from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint
     # whose `auto_map` offers the classification heads.
     from .modeling_csan_classification import CsanForSequenceClassification  # noqa: F401
-
-
-def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """Decoder inputs [B, T] for labels [B, T]: one position later, led by the start token, -100 as padding."""
-    shifted = labels.new_full(labels.shape, decoder_start_token_id)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, pad_token_id)
 
 
 class _ResidualLayer(GradientCheckpointingLayer):
@@ -177,7 +169,7 @@ class CsanOutputProjection(nn.Linear):
         return F.linear(hidden_states, self.weight, None if bias is None else bias.squeeze(0))
 
 
-class CsanPreTrainedModel(PreTrainedModel):
+class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
     """Weight initialisation, tying and the names that the library looks for."""
 
     config: CsanConfig
@@ -233,21 +225,6 @@ class CsanPreTrainedModel(PreTrainedModel):
             bound = self.config.init_gain * math.sqrt(6 / (taps * (inputs + outputs // module.groups)))
             init.uniform_(module.weight, -bound, bound)
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint as transformers does; see there.
-
-        Raises:
-            OSError: A file of weights is damaged, incomplete or unsafe.
-            ValueError: A weight is missing, NaN or infinite.
-        """
-        return load_checked(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
-
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
-        super().save_pretrained(save_directory, *args, **kwargs)
-        apply_umask(save_directory)
-
     def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
         """See transformers, which does not know the implementation that is CSAN's own."""
         known = full_attention_implementation(requested_attention)
@@ -262,28 +239,6 @@ class CsanPreTrainedModel(PreTrainedModel):
             check_local_implementation(attn_implementation)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Which weights are one, as the config says now: shared embeddings do not hang on `tie_word_embeddings`."""
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys)
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
-        return {}
-
-    def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
-    ) -> nn.Embedding:
-        """Change the size of the (shared, or else the source) vocabulary; see transformers."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if self.config.share_encoder_decoder_embeddings:
-            self.config.decoder_vocab_size = self.config.vocab_size  # one vocabulary has one size
-        return embeddings
-
     def _run_layer(
         self, drop: float, layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
@@ -295,17 +250,6 @@ class CsanPreTrainedModel(PreTrainedModel):
             dropped = torch.rand([], device=hidden_states.device) < drop
             return torch.where(dropped, hidden_states, layer(hidden_states, *args, **kwargs))
         return hidden_states if torch.rand([]) < drop else layer(hidden_states, *args, **kwargs)
-
-    @property
-    def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        """A small valid input: two source sentences, one of them padded."""
-        pad = self.config.pad_token_id
-        input_ids = torch.tensor([[0, 6, 10, 4, 2], [0, 8, 12, 2, pad]], device=self.device)
-        return {
-            "input_ids": input_ids,
-            "attention_mask": input_ids.ne(pad),
-            "decoder_input_ids": input_ids,
-        }
 
 
 class CsanScaledWordEmbedding(nn.Embedding):
@@ -566,7 +510,7 @@ _FORWARD_ARGUMENTS = (
 )
 
 
-class CsanModel(CsanPreTrainedModel):
+class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: CsanConfig) -> None:
@@ -576,35 +520,6 @@ class CsanModel(CsanPreTrainedModel):
         self.encoder = CsanEncoder(config)
         self.decoder = CsanDecoder(config)
         self.post_init()
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
-        if not self.config.share_encoder_decoder_embeddings:
-            return {}
-        return {
-            "encoder.embed_tokens.weight": "shared.weight",
-            "decoder.embed_tokens.weight": "shared.weight",
-        }
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source embedding (the shared one, where shared)."""
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        """Replace the source embedding (the shared one in all its places, where shared); used as it is, not scaled."""
-        if self.config.share_encoder_decoder_embeddings:
-            self.shared = value
-            self.decoder.embed_tokens = value
-        self.encoder.embed_tokens = value
-
-    def get_decoder_input_embeddings(self) -> nn.Embedding:
-        """The target embedding."""
-        return self.decoder.embed_tokens
-
-    def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the target embedding of a model with separate vocabularies; used as it is, not scaled."""
-        _require_separate_vocabularies(self.config, "set_decoder_input_embeddings", "set_input_embeddings")
-        self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -641,7 +556,7 @@ class CsanModel(CsanPreTrainedModel):
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self._decoder_inputs_from_source(input_ids)
+            decoder_input_ids = self.decoder_inputs_from_source(input_ids)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -664,23 +579,10 @@ class CsanModel(CsanPreTrainedModel):
             encoder_attentions=encoder_outputs.attentions,
         )
 
-    def _decoder_inputs_from_source(self, input_ids: torch.Tensor | None) -> torch.Tensor:
-        if input_ids is None or not self.config.share_encoder_decoder_embeddings:
-            raise ValueError(
-                "`decoder_input_ids` (or `decoder_inputs_embeds`) must be given: they can be derived only from "
-                "`input_ids` of a shared vocabulary."
-            )
-        return shift_tokens_right(input_ids, self.config.pad_token_id, self.config.decoder_start_token_id)
 
-
-def _require_separate_vocabularies(config: CsanConfig, method: str, instead: str) -> None:
-    if config.share_encoder_decoder_embeddings:
-        raise ValueError(
-            f"`{method}` needs separate vocabularies, but share_encoder_decoder_embeddings=True; call `{instead}`."
-        )
-
-
-class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
+class CsanForConditionalGeneration(  # type: ignore[override]
+    Seq2SeqHead, CsanPreTrainedModel, GenerationMixin
+):
     """CSAN with the output projection, for translation and other sequence-to-sequence tasks."""
 
     def __init__(self, config: CsanConfig) -> None:
@@ -692,63 +594,23 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         self.lm_head = CsanOutputProjection(config.d_model, config.decoder_vocab_size, bias=False)
         self.post_init()
 
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
-        shared = self.config.share_encoder_decoder_embeddings
-        target = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
-        tied = {f"model.{name}": f"model.{source}" for name, source in self.model._tied_weights_keys.items()}
-        if self.config.tie_word_embeddings:
-            tied["lm_head.weight"] = target
-        return tied
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The output projection."""
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output projection."""
-        self.lm_head = new_embeddings
-
     def resize_token_embeddings(
         self,
         new_num_tokens: int | None = None,
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """As above; the bias of a shared vocabulary follows."""
+        """See `Seq2SeqPreTrained`; the bias of a shared vocabulary follows."""
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.config.share_encoder_decoder_embeddings:
             self._resize_final_logits_bias(self.config.vocab_size)
         return embeddings
 
-    def _resize_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        if self.config.share_encoder_decoder_embeddings:
-            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        # The library would resize the output projection along, which belongs to the target vocabulary.
-        embeddings = self._get_resized_embeddings(
-            self.model.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        self.set_input_embeddings(embeddings)
-        return embeddings
-
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
-        """Change the size of a separate target vocabulary.
-
-        Raises:
-            ValueError: The vocabularies are shared.
-        """
-        _require_separate_vocabularies(self.config, "resize_decoder_token_embeddings", "resize_token_embeddings")
-        embeddings = self._get_resized_embeddings(self.model.get_decoder_input_embeddings(), new_num_tokens)
-        self.model.set_decoder_input_embeddings(embeddings)
-        if not self.config.tie_word_embeddings:
-            self.set_output_embeddings(self._get_resized_lm_head(self.lm_head, new_num_tokens))
-        self.config.decoder_vocab_size = new_num_tokens
-        self.tie_weights()
-        self.lm_head.out_features = new_num_tokens
+        """See `Seq2SeqHead`; the bias follows."""
+        embeddings = super().resize_decoder_token_embeddings(new_num_tokens)
         self._resize_final_logits_bias(new_num_tokens)
-        return self.model.get_decoder_input_embeddings()
+        return embeddings
 
     def _resize_final_logits_bias(self, new_num_tokens: int) -> None:
         bias = self.final_logits_bias[:, :new_num_tokens]
@@ -825,30 +687,6 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, GenerationMixin):
         if isinstance(self.lm_head, CsanOutputProjection):
             return self.lm_head(hidden_states, self.final_logits_bias)
         return self.lm_head(hidden_states) + self.final_logits_bias  # replaced by the user or by an adapter
-
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Decoder inputs [B, I] for labels [B, I]."""
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
-
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """See transformers. The config that is saved says what the weights are: tied, where they are one.
-
-        (peft compares the output projection with the source embedding when it merges an adapter, and calls them untied
-        where the vocabularies are separate.)
-        """
-        if getattr(self.lm_head, "weight", None) is self.model.get_decoder_input_embeddings().weight:
-            self.config.tie_word_embeddings = True
-        super().save_pretrained(*args, **kwargs)
-
-    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
-        # A view of this model with a configuration of its own: other threads may be using this one's.
-        view = copy(self)
-        view.config = copy(self.config)
-        view.config.vocab_size = self.config.decoder_vocab_size
-        parent: Any = super(CsanForConditionalGeneration, view)
-        scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
-        return scores
 
     def create_masks_for_generate(
         self, attention_mask: torch.Tensor | None = None, **kwargs: Any

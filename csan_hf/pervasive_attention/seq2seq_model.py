@@ -79,7 +79,7 @@ class Seq2SeqPreTrained:
         parent: Any = super()
         embeddings: nn.Embedding = parent.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.config.share_encoder_decoder_embeddings:
-            self.config.decoder_vocab_size = embeddings.weight.shape[0]
+            self.config.decoder_vocab_size = self.config.vocab_size  # one vocabulary has one size
         return embeddings
 
 
@@ -105,7 +105,7 @@ class Seq2SeqEmbeddings:
         return embeddings
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the source embedding (the shared one in all its places, where shared)."""
+        """Replace the source embedding (the shared one in all its places, where shared); used as it is, not scaled."""
         if self.config.share_encoder_decoder_embeddings:
             self.shared = value
             self.decoder.embed_tokens = value
@@ -117,7 +117,7 @@ class Seq2SeqEmbeddings:
         return embeddings
 
     def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the target embedding of a model with separate vocabularies."""
+        """Replace the target embedding of a model with separate vocabularies; used as it is, not scaled."""
         require_separate_vocabularies(self.config, "set_decoder_input_embeddings", "set_input_embeddings")
         self.decoder.embed_tokens = value
 

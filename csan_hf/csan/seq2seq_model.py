@@ -1,0 +1,214 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What encoder-decoder models with one shared or two separate vocabularies have in common: tying, resizing, saving.
+
+(`csan` and `pervasive_attention` hold the same file, as a checkpoint on the Hub carries the code of its folder alone.)
+"""
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from .checkpoint_files import apply_umask
+from .input_checks import load_checked
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
+    """Decoder inputs [B, T] for labels [B, T]: one position later, led by the start token, -100 as padding."""
+    shifted = labels.new_full(labels.shape, decoder_start_token_id)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, pad_token_id)
+
+
+def require_separate_vocabularies(config: Any, method: str, instead: str) -> None:
+    """Raise `ValueError` if source and target share one vocabulary, for which there is the method `instead`."""
+    if config.share_encoder_decoder_embeddings:
+        raise ValueError(
+            f"`{method}` needs separate vocabularies, but share_encoder_decoder_embeddings=True; call `{instead}`."
+        )
+
+
+class Seq2SeqPreTrained:
+    """To be mixed into the family's `PreTrainedModel`."""
+
+    config: Any
+    device: torch.device
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint as transformers does; see there.
+
+        Raises:
+            OSError: A file of weights is damaged, incomplete or unsafe.
+            ValueError: A weight is missing, NaN or infinite.
+        """
+        load = super().from_pretrained  # type: ignore[misc]
+        return load_checked(load, pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        apply_umask(save_directory)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Which weights are one, as the config says now: shared embeddings are so whatever `tie_word_embeddings`."""
+        if all_submodels:
+            expanded: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels=True)  # type: ignore[misc]
+            return expanded
+        return dict(self._tied_weights_keys)
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        """A small valid input: two source sentences, one of them padded."""
+        pad = self.config.pad_token_id
+        input_ids = torch.tensor([[0, 6, 10, 4, 2], [0, 8, 12, 2, pad]], device=self.device)
+        return {"input_ids": input_ids, "attention_mask": input_ids.ne(pad), "decoder_input_ids": input_ids}
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Change the size of the (shared, or else the source) vocabulary; see transformers."""
+        parent: Any = super()
+        embeddings: nn.Embedding = parent.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.share_encoder_decoder_embeddings:
+            self.config.decoder_vocab_size = self.config.vocab_size  # one vocabulary has one size
+        return embeddings
+
+
+class Seq2SeqEmbeddings:
+    """To be mixed into the model without output projection, which has `encoder`, `decoder` and perhaps `shared`."""
+
+    config: Any
+    encoder: Any
+    decoder: Any
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        if not self.config.share_encoder_decoder_embeddings:
+            return {}
+        return {
+            "encoder.embed_tokens.weight": "shared.weight",
+            "decoder.embed_tokens.weight": "shared.weight",
+        }
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The source embedding (the shared one, where shared)."""
+        embeddings: nn.Embedding = self.encoder.embed_tokens
+        return embeddings
+
+    def set_input_embeddings(self, value: Any) -> None:
+        """Replace the source embedding (the shared one in all its places, where shared); used as it is, not scaled."""
+        if self.config.share_encoder_decoder_embeddings:
+            self.shared = value
+            self.decoder.embed_tokens = value
+        self.encoder.embed_tokens = value
+
+    def get_decoder_input_embeddings(self) -> nn.Embedding:
+        """The target embedding."""
+        embeddings: nn.Embedding = self.decoder.embed_tokens
+        return embeddings
+
+    def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the target embedding of a model with separate vocabularies; used as it is, not scaled."""
+        require_separate_vocabularies(self.config, "set_decoder_input_embeddings", "set_input_embeddings")
+        self.decoder.embed_tokens = value
+
+    def decoder_inputs_from_source(self, input_ids: torch.Tensor | None) -> torch.Tensor:
+        """The source shifted right, [B, J], where nothing else is given.
+
+        Raises:
+            ValueError: The vocabularies are separate, or there are no source tokens.
+        """
+        if input_ids is None or not self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "`decoder_input_ids` (or `decoder_inputs_embeds`) must be given: they can be derived only from "
+                "`input_ids` of a shared vocabulary."
+            )
+        return shift_tokens_right(input_ids, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+
+class Seq2SeqHead:
+    """To be mixed into the model with output projection, which has `model` and `lm_head`."""
+
+    config: Any
+    model: Any
+    lm_head: Any
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        shared = self.config.share_encoder_decoder_embeddings
+        target = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
+        tied = {f"model.{name}": f"model.{source}" for name, source in self.model._tied_weights_keys.items()}
+        if self.config.tie_word_embeddings:
+            tied["lm_head.weight"] = target
+        return tied
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The output projection."""
+        head: nn.Module = self.lm_head
+        return head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the output projection."""
+        self.lm_head = new_embeddings
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        parent: Any = super()
+        arguments = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.share_encoder_decoder_embeddings:
+            embeddings: nn.Embedding = parent._resize_token_embeddings(*arguments)
+            return embeddings
+        # The library would resize the output projection along, which belongs to the target vocabulary.
+        embeddings = parent._get_resized_embeddings(self.model.get_input_embeddings(), *arguments)
+        parent.set_input_embeddings(embeddings)
+        return embeddings
+
+    def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
+        """Change the size of a separate target vocabulary.
+
+        Raises:
+            ValueError: The vocabularies are shared.
+        """
+        require_separate_vocabularies(self.config, "resize_decoder_token_embeddings", "resize_token_embeddings")
+        parent: Any = super()
+        embeddings = parent._get_resized_embeddings(self.model.get_decoder_input_embeddings(), new_num_tokens)
+        self.model.set_decoder_input_embeddings(embeddings)
+        self.set_output_embeddings(parent._get_resized_lm_head(self.lm_head, new_num_tokens))
+        self.config.decoder_vocab_size = new_num_tokens
+        parent.tie_weights()
+        resized: nn.Embedding = self.model.get_decoder_input_embeddings()
+        return resized
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Decoder inputs [B, I] for labels [B, I]."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """See transformers. The config that is saved says what the weights are: tied, where they are one.
+
+        (peft compares the output projection with the source embedding when it merges an adapter, and calls them untied
+        where the vocabularies are separate.)
+        """
+        if getattr(self.lm_head, "weight", None) is self.model.get_decoder_input_embeddings().weight:
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+
+    def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
+        # A view of this model with a configuration of its own: other threads may be using this one's.
+        view = copy(self)
+        view.config = copy(self.config)
+        view.config.vocab_size = self.config.decoder_vocab_size
+        parent: Any = super(Seq2SeqHead, view)
+        scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
+        return scores
