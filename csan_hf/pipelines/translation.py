@@ -399,9 +399,10 @@ class TranslationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and this code, so that the pipeline loads with `trust_remote_code=True`."""
-        super().save_pretrained(save_directory, **kwargs)
-        if self.target_tokenizer is not self.tokenizer and os.path.isdir(save_directory):
+        # First: a model that is saved where its second tokenizer is missing says so
+        if self.target_tokenizer is not self.tokenizer and not os.path.isfile(save_directory):
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER_SUBFOLDER))
+        super().save_pretrained(save_directory, **kwargs)
 
 
 # What `save_pretrained` writes into config.custom_pipelines. Registering a pipeline sets it too, but a copy
