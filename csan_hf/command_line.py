@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 BAD_INPUT = 2
+BAD: tuple[type[Exception], ...] = (OSError, ValueError, ImportError)
 INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
@@ -20,7 +21,8 @@ Main = Callable[[list[str]], int | None]
 def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Main], Callable[[list[str]], int]]:
     """Makes the main function of a script end as Unix tools do, with one line on standard error at most.
 
-    What cannot be read, written or understood (OSError, ValueError) is one line and status 2. A reader of standard
+    What cannot be read, written or understood (OSError, ValueError) is one line and status 2, and so is a package that
+    is not installed (ImportError). A reader of standard
     output that leaves (``| head``) ends the script silently, a full device or a closed output with a line. Ctrl-C is
     one line and status 130; what a KeyboardInterrupt is raised with is added to that line.
 
@@ -30,7 +32,7 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Mai
     Returns:
         A decorator for ``main(arguments)``, which may return None for 0; the result always returns an exit status.
     """
-    statuses: dict[type[Exception], int] = {**(errors or {}), OSError: BAD_INPUT, ValueError: BAD_INPUT}
+    statuses: dict[type[Exception], int] = {**(errors or {}), **dict.fromkeys(BAD, BAD_INPUT)}
 
     def decorate(main: Main) -> Callable[[list[str]], int]:
         @functools.wraps(main)

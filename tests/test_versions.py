@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from csan_hf.csan import required_version
+from csan_hf.pervasive_attention import required_version as grid_required_version
+
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
@@ -63,3 +66,9 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested(t
         check=True,
     ).stdout
     assert dict(line.split("==") for line in printed.splitlines()) == lowest
+
+
+def test_checkpoints_ask_for_the_transformers_that_the_package_asks_for():
+    [transformers] = [requirement for requirement in listed("dependencies") if requirement.name == "transformers"]
+    [lowest] = [bound.version for bound in transformers.specifier if bound.operator == ">="]
+    assert required_version.MINIMUM_TRANSFORMERS == grid_required_version.MINIMUM_TRANSFORMERS == lowest

@@ -1,6 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of CSAN, the Transformer with locality in its attention."""
 
+from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
+
+# isort: split
 import dataclasses
 import difflib
 import os
@@ -11,7 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
-from .checkpoint_files import keep_checkpoint_files
+from .checkpoint_files import complete_checkpoint
 from .key_area import check_head_area, check_window
 from .keyword_checks import check_config_keywords
 from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets
@@ -258,15 +261,15 @@ class CsanConfig(PreTrainedConfig):
         return specification
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does, with the code that the config of a shared checkpoint names.
+        """Save as transformers does, with the code by which the checkpoint loads where csan_hf is not installed.
 
         Args:
             save_directory: The directory, made if need be. Saving a model comes by here, too.
             push_to_hub: See transformers.
             kwargs: See transformers.
         """
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-        keep_checkpoint_files(self, save_directory)
+        named = complete_checkpoint(self, save_directory)
+        super(CsanConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def validate_fields(self) -> None:
         """Raise `ValueError`, naming field and value, where the configuration is impossible."""

@@ -2,7 +2,7 @@
 
 from .lengths import score_by_length
 from .scores import score_translations
-from .translate import translate, translate_batch, translate_stream
+from .translate import translate, translate_stream
 from .view import evaluation_view
 
 __all__ = [
@@ -10,6 +10,5 @@ __all__ = [
     "score_by_length",
     "score_translations",
     "translate",
-    "translate_batch",
     "translate_stream",
 ]

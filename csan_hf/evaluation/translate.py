@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
+
+from csan_hf.pipelines import TextTranslationPipeline
 
 from .view import evaluation_view
 
@@ -35,54 +37,6 @@ def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list
         yield batch
 
 
-def _longest_input(tokenizers: TokenizerPair) -> int | None:
-    """Returns how many source tokens the tokenizer lets through, or None where it has no limit."""
-    limit = tokenizers.source.model_max_length
-    return limit if limit is not None and limit < 1_000_000 else None  # transformers writes 1e30 for "none"
-
-
-def _length_arguments(model: PreTrainedModel, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Sees to it that generation does not stop at transformers' 20 tokens because nobody gave a length."""
-    config = model.generation_config
-    given = any(arguments.get(key) is not None for key in ("max_length", "max_new_tokens"))
-    if given or config.max_length is not None or config.max_new_tokens is not None:
-        return arguments
-    return {**arguments, "max_length": min(256, getattr(model.config, "max_position_embeddings", None) or 256)}
-
-
-@torch.inference_mode()
-def translate_batch(
-    model: PreTrainedModel, tokenizers: TokenizerPair, sentences: Sequence[str], **generate_arguments: Any
-) -> list[str]:
-    """Translates one batch.
-
-    Args:
-        model: a sequence-to-sequence model, on any device.
-        tokenizers: its source and target tokenizers.
-        sentences: B source sentences, none of them blank.
-        generate_arguments: for ``generate``, such as ``num_beams`` and ``max_length``; None means the
-            generation config's value.
-
-    Returns:
-        B translations.
-    """
-    inputs = tokenizers.source(
-        list(sentences),
-        padding=True,
-        truncation=_longest_input(tokenizers) is not None,
-        max_length=_longest_input(tokenizers),
-        return_tensors="pt",
-    )
-    arguments = {name: value for name, value in generate_arguments.items() if value is not None}
-    generate: Any = model.generate
-    output = generate(
-        input_ids=inputs["input_ids"].to(model.device),
-        attention_mask=inputs["attention_mask"].to(model.device),
-        **_length_arguments(model, arguments),
-    )
-    return [text.strip() for text in tokenizers.target.batch_decode(output, skip_special_tokens=True)]
-
-
 def translate(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
@@ -95,22 +49,28 @@ def translate(
 ) -> list[str]:
     """Translates any number of sentences, longest first, and returns them in the order given.
 
+    Each is translated as `csan_hf.pipelines.TextTranslationPipeline` does: nothing of it is cut, but one that is
+    longer than the model takes is split and put together again; and where no length was set, a translation may have
+    twice the source's tokens and 50.
+
     Args:
         model: a sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
         tokenizers: its source and target tokenizers.
-        sentences: source sentences. A blank one gives an empty translation.
+        sentences: source sentences or texts. A blank one gives an empty translation.
         max_batch_tokens: source tokens in a batch, padding included; beams count on top.
         progress: shows a bar on standard error.
         processes: those that share the work, each of them calling this with the same sentences. Of R processes each
             translates every R-th batch; the batches, and hence the translations, are those of a single process.
             None: this process does it all.
-        generate_arguments: for ``generate``; None means the generation config's value.
+        generate_arguments: for ``generate``, such as ``num_beams`` and ``max_length``, and the ``src_lang``,
+            ``tgt_lang`` and ``prefix`` of `TranslationPipeline`; None means the default.
 
     Returns:
         As many translations as there are sentences, in every process.
 
     Raises:
-        ValueError: if ``max_batch_tokens`` is less than 1.
+        ValueError: if ``max_batch_tokens`` is less than 1, or if a language is unknown or missing.
+        ImportError: if a sentence is too long for the model, and the sentence splitter is not installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     with tqdm(total=total, desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:
@@ -139,7 +99,7 @@ def translate_stream(
         max_batch_tokens: source tokens in a batch.
         progress: shows a counter on standard error.
         processes: those that share the work, each of them calling this with the same sentences.
-        generate_arguments: for ``generate``.
+        generate_arguments: see `translate`.
 
     Yields:
         The translations of a window, in order.
@@ -183,21 +143,23 @@ def _translate(
         raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
     if any(module.training for module in model.modules()):
         model = evaluation_view(model)
-    numbers = [number for number, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = tokenizers.source([sentences[number] for number in numbers])["input_ids"] if numbers else []
-    lengths = [len(ids) for ids in encoded]
-    batches = [[numbers[place] for place in batch] for batch in _batches_by_length(lengths, max_batch_tokens)]
-    bar.update(len(sentences) - len(numbers))
+    translator: Any = TextTranslationPipeline(
+        model=model, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
+    )
+    options = {name: value for name, value in generate_arguments.items() if value is not None}
+    count = translator.token_counter(**options)
+    splits = translator.split(sentences, **options)
+    segments = [segment for split in splits for segment in split.segments]
+    batches = list(_batches_by_length([count(segment) for segment in segments], max_batch_tokens))
+    bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
     if processes is not None:
         batches = batches[processes.process_index :: processes.num_processes]
     found: list[tuple[int, str]] = []
     for batch in batches:
-        texts = [sentences[number] for number in batch]
-        found += zip(batch, translate_batch(model, tokenizers, texts, **generate_arguments), strict=True)
+        results = translator.translate_segments([segments[n] for n in batch], batch_size=len(batch), **options)
+        found += [(n, result[0]["translation_text"].strip()) for n, result in zip(batch, results, strict=True)]
         bar.update(len(batch))
     if processes is not None:
         found = gather_object(found)
-    translations = [""] * len(sentences)
-    for number, text in found:
-        translations[number] = text
-    return translations
+    texts = iter(text for _, text in sorted(found))
+    return [split.join(list(islice(texts, len(split.segments)))).strip() for split in splits]

@@ -1,8 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Checkpoints that load with nothing but transformers installed."""
 
-import copy
-import filecmp
+import json
 import os
 import shutil
 import tempfile
@@ -12,22 +11,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from transformers import (
-    AutoModel,
-    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.dynamic_module_utils import custom_object_save
 
+from ..csan.checkpoint_files import auto_map, complete_checkpoint
 from ..files import apply_umask
 from ..pipelines import translation
-from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER, TranslationPipeline
+from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER
 
-# The auto classes whose registered model classes a checkpoint offers under `trust_remote_code=True`
-_TRANSLATING = (AutoModel, AutoModelForSeq2SeqLM)
-_AUTO_CLASSES = (*_TRANSLATING, AutoModelForSequenceClassification, AutoModelForTokenClassification)
+_CLASSIFIERS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
 # What an earlier save may have left in a directory and the new one need not overwrite
 _STALE = (
     "model*.safetensors",
@@ -37,13 +32,6 @@ _STALE = (
     Path(translation.__file__).name,
     TARGET_TOKENIZER_SUBFOLDER,
 )
-CUSTOM_PIPELINES = {
-    "translation": {
-        "impl": f"{TranslationPipeline.__module__.split('.')[-1]}.{TranslationPipeline.__name__}",
-        "pt": [AutoModelForSeq2SeqLM.__name__],
-        "type": "text",
-    }
-}
 
 
 class SavesPretrained(Protocol):
@@ -56,11 +44,11 @@ class SavesPretrained(Protocol):
 def save_self_contained(
     model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: str | os.PathLike
 ) -> Path:
-    """Saves a model so that it loads and works where csan_hf is not installed.
+    """Saves a model and its tokenizers, so that it loads and works where csan_hf is not installed.
 
-    Writes weights, config, generation config and tokenizers; the family's code and a complete `auto_map`; and, unless
-    the model is a classifier, the translation pipeline. Everything is written elsewhere first and then
-    moved, so that a failure to write leaves what was there before. Other files in `directory` (logs, a card) stay.
+    What `model.save_pretrained` writes (weights, configs, the family's code and, unless the model is a classifier, the
+    translation pipeline) and the tokenizers, all of which are written elsewhere first and then moved: a failure to
+    write leaves what was there before. Other files in `directory` (logs, a card) stay.
 
     ```python
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
@@ -79,8 +67,8 @@ def save_self_contained(
         `directory` as a `Path`.
 
     Raises:
-        ValueError: The model's code is not in files of its own, or a model with separate vocabularies came with one
-            tokenizer.
+        ValueError: The model's code is not in files of its own, its family is not registered with the Auto classes,
+            or a model with separate vocabularies came with one tokenizer.
         OSError: The files cannot be written.
     """
     directory = Path(directory)
@@ -92,93 +80,30 @@ def save_self_contained(
     return directory
 
 
-def auto_map(model: PreTrainedModel) -> dict[str, str]:
-    """Returns what `config.auto_map` must hold for a model's family, from the classes registered for its config.
-
-    Args:
-        model: Any model of the family.
-
-    Raises:
-        ValueError: The family is transformers' own or was defined in a script: there is no code to take along.
-    """
-    classes = _family(model)
-    for name, class_ in classes.items():
-        if class_.__module__ == "__main__" or class_.__module__.startswith("transformers."):
-            raise ValueError(f"{name} is {class_.__module__}.{class_.__name__}, whose code cannot be saved along.")
-    return {name: f"{class_.__module__.split('.')[-1]}.{class_.__name__}" for name, class_ in classes.items()}
-
-
-def _family(model: PreTrainedModel) -> dict[str, type]:
-    """The config's class and the model classes registered for it, by the names of their auto classes."""
-    config_class = type(model.config)
-    found: dict[str, Any] = {"AutoConfig": config_class}
-    for auto_class in _AUTO_CLASSES:
-        if config_class in auto_class._model_mapping:
-            found[auto_class.__name__] = auto_class._model_mapping[config_class]
-    return found
+def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: Path) -> None:
+    """Writes the whole checkpoint into a new `directory`."""
+    if not auto_map(model.config):  # before anything is written
+        classes = f"{type(model).__module__}.{type(model).__name__} and {type(model.config).__name__}"
+        raise ValueError(
+            f"{classes}: their code cannot be saved along, as they are transformers' own, defined in a script, or not "
+            "registered with the Auto classes."
+        )
+    directory.mkdir()
+    if tokenizers is not None:
+        # First: where the target's is missing, saving the model would look for it in the checkpoint that was loaded
+        _write_tokenizers(model, tokenizers, directory)
+    model.save_pretrained(directory)
+    if not json.loads((directory / "config.json").read_bytes()).get(
+        "auto_map"
+    ):  # a family whose config leaves that to others
+        PreTrainedConfig.save_pretrained(complete_checkpoint(model.config, directory), directory)
+    apply_umask(directory.glob("*.safetensors"))
 
 
 def _translates(model: PreTrainedModel) -> bool:
-    """Whether a model has a decoder; a base model counts, as the rest of it may be tied."""
-    family = _family(model)
-    return any(isinstance(model, family[name.__name__]) for name in _TRANSLATING if name.__name__ in family)
-
-
-def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: Path) -> None:
-    """Writes the whole checkpoint into an empty `directory`."""
-    auto_map(model)  # refuses foreign models before anything is written
-    with _unmarked(model.config):
-        model.save_pretrained(directory)
-    apply_umask(directory.glob("*.safetensors"))
-    write_code(model, directory)
-    if tokenizers is not None:
-        _write_tokenizers(model, tokenizers, directory)
-
-
-@contextmanager
-def _unmarked(config: PreTrainedConfig) -> Iterator[None]:
-    """Hides what a checkpoint has written into a config, so that saving takes nothing of that checkpoint along."""
-    hidden: dict[str, Any] = {
-        name: vars(config).pop(name) for name in ("auto_map", "custom_pipelines") if name in vars(config)
-    }
-    try:
-        yield
-    finally:
-        vars(config).update(hidden)
-
-
-def write_code(model: PreTrainedModel, directory: Path) -> None:
-    """Writes a family's code and the complete `config.json` into a directory that has a model's weights.
-
-    Each file is replaced whole, and only if it differs: an upload of the directory may be under way.
-
-    Args:
-        model: A model of csan_hf, unwrapped.
-        directory: The directory.
-
-    Raises:
-        ValueError: See `auto_map`.
-    """
-    entries = auto_map(model)
-    # The live config stays as it is: later saves of the model by other means would not bring the code along
-    config = copy.deepcopy(model.config)
-    config.auto_map = entries
-    if _translates(model):
-        config.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
-    elif hasattr(config, "custom_pipelines"):  # of the translation checkpoint that the classifier was made of
-        del config.custom_pipelines
-    with _staging(directory) as staging:
-        staging.mkdir()
-        if _translates(model):
-            shutil.copy(translation.__file__, staging)
-        # Not the config's own method: that one completes a checkpoint from the one that was loaded
-        PreTrainedConfig.save_pretrained(config, staging)
-        for code in (model, config):
-            custom_object_save(code, staging)
-        for path in sorted(staging.iterdir()):
-            target = directory / path.name
-            if not (target.is_file() and filecmp.cmp(path, target, shallow=False)):
-                path.replace(target)
+    kind: Any = type(model.config)
+    mappings: list[Any] = [auto_class._model_mapping for auto_class in _CLASSIFIERS]
+    return not any(kind in mapping and isinstance(model, mapping[kind]) for mapping in mappings)
 
 
 def _write_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, directory: Path) -> None:

@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..analysis.locality_picture import draw_locality
+from ..csan.required_version import MINIMUM_TRANSFORMERS
 from ..data import DataArguments
 from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..files import write_bytes, write_text
@@ -92,6 +93,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         config=config,
         labels=list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),  # the library's default
         model_id=_model_id(recipe, output_dir),
+        minimum_transformers=MINIMUM_TRANSFORMERS,
         example=examples.get(source or "en", _EXAMPLES["en"]),
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),

@@ -1,12 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of Pervasive Attention, translation by one 2D convolutional network."""
 
+from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
+
+# isort: split
 import os
 from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from .checkpoint_files import keep_checkpoint_files
+from .checkpoint_files import complete_checkpoint
 
 AGGREGATIONS = ("max", "average", "attention", "max_attention")
 POSITION_EMBEDDINGS = ("learned", "sinusoidal")
@@ -123,15 +126,15 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         return self.grid_channels * (2 if self.aggregation == "max_attention" else 1)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does, with the code that the config of a shared checkpoint names.
+        """Save as transformers does, with the code by which the checkpoint loads where csan_hf is not installed.
 
         Args:
             save_directory: The directory, made if need be. Saving a model comes by here, too.
             push_to_hub: See transformers.
             kwargs: See transformers.
         """
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-        keep_checkpoint_files(self, save_directory)
+        named = complete_checkpoint(self, save_directory)
+        super(PervasiveAttentionConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def validate_fields(self) -> None:
         """Raise `ValueError`, naming field and value, where the configuration is impossible."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -156,26 +156,43 @@ class TextTranslationPipeline(TranslationPipeline):
         for text in texts:
             if not isinstance(text, str):
                 raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
-        count = self._token_counter(options)
-        if split_texts:
-            language = options.get("src_lang") or self._preprocess_params.get("src_lang") or self._tokenizer_language()
-            splits = [
-                split_text(text, count_tokens=count, limit=self.source_limit, language=language) for text in texts
-            ]
-        else:
-            splits = [SplitText((text,), ("", "")) for text in texts]
+        count = self.token_counter(**options)
+        splits = self.split(texts, **options) if split_texts else [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
         order = sorted(range(len(segments)), key=lambda number: -count(segments[number]))
         found: list[Any] = [None] * len(segments)
-        results = super().__call__([segments[number] for number in order], batch_size=batch_size, **options)
+        results = self.translate_segments([segments[number] for number in order], batch_size=batch_size, **options)
         for number, result in zip(order, results, strict=True):
-            found[number] = result if isinstance(result, list) else [result]
+            found[number] = result
         if return_alignments:
             self._add_alignments(segments, found, batch_size)
         parts = iter(found)
         return [self._joined(split, list(islice(parts, len(split.segments))), options) for split in splits]
 
-    def _token_counter(self, options: dict[str, Any]) -> Any:
+    def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
+        """Splits texts into what the model takes, as the description of the class says.
+
+        Args:
+            texts: The texts.
+            options: Of a call; its languages and its prefix matter here.
+
+        Raises:
+            ImportError: A line is too long for the model, and the sentence splitter is not installed.
+        """
+        count = self.token_counter(**options)
+        language = options.get("src_lang") or self._preprocess_params.get("src_lang") or self._tokenizer_language()
+        return [split_text(text, count_tokens=count, limit=self.source_limit, language=language) for text in texts]
+
+    def translate_segments(
+        self, segments: Sequence[str], *, batch_size: int, **options: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Translates segments as they are, in batches as they come: [N] -> [N][`num_return_sequences`]."""
+        self.call_count = 0  # transformers advises batches where it is called often on a GPU: these are batches
+        results = super().__call__(list(segments), batch_size=batch_size, **options)
+        return [result if isinstance(result, list) else [result] for result in results]
+
+    def token_counter(self, **options: Any) -> Callable[[str], int]:
+        """Returns a function that counts the tokens of a source, with its language and prefix; it remembers them."""
         names = ("src_lang", "tgt_lang", "prefix")
         how = {name: options.get(name, self._preprocess_params.get(name)) for name in names}
 

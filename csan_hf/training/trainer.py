@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import shutil
 import time
@@ -41,7 +40,6 @@ from csan_hf.data import (
 )
 from csan_hf.evaluation import score_translations
 from csan_hf.files import apply_umask
-from csan_hf.hub.checkpoint import write_code
 from csan_hf.hub.push import push_checkpoint, push_in_background
 from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
@@ -486,19 +484,10 @@ class TranslationTrainer(Seq2SeqTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        # First: a model that is saved where its second tokenizer is missing says so
+        self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
         super()._save(output_dir, state_dict)
         apply_umask(Path(output_dir or self.args.output_dir).glob("*.safetensors"))
-        self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
-        self._write_code(output_dir or self.args.output_dir)
-
-    def _write_code(self, directory: str) -> None:
-        """Completes a folder with weights so that it loads where csan_hf is not installed."""
-        model: Any = self.accelerator.unwrap_model(self.model)
-        if isinstance(model, FSDPModule):
-            with torch.device("meta"):
-                model = plain_class(self.model)(copy.deepcopy(self.model.config))
-        if not type(model).__module__.startswith("transformers."):
-            write_code(model, Path(directory))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Uploads the public files of a checkpoint in the background; the library would upload the whole folder."""

@@ -5,6 +5,7 @@ import importlib
 import io
 import itertools
 import json
+import logging
 import os
 import runpy
 import subprocess
@@ -16,9 +17,10 @@ import torch
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.evaluation import translate, translate_batch, translate_stream
+from csan_hf.evaluation import translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.translate import _batches_by_length
+from csan_hf.pipelines import TextTranslationPipeline
 
 ROOT = Path(__file__).parents[2]
 translating = importlib.import_module("csan_hf.evaluation.translate")  # the package has a function of that name
@@ -74,7 +76,7 @@ def folder(model, tokenizers, tmp_path_factory):
 @pytest.mark.parametrize("max_batch_tokens", [1, 30, 4096])
 def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizers, max_batch_tokens):
     together = translate(model, tokenizers, SENTENCES, max_batch_tokens=max_batch_tokens)
-    alone = [translate_batch(model, tokenizers, [text])[0] if text.strip() else "" for text in SENTENCES]
+    alone = [translate(model, tokenizers, [text])[0] for text in SENTENCES]
     assert together == alone
     assert len(set(alone)) > 3, "the test wants different translations"
 
@@ -92,20 +94,36 @@ def test_arguments_reach_generate(model, tokenizers):
     assert sum(map(len, short)) < sum(map(len, full))
 
 
-def test_length_is_never_20_by_accident(model, tokenizers):
-    seen = {}
+def test_translate_and_the_pipeline_are_one(model, tokenizers, monkeypatch):
+    """One length where none is set, one way with what is longer than the model takes."""
+    pipe = TextTranslationPipeline(model=model, tokenizer=tokenizers.source, device="cpu")
+    monkeypatch.setattr(model.generation_config, "max_length", None)
+    monkeypatch.setattr(pipe.model.config, "max_position_embeddings", 40)
+    text = " ".join(f"{sentence.capitalize()}." for sentence in SENTENCES if sentence.strip())
+    assert len(tokenizers.source(text)["input_ids"]) > 40
+    seen = []
 
-    class Recorder:
-        def __init__(self):
-            self.config, self.device = model.config, model.device
-            self.generation_config = type(model.generation_config)(pad_token_id=0)
+    def generate(original=model.generate, **arguments):
+        seen.append((arguments["input_ids"].shape[1], arguments["max_new_tokens"]))
+        return original(**arguments)
 
-        def generate(self, **arguments):
-            seen.update(arguments)
-            return arguments["input_ids"]
+    monkeypatch.setattr(model, "generate", generate)
+    expected = [result["translation_text"] for result in pipe([text, "two"])]
+    assert translate(model, tokenizers, [text, "two"]) == [line.strip() for line in expected]
+    assert len(seen) > 4
+    assert {(length, min(2 * length + 50, 39)) for length, _ in seen} == set(seen)
+    assert max(length for length, _ in seen) <= 40
 
-    translate_batch(Recorder(), tokenizers, ["two"])
-    assert seen["max_length"] == 256
+
+def test_a_translation_that_is_cut_is_said(model, tokenizers, caplog):
+    logger = logging.getLogger("csan_hf.pipelines.translation")
+    logger.addHandler(caplog.handler)
+    translate(model, tokenizers, SENTENCES, max_length=3)
+    assert "is cut there" not in caplog.text, "as asked for"
+    logger.warning_once.cache_clear()
+    translate(model, tokenizers, SENTENCES)
+    logger.removeHandler(caplog.handler)
+    assert caplog.text.count("had not ended at the 12 tokens of the model's generation config and is cut there") == 1
 
 
 def test_batches_are_bounded_and_longest_first():
@@ -223,12 +241,12 @@ def test_what_is_translated_is_kept(
         arguments += ["--output", str(tmp_path / "out")]
     if ending == "Ctrl-C":
 
-        def press(*arguments, original=translating.translate_batch, **options):
-            if "nine" in arguments[2]:
+        def press(self, segments, original=TextTranslationPipeline.translate_segments, **options):
+            if "nine" in segments:
                 raise KeyboardInterrupt
-            return original(*arguments, **options)
+            return original(self, segments, **options)
 
-        monkeypatch.setattr(translating, "translate_batch", press)
+        monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
     assert translate_main(arguments) == (130 if ending == "Ctrl-C" else 2)
     printed, told = capsys.readouterr()
