@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,17 @@ from datasets import DatasetDict
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from csan_hf.data import TokenizerPair, train_tokenizers
-from csan_hf.data.tokenization import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, check_vocabulary_sizes
+from csan_hf.data.tokenization import (
+    DEFAULT_VOCABULARY_SIZE,
+    EOS_TOKEN,
+    PAD_TOKEN,
+    SPECIAL_TOKENS,
+    check_vocabulary_sizes,
+)
 
-from .families import get_family
 from .options import RecipeError
-from .recipe import Recipe
+from .recipe import Recipe, find_family
 
-DEFAULT_TOKENIZER = {"vocab_size": 8000}
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
 
 
@@ -34,7 +39,7 @@ def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
             )
         return TokenizerPair.from_pretrained(recipe.init_from)
     try:
-        return train_tokenizers(splits["train"], **{**DEFAULT_TOKENIZER, **recipe.tokenizer})
+        return train_tokenizers(splits["train"], **recipe.tokenizer)
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error
 
@@ -45,7 +50,7 @@ def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
     Raises:
         RecipeError: if the config is refused, or does not go with the tokenizers.
     """
-    family = get_family(recipe.model)
+    family = find_family(recipe.model)
     if recipe.init_from:
         model = _load_initial(recipe, recipe.init_from, family)
     else:
@@ -82,8 +87,8 @@ class Vocabularies:
 
 def expected_vocabularies(recipe: Recipe) -> Vocabularies:
     """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
-    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
-    size = int(settings["vocab_size"])
+    settings = recipe.tokenizer
+    size = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE))
     pad, eos = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(EOS_TOKEN)
     return Vocabularies(size, size, bool(settings.get("joint", True)), pad, eos)
 
@@ -109,7 +114,7 @@ def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
         **recipe.config,
     }
     try:
-        return get_family(recipe.model).config_class(**values)
+        return find_family(recipe.model).config_class(**values)
     except Exception as error:  # the library's strict configs raise classes of their own
         raise RecipeError(f"The section config is refused: {error}") from error
 
@@ -118,10 +123,8 @@ def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
     found = AutoConfig.from_pretrained(name)
     if found.model_type == family.config_class.model_type:
         return family.model_class.from_pretrained(name, **recipe.config)
-    if found.model_type == "marian" and recipe.model == "csan":
-        from csan_hf.hub.marian import convert_marian
-
-        return convert_marian(name, **recipe.config)
+    if found.model_type in family.converters:
+        return pkgutil.resolve_name(family.converters[found.model_type])(name, **recipe.config)
     raise RecipeError(f"init_from: {name} is a {found.model_type} model, which {recipe.model} cannot use.")
 
 
@@ -152,10 +155,12 @@ def check_tokenizer(recipe: Recipe) -> None:
         RecipeError: if a vocabulary is too small for what every one holds, or if there is one for both languages and
             another one for the target.
     """
-    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
+    settings = recipe.tokenizer
     try:
         check_vocabulary_sizes(
-            settings["vocab_size"], settings.get("target_vocab_size"), joint=settings.get("joint", True)
+            settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE),
+            settings.get("target_vocab_size"),
+            joint=settings.get("joint", True),
         )
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error
@@ -186,11 +191,6 @@ def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> No
         value = settings.get(name)
         if value is not None and value < least:
             raise RecipeError(f"The section generation is refused: {name} must be at least {least}, got {value}.")
-    if (number := settings.get("num_return_sequences") or 1) != 1:
-        raise RecipeError(
-            f"The section generation is refused: num_return_sequences must be 1, got {number}: one translation of "
-            "each sentence is scored."
-        )
     for name in ("repetition_penalty", "encoder_repetition_penalty"):
         if (value := settings.get(name)) is not None and not 0.0 < value < math.inf:
             raise RecipeError(f"The section generation is refused: {name} must be above 0, got {value}.")

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .build import DEFAULT_TOKENIZER
 from .callbacks import evaluations_without_gain
 from .checkpoints import delete_checkpoint, list_checkpoints
 from .completeness import find_fault, is_unfinished, read_seal
@@ -179,7 +178,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
     sections = {
         "config": recipe.config,
         "data": dataclasses.asdict(recipe.data_arguments()),
-        "tokenizer": recipe.tokenizer if recipe.init_from else {**DEFAULT_TOKENIZER, **recipe.tokenizer},
+        "tokenizer": recipe.tokenizer,
         "training": recipe.training_arguments().to_dict(),
         "generation": recipe.generation,
     }

@@ -22,7 +22,6 @@ from .arguments import TranslationTrainingArguments
 from .build import build_model, build_tokenizers
 from .checkpoints import list_checkpoints, load_weights, read_weights
 from .checks import check_recipe
-from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
 from .output_folder import (
@@ -98,7 +97,6 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
         bleu_tokenize=recipe.bleu_tokenize,
-        batch_cost=get_family(recipe.model).batch_cost,
     )
     trainer.guard.signals = signals
     trainer.add_callback(DeletePreviousRun())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,10 +40,10 @@ from csan_hf.data import (
     share_epoch,
 )
 from csan_hf.evaluation import score_translations
+from csan_hf.families import family_of
 from csan_hf.files import apply_umask
 from csan_hf.hub.checkpoint import write_code
 from csan_hf.hub.push import push_checkpoint, push_in_background
-from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
@@ -88,7 +88,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: the same; if it also has the string column ``target``, that is the reference text.
         callbacks: on top of progress, early stopping, the picture and the rotation of checkpoints.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
-        batch_cost: what bounds a training batch: "tokens", or "cells" of the source × target grid.
 
     Raises:
         ValueError: if generation would stop at transformers' 20 tokens because no length is set.
@@ -108,18 +107,17 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: Dataset | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         bleu_tokenize: str | None = None,
-        batch_cost: Literal["tokens", "cells"] = "tokens",
     ) -> None:
         self._check_generation_length(model, args)
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
-        self.batch_cost = batch_cost
-        if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
-            model.synchronize_batch_norm(torch.distributed.group.WORLD)
+        self.family = family_of(model.config.model_type)
+        if args.world_size > 1 and self.family.has_batch_norm:
+            normalised: Any = model
+            normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
         if args.world_size > 1 and sharding_is_asked_for(args):
             _prepare_sharding(model)
-        has_batch_norm = isinstance(model, PervasiveAttentionPreTrainedModel)
-        collator = TargetMaskCollator if has_batch_norm else DataCollatorForSeq2Seq
+        collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
         super().__init__(
             model=model,
             args=args,
@@ -159,7 +157,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Returns batches bounded by ``args.max_tokens`` or ``max_cells``, or the library's where that is None."""
-        bound = self.args.max_cells if self.batch_cost == "cells" else self.args.max_tokens
+        bound = self.args.max_cells if self.family.batch_cost == "cells" else self.args.max_tokens
         if bound is None:
             return super().get_train_dataloader()
         if self.train_dataset is None:
@@ -175,7 +173,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                 num_replicas=self.args.world_size * self.args.gradient_accumulation_steps,
                 shuffle=True,
                 max_sentences=self.args.max_sentences,
-                cost=self.batch_cost,
+                cost=self.family.batch_cost,
             )
         except ValueError as error:
             raise RecipeError(f"The section training is refused: {error}") from error
@@ -202,7 +200,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _mixes_lengths(self) -> bool:
         mixes = self.args.mix_lengths
-        return self.batch_cost == "cells" if mixes is None else mixes
+        return self.family.batch_cost == "cells" if mixes is None else mixes
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -390,7 +388,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def refresh_batch_statistics(self) -> None:
         """Gives a model with batch normalisation the statistics of its present weights, over training batches."""
         model = self.accelerator.unwrap_model(self.model)
-        if not isinstance(model, PervasiveAttentionPreTrainedModel) or self.args.batch_norm_batches == 0:
+        if not self.family.has_batch_norm or self.args.batch_norm_batches == 0:
             return
         loader = self.get_train_dataloader()
         with self.compute_loss_context_manager():
@@ -560,12 +558,13 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
     """Makes one module of embeddings that share their weights: FSDP wants a weight in one of its groups only.
 
     Raises:
-        RecipeError: for Pervasive Attention, whose decoder is one group with embeddings that others share; and if the
+        RecipeError: for a family with batch normalisation, whose statistics every process needs whole; and if the
             output projection shares the weights of another embedding than the source's.
     """
-    if isinstance(model, PervasiveAttentionPreTrainedModel):
+    name = model.config.model_type
+    if family_of(name).has_batch_norm:
         raise RecipeError(
-            "FSDP does not work with pervasive_attention: its few million parameters fit into every device, so train "
+            f"FSDP does not work with {name}: its few million parameters fit into every device, so train "
             "it without FSDP (accelerate launch --multi_gpu, or training.fsdp: false)."
         )
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()

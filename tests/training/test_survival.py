@@ -461,7 +461,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
     grid = family == "pervasive_attention"
 
     def build(folder):
-        trainer = make_trainer(
+        return make_trainer(
             folder,
             model=grid_model(tokenizers) if grid else None,
             max_steps=12,
@@ -472,8 +472,6 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
             predict_with_generate=False,
             metric_for_best_model="loss",
         )
-        trainer.batch_cost = "cells" if grid else "tokens"
-        return trainer
 
     whole = build("whole")
     whole.train()
