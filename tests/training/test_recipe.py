@@ -183,7 +183,7 @@ def test_values_get_the_types_of_their_keys(key, value, expected):
         ("sizes", [1, "x"], r"here must be list of integer or null, got \[1, 'x'\]"),
         ("name", ["a"], r"here must be text, got \['a'\]"),
         ("name", False, "here must be text, got False. YAML reads no, off"),
-        ("rate", "x" * 5000, "here must be number or null, got 'x+\.\.\."),
+        ("rate", "x" * 5000, "here must be number or null, got 'x+[.][.][.]"),
     ],
 )
 def test_values_of_other_types_are_refused(key, value, words):

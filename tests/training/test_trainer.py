@@ -8,6 +8,7 @@ import torch
 from transformers import TrainerControl, TrainerState
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.families import FAMILIES
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, load_weights, read_weights
 from csan_hf.training.finish import choose_weights
