@@ -16,7 +16,7 @@ config: {d_model: 8, echoes: 3, encoder_layers: 1, decoder_layers: 1, encoder_ff
          encoder_attention_heads: 2, decoder_attention_heads: 2}
 data: {dataset: numbers, train_size: 40, validation_size: 4, test_size: 2}
 tokenizer: {vocab_size: 300}
-training: {max_steps: 2, eval_steps: 2, report_to: none, bf16: false, max_tokens: 5, max_cells: 2000, warmup_steps: 1,
+training: {max_steps: 2, eval_steps: 2, report_to: none, bf16: false, max_tokens: 5, max_cells: 5000, warmup_steps: 1,
            generation_num_beams: 1, average_best: false}
 generation: {num_beams: 1, max_length: 5}
 """

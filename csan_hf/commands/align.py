@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Aligns the words of sentence pairs: one line a pair, "0-0 1-2" = source word 0 with target word 0, 1 with 2.
 
 Words are what white space separates. Without --target the model's own translations are aligned."""
@@ -16,8 +15,9 @@ from csan_hf.files import STANDARD_STREAM, read_lines, write_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts/align.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="csan-hf align", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", metavar="MODEL", help="checkpoint folder or Hub name")
     parser.add_argument(
@@ -84,6 +84,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def read_pairs(options: argparse.Namespace) -> tuple[list[str], list[str] | None]:
+    """Reads the sentence pairs, of which the targets may be missing."""
     sources = list(read_lines(options.source))
     targets = None if options.target is None else list(read_lines(options.target))
     if targets is not None and len(sources) != len(targets):
@@ -97,6 +98,7 @@ def read_pairs(options: argparse.Namespace) -> tuple[list[str], list[str] | None
 
 
 def align_files(options: argparse.Namespace) -> list[Alignment]:
+    """Aligns what the command line names."""
     sources, targets = read_pairs(options)
     model, tokenizers = load_translation_model(
         options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
@@ -116,6 +118,7 @@ def align_files(options: argparse.Namespace) -> list[Alignment]:
 
 @script()
 def main(arguments: list[str]) -> None:
+    """Runs `csan-hf align`."""
     options = parse_arguments(arguments)
     alignments = align_files(options)
     if options.heat_map is not None:
@@ -132,7 +135,3 @@ def main(arguments: list[str]) -> None:
             f"recall {found['alignment_recall']:.2f}",
             file=sys.stderr,
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,12 @@
 """Convert a checkpoint of the Pervasive Attention authors' 2018 code (elbayadm/attn2d).
 
-    python scripts/convert_attn2d.py save/l24/model-best.pth runs/l24
+    csan-hf convert-attn2d save/l24/model-best.pth runs/l24
 
 CHECKPOINT is what their trainer saved, model.pth or model-best.pth; DIRECTORY receives the self-contained checkpoint.
 Their vocabularies lie beside the data, not in the checkpoint, so no tokenizer is taken along.
 """
 
 import argparse
-import sys
 
 from csan_hf.command_line import script
 from csan_hf.hub import convert_attn2d, save_self_contained
@@ -15,7 +14,10 @@ from csan_hf.hub import convert_attn2d, save_self_contained
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs `csan-hf convert-attn2d`."""
+    parser = argparse.ArgumentParser(
+        prog="csan-hf convert-attn2d", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", help="file with a state dict")
     parser.add_argument("directory", help="where to save the model")
     parser.add_argument(
@@ -34,7 +36,3 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"{checkpoint}: {error}") from error
     save_self_contained(model, None, directory)
     print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
 `--hypotheses FILE` scores a translation that is there already. Under `accelerate launch` or torchrun the processes
@@ -6,7 +5,6 @@ share the work.
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +18,8 @@ from csan_hf.training.recipe import Recipe, load_recipe
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/evaluate.py", description=__doc__)
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="csan-hf evaluate", description=__doc__)
     parser.add_argument("--model", help="checkpoint folder or Hub name")
     parser.add_argument(
         "--hypotheses",
@@ -106,17 +105,20 @@ def score(
     references: list[str],
     recipe: Recipe | None = None,
 ) -> dict:
-    tokenize = options.bleu_tokenize or (recipe and recipe.bleu_tokenize)
-    metrics = options.metrics or (recipe and recipe.training.get("metrics")) or DEFAULT_METRICS
+    """Scores hypotheses by the metrics of the command line, or of the recipe."""
+    tokenize = options.bleu_tokenize or (recipe.bleu_tokenize if recipe is not None else None)
+    metrics = options.metrics or (recipe is not None and recipe.training.get("metrics")) or DEFAULT_METRICS
     found = score_translations(hypotheses, references, sources=sources, metrics=metrics, tokenize=tokenize)
     scores = {**found, "sentences": len(sources)}
     if options.by_length:
-        chosen = {"metrics": metrics, "tokenize": tokenize, "samples": BOOTSTRAP_SAMPLES}
-        scores["by_length"] = score_by_length(sources, hypotheses, references, **chosen)
+        scores["by_length"] = score_by_length(
+            sources, hypotheses, references, metrics=metrics, tokenize=tokenize, samples=BOOTSTRAP_SAMPLES
+        )
     return scores
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, dict]:
+    """Translates the test sets with a model and scores them."""
     processes = launched_processes(options.device)
     sets, recipe = load_test_sets(options)
     output = options.output_dir or path_inside(options.model, "evaluation")
@@ -160,6 +162,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
 
 
 def print_table(scores: dict[str, dict]) -> None:
+    """Prints a line of scores for each test set."""
     metrics = list(metrics_in(next(iter(scores.values()))))
     width = max(5, *(len(name) for name in scores))
     print(
@@ -182,6 +185,7 @@ def _column(text: str, metric: type[CorpusMetric]) -> str:
 
 
 def print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric]]) -> None:
+    """Prints the scores of groups of like lengths as a Markdown table."""
     print(f"\n{name}, by words in the source; in brackets: 95% intervals by bootstrap\n")
     print(f"| words in the source | sentences | reference | hypothesis | {' | '.join(m.label for m in metrics)} |")
     print("| --- |" + " ---: |" * (3 + len(metrics)))
@@ -196,12 +200,9 @@ def print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric
 
 @script()
 def main(arguments: list[str]) -> None:
+    """Runs `csan-hf evaluate`."""
     options = parse_arguments(arguments)
     if options.hypotheses is not None:
         score_hypotheses(options)
     else:
         evaluate(options)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

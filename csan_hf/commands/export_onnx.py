@@ -1,26 +1,30 @@
 """Export a checkpoint to ONNX, for ONNX Runtime.
 
-    python scripts/export_onnx.py runs/numbers runs/numbers-onnx --precision int8
+    csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
 DIRECTORY receives the graphs of encoder and decoder, config and tokenizers. `csan_hf.hub.onnx.OnnxTranslationModel`
 translates with them; `--check FILE` has both translate the lines of a file and counts those that are the same.
 """
 
 import argparse
-import sys
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from csan_hf.command_line import script
+from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.files import read_lines
 from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 from csan_hf.pipelines import TextTranslationPipeline
 
 
-def compare(model, tokenizers, directory, lines):
+def compare(model: PreTrainedModel, tokenizers: TokenizerPair, directory: str, lines: list[str]) -> int:
     """Number of lines that are translated alike."""
     translations = []
-    for each in (model, OnnxTranslationModel.from_directory(directory)):
-        pair = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
+    models: list[Any] = [model, OnnxTranslationModel.from_directory(directory)]
+    for each in models:
+        pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
         results = TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16)
         translations.append([result["translation_text"] for result in results])
     return sum(here == there for here, there in zip(*translations, strict=True))
@@ -28,7 +32,10 @@ def compare(model, tokenizers, directory, lines):
 
 @script({ImportError: 2})
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs `csan-hf export-onnx`."""
+    parser = argparse.ArgumentParser(
+        prog="csan-hf export-onnx", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", help="checkpoint folder or Hub name")
     parser.add_argument("directory", help="where to save the graphs; new or empty")
     parser.add_argument("--precision", choices=["float32", "int8"], default="float32", help="(default: %(default)s)")
@@ -43,7 +50,3 @@ def main(arguments: list[str]) -> None:
     print(f"{options.directory}: {type(model).__name__} as ONNX graphs, {options.precision}")
     if lines:
         print(f"{compare(model, tokenizers, options.directory, lines)} of {len(lines)} translations are the same")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

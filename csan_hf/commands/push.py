@@ -1,14 +1,12 @@
-#!/usr/bin/env python
 """Upload the folder of a run, or any self-contained checkpoint, to the Hub.
 
-    python scripts/push_to_hub.py runs/numbers NAME/numbers-en-de
+    csan-hf push runs/numbers NAME/numbers-en-de
 
 The folder is checked first, in a process that cannot import csan_hf; an incomplete one is refused, with what is
 missing. Checkpoints of the training and logs stay here. Log in with `hf auth login`, or set HF_TOKEN.
 """
 
 import argparse
-import sys
 
 from csan_hf.command_line import script
 from csan_hf.hub import check_checkpoint, push_checkpoint
@@ -16,7 +14,10 @@ from csan_hf.hub import check_checkpoint, push_checkpoint
 
 @script()
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs `csan-hf push`."""
+    parser = argparse.ArgumentParser(
+        prog="csan-hf push", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", help="folder of the checkpoint")
     parser.add_argument("repo_id", help="OWNER/NAME of the repository, made if need be")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
@@ -37,7 +38,3 @@ def main(arguments: list[str]) -> None:
         check=False,
     )
     print(commit.commit_url)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,15 +1,13 @@
-#!/usr/bin/env python
 """Writes a page that compares translations: scores with significance, plots, and every sentence with its alignment.
 
 A system is a checkpoint (a folder or Hub name, which translates --source) or a file with a translation a line;
 NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. The first system is compared with
 each of the others. The page is one file that loads nothing.
 
-    python scripts/report.py runs/numbers baseline.txt --source test.en --reference test.de --output report.html
+    csan-hf report runs/numbers baseline.txt --source test.en --reference test.de --output report.html
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from csan_hf.command_line import script
@@ -19,8 +17,9 @@ from csan_hf.report import Report, compare_systems, load_system, write_report
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts/report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="csan-hf report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="[NAME=]PATH[,PATH…]; the others are baselines")
     parser.add_argument(
@@ -50,6 +49,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def make_report(options: argparse.Namespace) -> Report:
+    """Compares the systems of the command line."""
     sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
     if len(sources) != len(references):
         raise ValueError(
@@ -83,10 +83,7 @@ def make_report(options: argparse.Namespace) -> Report:
 
 @script()
 def main(arguments: list[str]) -> None:
+    """Runs `csan-hf report`."""
     options = parse_arguments(arguments)
     write_report(make_report(options), options.output, plots=options.plots)
     print(f"The report is {options.output}.")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

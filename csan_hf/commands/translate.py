@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Translates standard input or a file, line for line; an empty line stays an empty line.
 
 Translations are written as they come, a few thousand at a time. Those that are there stay where it is stopped before
@@ -9,7 +8,6 @@ Under `accelerate launch` or torchrun the processes share the work; it then want
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 
 from csan_hf.command_line import script
@@ -19,7 +17,8 @@ from csan_hf.files import STANDARD_STREAM, one_line, open_for_writing, partial_n
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/translate.py", description=__doc__)
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="csan-hf translate", description=__doc__)
     parser.add_argument("--model", required=True, help="checkpoint folder or Hub name")
     parser.add_argument(
         "--input",
@@ -41,6 +40,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
+    """Writes translations window by window."""
     written = 0
     try:
         with open_for_writing(path, keep_partial=True) as file:
@@ -57,6 +57,7 @@ def write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
 
 
 def what_is_kept(written: int, path: str) -> str:
+    """Says how many translations are there, and where."""
     is_file = path != STANDARD_STREAM and partial_name(path).is_file()
     where = f"in {partial_name(path)}" if written and is_file else "written"
     return f"{written:,} translations are {where}."
@@ -64,6 +65,7 @@ def what_is_kept(written: int, path: str) -> str:
 
 @script()
 def main(arguments: list[str]) -> None:
+    """Runs `csan-hf translate`."""
     options = parse_arguments(arguments)
     processes = launched_processes(options.device)
     if processes is not None and STANDARD_STREAM in (options.input, options.output):
@@ -94,7 +96,3 @@ def main(arguments: list[str]) -> None:
             pass  # the main process writes them
     if processes is not None:
         processes.destroy_process_group()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,10 @@ from transformers import PreTrainedConfig
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.families import FAMILIES, ModelFamily
+from csan_hf.recipes import find_recipe, list_recipes
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
-from .options import Option, RecipeError, Section, describe_type, key_path, nearest
+from .options import Option, RecipeError, Section, key_path, nearest
 
 # Keys that say what to do with a recipe
 _COMMANDS = ("resume", "overwrite", "dry_run")
@@ -231,14 +231,17 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a recipe file without interpreting its keys.
 
+    Args:
+        path: the file, or the name of a recipe that comes with csan_hf.
+
     Raises:
         RecipeError: if it does not exist, is not UTF-8, is not YAML, or is not a mapping.
     """
-    path = Path(path)
+    path = find_recipe(str(path)) if str(path) in list_recipes() and not Path(path).is_file() else Path(path)
     if not path.is_file():
         near = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         there = f" There are {', '.join(near)}." if near else ""
-        raise RecipeError(f"There is no recipe {path}.{there}")
+        raise RecipeError(f"There is no recipe {path}.{there} `csan-hf recipes` lists those that come with csan_hf.")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -383,56 +386,3 @@ def _set(recipe: Recipe, section: Section, key: str, value: Any) -> None:
         getattr(recipe, section.name)[key] = value
     else:
         setattr(recipe, key, value)
-
-
-# ---- the command line
-
-
-def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], bool]:
-    """Splits ``RECIPE.yaml --key value --key=value --flag``.
-
-    Returns:
-        The recipe's path or None, the overrides, and whether help was asked for.
-
-    Raises:
-        RecipeError: on a second file name or an argument that is neither a file nor an option.
-    """
-    recipe: str | None = None
-    overrides: list[tuple[str, str]] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument in ("-h", "--help"):
-            return recipe, overrides, True
-        if argument.startswith("--"):
-            key, equals, value = argument[2:].partition("=")
-            if not equals:
-                takes_value = bool(rest) and not rest[0].startswith("--")
-                value = rest.pop(0) if takes_value else "true"
-            overrides.append((key, value))
-        elif argument.startswith("-") or recipe is not None:
-            raise RecipeError(f"{argument!r} is not understood: pass one recipe, then --key value pairs.")
-        else:
-            recipe = argument
-    return recipe, overrides, False
-
-
-def format_help(model: str = "csan", *, program: str = "scripts/train.py") -> str:
-    """Returns the usage and every key with its type, default and help."""
-    lines = [
-        f"usage: python {program} RECIPE.yaml [--key value ...]",
-        "",
-        "Trains the model that a recipe describes. Every key of a recipe can be overridden:",
-        f"  python {program} scripts/recipes/numbers.yaml --training.learning_rate 1e-3 --local_window 5",
-        "A key may be written without its section where only one section has it. Values are YAML.",
-        "The same command again resumes an interrupted run; --overwrite starts anew.",
-    ]
-    titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
-    for section in ("", *SECTIONS):
-        lines += ["", f"{titles.get(section, section)}:"]
-        for option in recipe_options(model):
-            if option.section == section:
-                default = "null" if option.default is None else getattr(option.default, "value", option.default)
-                lines.append(f"  --{option.path}  ({describe_type(option.annotation)}; default {default})")
-                lines += textwrap.wrap(option.help, 100, initial_indent="      ", subsequent_indent="      ")
-    return "\n".join(lines) + "\n"

@@ -6,11 +6,12 @@ import pickle
 import pytest
 from transformers import GenerationConfig
 
+from csan_hf.commands.train import format_help, split_command_line
 from csan_hf.credentials import find_credentials
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.options import RecipeError, Section
-from csan_hf.training.recipe import format_help, load_recipe, recipe_options, split_command_line
+from csan_hf.training.recipe import load_recipe, recipe_options
 
 
 @pytest.fixture
@@ -120,6 +121,12 @@ def test_missing_recipe_lists_its_neighbours(recipe_file):
     path = recipe_file("model: csan")
     with pytest.raises(RecipeError, match=r"no recipe .*numers\.yaml.*recipe\.yaml"):
         load_recipe(path.with_name("numers.yaml"))
+
+
+def test_a_recipe_that_comes_with_the_package_is_found_by_name():
+    assert load_recipe("numbers").output_dir == "runs/numbers"
+    with pytest.raises(RecipeError, match=r"no recipe numbrs.*`csan-hf recipes` lists"):
+        load_recipe("numbrs")
 
 
 def test_refused_sections_say_which(recipe_file):
