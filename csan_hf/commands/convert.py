@@ -56,7 +56,7 @@ def config_fields(words: list[str]) -> dict[str, Any]:
 
 def convert(source: str, fields: dict[str, Any]) -> PreTrainedModel:
     """Converts a checkpoint by its `model_type`."""
-    model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
+    model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type", "")
     converters = FAMILIES["csan"].converters
     if model_type not in converters:
         raise ValueError(f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}.")

@@ -21,8 +21,7 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .build import build_config, expected_vocabularies
-from .checks import check_recipe
+from .build import build_config, check_recipe, expected_vocabularies
 from .options import RecipeError
 from .recipe import Recipe, find_family
 

@@ -19,14 +19,14 @@ from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_datas
 from csan_hf.files import write_text
 
 from .arguments import TranslationTrainingArguments
-from .build import build_model, build_tokenizers
+from .build import build_model, build_tokenizers, check_recipe
 from .checkpoints import list_checkpoints, load_weights, read_weights
-from .checks import check_recipe
 from .finish import finish_run
 from .options import RecipeError
 from .output_folder import (
     DeletePreviousRun,
     check_output_folder,
+    lock_folder,
     mark_run,
     move_run_aside,
     restore_previous_run,
@@ -34,7 +34,6 @@ from .output_folder import (
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe, refuse_credentials
 from .resume import check_same_data, check_same_experiment, choose_checkpoint, is_finished
-from .run_lock import lock_folder
 from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
 

@@ -37,7 +37,7 @@ from csan_hf.data import (
     TokenBatchSampler,
     describe_dataset,
     example_lengths,
-    share_epoch,
+    forward_set_epoch,
 )
 from csan_hf.evaluation import score_translations
 from csan_hf.families import family_of
@@ -47,12 +47,11 @@ from csan_hf.hub.push import push_checkpoint, push_in_background
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
-from .checkpoints import last_complete_checkpoint, load_weights, read_weights
-from .completeness import break_seal, seal_checkpoint
+from .checkpoints import last_complete_checkpoint, load_weights, mark_complete, mark_incomplete, read_weights
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
+from .processes import STOP_SIGNALS, RowsAndCopies, WorkerInit, cut_for_processes, shielded_context
 from .stopping import RunError, RunGuard
-from .workers import STOP_SIGNALS, WorkerInit, shielded_context
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -177,7 +176,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         except ValueError as error:
             raise RecipeError(f"The section training is refused: {error}") from error
-        return share_epoch(self._share_batches(dataset, sampler))
+        return forward_set_epoch(self._share_batches(dataset, sampler))
 
     def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
@@ -286,7 +285,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
         rows: Any = self._remove_unused_columns(dataset, description=description)
         if any(row >= len(rows) for row in batches[-1]):
-            rows = _RowsAndCopies(rows, order[-1])
+            rows = RowsAndCopies(rows, order[-1])
         return self._share_batches(rows, batches)
 
     def prediction_step(
@@ -409,10 +408,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard.check()
         self._check_weights()
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        break_seal(folder)
+        mark_incomplete(folder)
         try:
             super()._save_checkpoint(model, trial)
-            self._seal(folder)
+            self._mark_complete(folder)
         except (OSError, RuntimeError, SafetensorError) as error:
             if isinstance(error, RunError):
                 raise
@@ -424,11 +423,11 @@ class TranslationTrainer(Seq2SeqTrainer):
                 "again (without --overwrite) to go on from there."
             ) from error
 
-    def _seal(self, folder: Path) -> None:
+    def _mark_complete(self, folder: Path) -> None:
         """Lists the files, when all processes have written theirs."""
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            seal_checkpoint(folder, step=self.state.global_step, **self.describe_run())
+            mark_complete(folder, step=self.state.global_step, **self.describe_run())
 
     def _check_weights(self) -> None:
         weights = [weight for weight in self.model.state_dict().values() if weight.is_floating_point()]
@@ -587,43 +586,3 @@ def _sorted_text(dataset: Dataset, column: str, order: Sequence[int]) -> list[st
         return None
     text = list(dataset[column])
     return [text[row] for row in order]
-
-
-def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
-    """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
-
-    Process r takes the batches r, r + R, ...: what the processes work on at one moment are neighbours in the order,
-    and gathering restores it. Evaluation in step needs equal sizes; rows beyond the last one fill the last batches.
-
-    Args:
-        order: the N rows, a permutation of 0, ..., N - 1.
-        batch_size: most rows of a batch.
-        processes: their number R.
-
-    Returns:
-        Batches, their number a multiple of R. Together they are ``order``, with R > 1 followed by the fewest possible
-        row numbers from N on, which stand for copies.
-    """
-    count = len(order)
-    size = batch_size
-    if processes > 1:
-        rounds = -(-count // (batch_size * processes))
-        size = -(-count // (rounds * processes))
-        order = [*order, *range(count, rounds * processes * size)]
-    return [list(order[start : start + size]) for start in range(0, len(order), size)]
-
-
-class _RowsAndCopies(torch.utils.data.Dataset):
-    """A dataset in which every number beyond the last row is a copy of one row, without labels that count."""
-
-    def __init__(self, rows: Dataset, copied: int) -> None:
-        self.rows, self.copied = rows, copied
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if number < len(self.rows):
-            return self.rows[number]
-        row = dict(self.rows[self.copied])
-        return {**row, "labels": [-100] * len(row["labels"])}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from csan_hf.training import checks, load_recipe
+from csan_hf.training import build, load_recipe
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
 from csan_hf.training.run import train_from_recipe
@@ -74,10 +74,10 @@ def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
-        checks.check_bleu_tokenizer("ja-mecab")
-    checks.check_bleu_tokenizer("char")
+        build.check_bleu_tokenizer("ja-mecab")
+    build.check_bleu_tokenizer("char")
 
 
 def test_a_library_that_a_value_needs_is_named():
