@@ -4,14 +4,6 @@ Importing the package registers its models with the Auto classes, so that `AutoM
 finds them without `trust_remote_code`, and its translation pipeline as `pipeline("csan-translation", ...)`.
 """
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
-
 from . import pipelines
 from .csan import (
     CsanConfig,
@@ -21,6 +13,7 @@ from .csan import (
     CsanModel,
     local_attention,
 )
+from .families import FAMILIES
 from .pervasive_attention import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
@@ -30,14 +23,8 @@ from .pipelines import TranslationPipeline
 
 __version__ = "0.1.0"
 
-AutoConfig.register(CsanConfig.model_type, CsanConfig, exist_ok=True)
-AutoModel.register(CsanConfig, CsanModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(CsanConfig, CsanForConditionalGeneration, exist_ok=True)
-AutoModelForSequenceClassification.register(CsanConfig, CsanForSequenceClassification, exist_ok=True)
-AutoModelForTokenClassification.register(CsanConfig, CsanForTokenClassification, exist_ok=True)
-AutoConfig.register(PervasiveAttentionConfig.model_type, PervasiveAttentionConfig, exist_ok=True)
-AutoModel.register(PervasiveAttentionConfig, PervasiveAttentionModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration, exist_ok=True)
+for family in FAMILIES.values():
+    family.register()
 pipelines.register()
 
 __all__ = [

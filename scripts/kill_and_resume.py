@@ -148,7 +148,7 @@ class Run:
         return self.process.exitcode
 
 
-def unsealed(output: Path) -> list[str]:
+def incomplete(output: Path) -> list[str]:
     """Names of the checkpoints that are being saved."""
     folders = [path for path in output.glob("checkpoint-*") if path.is_dir()]
     return [path.name for path in folders if not (path / "complete.json").exists()]
@@ -187,7 +187,7 @@ def kill_once(run: Run, moment: Moment, times: dict[str, float], rng: random.Ran
         run.wait_until(lambda: run.step() > step)
         time.sleep(rng.uniform(0.0, times["update"]))
     elif phase == "save":
-        run.wait_until(lambda: run.step() >= step and unsealed(run.output))
+        run.wait_until(lambda: run.step() >= step and incomplete(run.output))
         time.sleep(rng.uniform(0.0, times["save"]))
     else:
         text = "only the end of the run is repeated"
@@ -195,7 +195,7 @@ def kill_once(run: Run, moment: Moment, times: dict[str, float], rng: random.Ran
         time.sleep(rng.uniform(0.0, 0.8 * times["end"]))
     if run.process.exitcode is not None or not run.signal_group(getattr(signal, f"SIG{moment.signal}")):
         return False, f"{moment.signal}, {phase}: the run had ended with {run.process.exitcode}"
-    cut_off = unsealed(run.output)
+    cut_off = incomplete(run.output)
     where = f"after update {run.step()}" if run.step() else f"{time.time() - run.started:.1f} s after the start"
     return True, f"{moment.signal}, {phase}: {where}" + (f", in the save of {cut_off[-1]}" if cut_off else "")
 
@@ -203,16 +203,16 @@ def kill_once(run: Run, moment: Moment, times: dict[str, float], rng: random.Ran
 def lost_update(run: Run, last: int) -> bool:
     """Says whether a run that could have saved ended without a checkpoint of its last update."""
     saved = re.findall(r"at update (\d+) of \d+: saved in", run.text())
-    return 0 < run.step() < last and (not saved or int(saved[-1]) < run.step() or bool(unsealed(run.output)))
+    return 0 < run.step() < last and (not saved or int(saved[-1]) < run.step() or bool(incomplete(run.output)))
 
 
 def measure(run: Run, last: int) -> dict[str, float]:
     """Lets a run go through, and returns the seconds of its start, an update, a save and its end."""
     run.wait_until(lambda: run.step() > 0)
     start = time.time()
-    run.wait_until(lambda: bool(unsealed(run.output)))
+    run.wait_until(lambda: bool(incomplete(run.output)))
     saving = time.time()
-    run.wait_until(lambda: not unsealed(run.output))
+    run.wait_until(lambda: not incomplete(run.output))
     saved = time.time()
     run.wait_until(lambda: run.step() >= last)
     end = time.time()

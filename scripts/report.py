@@ -1,92 +1,9 @@
 #!/usr/bin/env python
-"""Writes a page that compares translations: scores with significance, plots, and every sentence with its alignment.
+"""`csan-hf report`, in a checkout."""
 
-A system is a checkpoint (a folder or Hub name, which translates --source) or a file with a translation a line;
-NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. The first system is compared with
-each of the others. The page is one file that loads nothing.
-
-    python scripts/report.py runs/numbers baseline.txt --source test.en --reference test.de --output report.html
-"""
-
-import argparse
 import sys
-from pathlib import Path
 
-from csan_hf.command_line import script
-from csan_hf.evaluation.metrics import DEFAULT_METRICS, metric_names
-from csan_hf.files import read_lines
-from csan_hf.report import Report, compare_systems, load_system, write_report
-
-
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="scripts/report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="[NAME=]PATH[,PATH…]; the others are baselines")
-    parser.add_argument(
-        "--source", type=Path, required=True, metavar="FILE", help="source sentences (.gz may be given)"
-    )
-    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="a reference each")
-    parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="HTML", help="(%(default)s)")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="folder for the plots as PNG and SVG")
-    parser.add_argument("--title", help="heading (default: the names of the systems)")
-    parser.add_argument(
-        "--metrics",
-        nargs="+",
-        choices=metric_names(),
-        default=list(DEFAULT_METRICS),
-        metavar="METRIC",
-        help=f"of {', '.join(metric_names())}; the first is plotted (default: {' '.join(DEFAULT_METRICS)})",
-    )
-    parser.add_argument("--bleu_tokenize", help="sacreBLEU tokenizer: 13a, zh, char... (default: 13a)")
-    parser.add_argument("--test", choices=["bootstrap", "randomisation"], default="bootstrap", help="(%(default)s)")
-    parser.add_argument("--samples", type=int, default=1000, help="resamples of the bootstrap (%(default)s)")
-    parser.add_argument("--aligned", type=int, default=1000, help="sentences with an alignment (%(default)s)")
-    parser.add_argument("--num_beams", type=int, help="beams of checkpoints (default: the model's)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
-    parser.add_argument("--trust_remote_code", action="store_true", help="run model code from checkpoints")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    return parser.parse_args(arguments)
-
-
-def make_report(options: argparse.Namespace) -> Report:
-    sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
-    if len(sources) != len(references):
-        raise ValueError(
-            f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: they must have "
-            "as many."
-        )
-    systems = [
-        load_system(
-            argument,
-            sources,
-            device=options.device,
-            trust_remote_code=options.trust_remote_code,
-            progress=not options.quiet,
-            num_beams=options.num_beams,
-        )
-        for argument in options.systems
-    ]
-    return compare_systems(
-        systems,
-        sources,
-        references,
-        title=options.title or " and ".join(system.name for system in systems),
-        metrics=options.metrics,
-        tokenize=options.bleu_tokenize,
-        test=options.test,
-        samples=options.samples,
-        aligned=options.aligned,
-        progress=not options.quiet,
-    )
-
-
-@script()
-def main(arguments: list[str]) -> None:
-    options = parse_arguments(arguments)
-    write_report(make_report(options), options.output, plots=options.plots)
-    print(f"The report is {options.output}.")
-
+from csan_hf.commands.report import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from csan_hf.command_line import script
+from csan_hf.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -131,9 +132,15 @@ def test_python_adds_nothing_at_its_end():
     ]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "scripts").glob("*.py")))
-def test_every_script_ends_so(name):
-    text = (ROOT / "scripts" / name).read_text(encoding="utf-8")
-    if "__main__" in text:
-        assert "\n@script(" in text
+COMMAND_FILES = [ROOT / "csan_hf" / "commands" / f"{name.replace('-', '_')}.py" for name in COMMANDS]
+
+
+@pytest.mark.parametrize(
+    "path", [*COMMAND_FILES, *sorted((ROOT / "scripts").glob("*.py"))], ids=lambda path: path.name
+)
+def test_every_command_and_script_ends_so(path):
+    text = path.read_text(encoding="utf-8")
+    if "__main__" in text or path in COMMAND_FILES:
+        assert "\n@script(" in text or "import main\n" in text
+    if path not in COMMAND_FILES and "__main__" in text:
         assert text.endswith('if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from csan_hf.csan import CsanConfig
 from csan_hf.csan.key_area import KeyArea, visible_heads, within_window
 from csan_hf.csan.locality import PARTS, AttentionSite, LayerLocality
 from csan_hf.csan.locality_terms import DenseCells, Positions
+from csan_hf.families import FAMILIES
 from csan_hf.pervasive_attention import PervasiveAttentionConfig
 
 from .heat_map import _save
@@ -100,14 +102,8 @@ def draw_locality(
         ValueError: The config is of another family, or impossible; `length` is below 1; there is no such part.
     """
     config = _as_config(config)
-    if isinstance(config, PervasiveAttentionConfig):
-        figure = _draw_grid(config)
-    else:
-        unknown = [part for part in parts or () if part not in PARTS]
-        if unknown:
-            raise ValueError(f"`parts` must be among {list(PARTS)}, got {unknown[0]!r}.")
-        reaches = attention_reaches(config, length=length)
-        figure = _draw_attention([reach for reach in reaches if parts is None or reach.part in parts])
+    draw = pkgutil.resolve_name(str(FAMILIES[config.model_type].draw))
+    figure = draw(config, length, parts)
     if title is not None:
         figure.suptitle(title, parse_math=False)
     _save(figure, Path(path))
@@ -175,14 +171,13 @@ def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> t
 def _as_config(config: PreTrainedConfig | dict[str, Any]) -> PreTrainedConfig:
     if not isinstance(config, dict):
         # A config that came with a checkpoint, as remote code, is of a class of its own
-        config = config if isinstance(config, CsanConfig | PervasiveAttentionConfig) else config.to_dict()
-    if not isinstance(config, dict):
-        return config
-    family = config.get("model_type", CsanConfig.model_type)
-    for config_class in (CsanConfig, PervasiveAttentionConfig):
-        if family == config_class.model_type:
-            return config_class.from_dict(config)
-    raise ValueError(f"The locality of model_type {family!r} cannot be drawn, only of csan and pervasive_attention.")
+        config = config.to_dict()
+    name = config.get("model_type", CsanConfig.model_type)
+    family = FAMILIES.get(name)
+    if family is None or family.draw is None:
+        drawn = " and ".join(name for name, each in FAMILIES.items() if each.draw is not None)
+        raise ValueError(f"The locality of model_type {name!r} cannot be drawn, only of {drawn}.")
+    return family.config_class.from_dict(config)
 
 
 def _reach(
@@ -219,7 +214,16 @@ def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
     return slots % num_heads if real is None else slots[real[head]]
 
 
-def _draw_attention(reaches: Sequence[AttentionReach]) -> Figure:
+def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
+    """Draws which keys the queries of a CSAN see; see `draw_locality`."""
+    unknown = [part for part in parts or () if part not in PARTS]
+    if unknown:
+        raise ValueError(f"`parts` must be among {list(PARTS)}, got {unknown[0]!r}.")
+    reaches = attention_reaches(config, length=length)
+    return _draw_reaches([reach for reach in reaches if parts is None or reach.part in parts])
+
+
+def _draw_reaches(reaches: Sequence[AttentionReach]) -> Figure:
     figure = Figure(figsize=(9.5, 0.4 + 2.75 * len(reaches)), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state
     rows = figure.subfigures(len(reaches), 1, squeeze=False)
@@ -295,7 +299,8 @@ def _outline(axes: Axes, column: float, row: float) -> None:
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=_QUERY, linewidth=1.8, zorder=3))
 
 
-def _draw_grid(config: PervasiveAttentionConfig) -> Figure:
+def draw_grid(config: PervasiveAttentionConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
+    """Draws which cells a cell of Pervasive Attention's grid sees; it has neither a length nor parts."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))

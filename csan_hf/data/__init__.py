@@ -6,7 +6,7 @@ from .batching import (
     TokenBatchSampler,
     describe_dataset,
     example_lengths,
-    share_epoch,
+    forward_set_epoch,
 )
 from .corpora import DataArguments, load_translation_dataset
 from .numbers import load_numbers, number_languages
@@ -22,10 +22,10 @@ __all__ = [
     "TokenizerPair",
     "describe_dataset",
     "example_lengths",
+    "forward_set_epoch",
     "load_numbers",
     "load_translation_dataset",
     "number_languages",
-    "share_epoch",
     "tokenize_dataset",
     "train_tokenizer",
     "train_tokenizers",

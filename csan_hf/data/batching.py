@@ -44,7 +44,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
 
     Every index occurs exactly once in an epoch. The number of batches is a multiple of `num_replicas` and the same in
     every epoch. Under accelerate, process r gets batches r, r + R, r + 2R, ...: pass the sampler as the
-    `batch_sampler` of a `DataLoader`, prepare that, and call :func:`share_epoch` on the result.
+    `batch_sampler` of a `DataLoader`, prepare that, and call :func:`forward_set_epoch` on the result.
 
     Args:
         source_lengths: [N] tokens of every source.
@@ -394,7 +394,7 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
     }
 
 
-def share_epoch(dataloader: DataLoader) -> DataLoader:
+def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
     """Let `set_epoch` reach a :class:`BoundedBatchSampler` through a prepared dataloader, also after skipped batches.
 
     With several processes accelerate wraps the sampler in a `BatchSamplerShard`, and a run resumed within an epoch

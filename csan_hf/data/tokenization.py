@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .corpora import DataArguments
 
 PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
+DEFAULT_VOCABULARY_SIZE = 8000
 SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
 """The special tokens; their ids are their places here: 0, 1 and 2."""
 
@@ -192,7 +193,7 @@ _LOCATION_OPTIONS = ("cache_dir", "force_download", "token", "revision", "local_
 
 def train_tokenizers(
     dataset: Dataset | DatasetDict,
-    vocab_size: int,
+    vocab_size: int = DEFAULT_VOCABULARY_SIZE,
     joint: bool = True,
     *,
     target_vocab_size: int | None = None,

@@ -11,6 +11,11 @@ _AGGREGATIONS = {
 }
 
 
+def describe_network(config: dict[str, Any], task: str) -> dict[str, Any]:
+    """Returns what a card says of the network: its kind, its grid and the papers, as keys of the bibliography."""
+    return {"kind": "Pervasive Attention", "grid": describe_grid(config), "papers": ["elbayad2018"]}
+
+
 def describe_grid(config: dict[str, Any]) -> str:
     """Says what the network over the grid looks like.
 

@@ -17,6 +17,20 @@ _NAMES = {
 }
 
 
+def describe_network(config: dict[str, Any], task: str) -> dict[str, Any]:
+    """Returns what a card says of the network: its kind, its locality and the papers, as keys of the bibliography.
+
+    Args:
+        config: The fields of a `CsanConfig`, as in `config.json`.
+        task: `"translation"`, or a classifier's, which has an encoder alone.
+    """
+    if task != "translation":
+        decoder = ("decoder_localness_layers", "cross_localness_layers", "decoder_locality", "cross_locality")
+        config = {**config, **dict.fromkeys(decoder)}
+    papers = [*locality_papers(config), "vaswani2017"]
+    return {"kind": short_name(config), "locality": describe_locality(config), "papers": papers}
+
+
 def describe_locality(config: dict[str, Any]) -> list[str]:
     """Says where and how a CSAN's attention is local.
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,9 @@ from ..analysis.locality_picture import draw_locality
 from ..csan.required_version import MINIMUM_TRANSFORMERS
 from ..data import DataArguments
 from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
+from ..families import family_of
 from ..files import write_bytes, write_text
 from .card_rules import card_problems, decimals_of, is_on_hub
-from .grid_text import describe_grid
-from .locality_text import describe_locality, locality_papers, short_name
 from .public_files import is_local_path, public_recipe
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
@@ -36,7 +36,6 @@ _BUILT_IN_EXAMPLES = {
     "de": "Die Zahl ist vierhunderteinundsechzig.",
     "en": "The number is four hundred and sixty-one.",
 }
-_FAMILY_TAGS = {"csan": "local-attention", "pervasive_attention": "convolutional"}
 
 
 def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:
@@ -59,7 +58,7 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
     """
     output_dir = Path(output_dir)
     config = _read_config(output_dir)
-    if config is not None and config.get("model_type") in _FAMILY_TAGS:
+    if config is not None and family_of(config.get("model_type")).draw is not None:
         draw_locality(config, output_dir / LOCALITY_PICTURE)
     else:
         (output_dir / LOCALITY_PICTURE).unlink(missing_ok=True)  # of a model that stood there before
@@ -168,17 +167,9 @@ def _metrics_of(task: str, scores: dict[str, Any]) -> dict[str, str]:
 
 def _architecture(config: dict[str, Any], results: dict[str, Any], task: str) -> dict[str, Any]:
     """Returns what the template says of the network: its kind, its grid or its locality, and whose ideas those are."""
-    family = config.get("model_type", "csan")
     said: dict[str, Any] = {"kind": results.get("model"), "grid": None, "locality": [], "papers": []}
-    if family == "pervasive_attention":
-        said |= {"kind": "Pervasive Attention", "grid": describe_grid(config), "papers": ["elbayad2018"]}
-    elif family == "csan":
-        if task != "translation":  # an encoder alone
-            decoder = ("decoder_localness_layers", "cross_localness_layers", "decoder_locality", "cross_locality")
-            config = {**config, **dict.fromkeys(decoder)}
-        papers = [*locality_papers(config), "vaswani2017"]
-        said |= {"kind": short_name(config), "locality": describe_locality(config), "papers": papers}
-    return said
+    describe = family_of(config.get("model_type", "csan")).describe
+    return said | (pkgutil.resolve_name(describe)(config, task) if describe is not None else {})
 
 
 def _card_data(
@@ -201,7 +192,7 @@ def _card_data(
         license=recipe.get("license") or "unknown",
         library_name="transformers",
         pipeline_tag=task,
-        tags=[task, family, _FAMILY_TAGS.get(family, family)],
+        tags=[task, family, family_of(family).tag],
         base_model=_hub_name(recipe.get("init_from")),
         datasets=[training_data] if training_data else None,
         metrics=[metric for metric in metrics if is_on_hub(metric)] or None,

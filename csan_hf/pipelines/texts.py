@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..families import FAMILIES
 from .sentences import SplitText, split_text
 from .translation import TranslationPipeline
 
@@ -64,10 +65,10 @@ class TextTranslationPipeline(TranslationPipeline):
             self._check_alignments()
 
     def _check_alignments(self) -> None:
-        if self.model.config.model_type not in ("csan", "pervasive_attention"):
+        if self.model.config.model_type not in FAMILIES:
             raise ValueError(
-                f"return_alignments: {type(self.model).__name__} is neither a CSAN nor a Pervasive Attention model, "
-                "the families that alignments are tested with; csan_hf.analysis.align takes others that return "
+                f"return_alignments: {type(self.model).__name__} is of none of the families that alignments are "
+                f"tested with ({', '.join(FAMILIES)}); csan_hf.analysis.align takes others that return "
                 "cross-attentions and have a fast tokenizer."
             )
 

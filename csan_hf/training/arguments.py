@@ -283,3 +283,76 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 f"training.metric_for_best_model is {metric!r}, which needs translations: set it to 'loss', or "
                 "training.predict_with_generate to true."
             )
+
+
+@dataclass
+class GenerationArguments:
+    """Settings of transformers' `GenerationConfig` that a translation model is given; None leaves the library's own.
+
+    Args:
+        num_beams: Beams; 1 is greedy search.
+        max_length: Most target tokens, the one that generation starts with included.
+        max_new_tokens: Most target tokens, in the place of max_length.
+        min_length: Fewest target tokens, the one that generation starts with included.
+        min_new_tokens: Fewest target tokens, in the place of min_length.
+        max_time: Seconds after which a batch ends with what it has.
+        length_penalty: Exponent of the length that divides a beam's score: above 0 favours long ones.
+        early_stopping: When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely;
+            'never', when they are impossible.
+        no_repeat_ngram_size: Length of n-grams that may occur once.
+        encoder_no_repeat_ngram_size: Length of n-grams of the source that may not occur.
+        repetition_penalty: Divides the scores of tokens that have occurred; 1 is none.
+        encoder_repetition_penalty: Lowers tokens that are not in the source; 1 is none.
+        exponential_decay_length_penalty: A list of a position and a factor, by which the end becomes likelier at
+            every token from there on.
+        suppress_tokens: Tokens that are never chosen.
+        begin_suppress_tokens: Tokens that are not chosen first.
+        bad_words_ids: Sequences of tokens that may not occur.
+        sequence_bias: Pairs of a sequence of tokens and what is added to its score.
+        forced_bos_token_id: First target token, such as the language of a multilingual model.
+        forced_eos_token_id: Last target token where max_length is reached.
+        renormalize_logits: Whether scores are normalised again after all of these.
+        remove_invalid_values: Whether NaN and infinite scores are put to finite ones.
+        use_cache: Whether keys and values of earlier positions are kept.
+        cache_implementation: Kind of that cache: 'dynamic', 'static', 'quantized'...
+        do_sample: Whether tokens are drawn by their probability; all below concern that.
+        temperature: Divides the logits before sampling.
+        top_k: How many of the likeliest tokens are sampled from.
+        top_p: Probability of the smallest set of likeliest tokens that is sampled from.
+        min_p: Probability that a token needs, as a share of the likeliest one's.
+        typical_p: Probability of the smallest set of most typical tokens that is sampled from.
+        epsilon_cutoff: Probability that a token needs.
+        eta_cutoff: The same, lower where the distribution is flat.
+    """
+
+    num_beams: int | None = None
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int | None = None
+    min_new_tokens: int | None = None
+    max_time: float | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
+    no_repeat_ngram_size: int | None = None
+    encoder_no_repeat_ngram_size: int | None = None
+    repetition_penalty: float | None = None
+    encoder_repetition_penalty: float | None = None
+    exponential_decay_length_penalty: list[float] | None = None
+    suppress_tokens: list[int] | None = None
+    begin_suppress_tokens: list[int] | None = None
+    bad_words_ids: list[list[int]] | None = None
+    sequence_bias: list[Any] | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | list[int] | None = None
+    renormalize_logits: bool | None = None
+    remove_invalid_values: bool | None = None
+    use_cache: bool | None = None
+    cache_implementation: str | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    epsilon_cutoff: float | None = None
+    eta_cutoff: float | None = None

@@ -1,22 +1,29 @@
-"""From a recipe to tokenizers, model and generation settings."""
+"""From a recipe to tokenizers, model and generation settings, and what cannot work, found before data is read."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import DatasetDict
+from sacrebleu.metrics import BLEU
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from csan_hf.data import TokenizerPair, train_tokenizers
-from csan_hf.data.tokenization import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, check_vocabulary_sizes
+from csan_hf.data.tokenization import (
+    DEFAULT_VOCABULARY_SIZE,
+    EOS_TOKEN,
+    PAD_TOKEN,
+    SPECIAL_TOKENS,
+    check_vocabulary_sizes,
+)
 
-from .families import get_family
 from .options import RecipeError
-from .recipe import Recipe
+from .recipe import Recipe, find_family
 
-DEFAULT_TOKENIZER = {"vocab_size": 8000}
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
 
 
@@ -34,7 +41,7 @@ def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
             )
         return TokenizerPair.from_pretrained(recipe.init_from)
     try:
-        return train_tokenizers(splits["train"], **{**DEFAULT_TOKENIZER, **recipe.tokenizer})
+        return train_tokenizers(splits["train"], **recipe.tokenizer)
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error
 
@@ -45,7 +52,7 @@ def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
     Raises:
         RecipeError: if the config is refused, or does not go with the tokenizers.
     """
-    family = get_family(recipe.model)
+    family = find_family(recipe.model)
     if recipe.init_from:
         model = _load_initial(recipe, recipe.init_from, family)
     else:
@@ -82,8 +89,8 @@ class Vocabularies:
 
 def expected_vocabularies(recipe: Recipe) -> Vocabularies:
     """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
-    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
-    size = int(settings["vocab_size"])
+    settings = recipe.tokenizer
+    size = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE))
     pad, eos = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(EOS_TOKEN)
     return Vocabularies(size, size, bool(settings.get("joint", True)), pad, eos)
 
@@ -109,7 +116,7 @@ def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
         **recipe.config,
     }
     try:
-        return get_family(recipe.model).config_class(**values)
+        return find_family(recipe.model).config_class(**values)
     except Exception as error:  # the library's strict configs raise classes of their own
         raise RecipeError(f"The section config is refused: {error}") from error
 
@@ -118,10 +125,8 @@ def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
     found = AutoConfig.from_pretrained(name)
     if found.model_type == family.config_class.model_type:
         return family.model_class.from_pretrained(name, **recipe.config)
-    if found.model_type == "marian" and recipe.model == "csan":
-        from csan_hf.hub.marian import convert_marian
-
-        return convert_marian(name, **recipe.config)
+    if found.model_type in family.converters:
+        return pkgutil.resolve_name(family.converters[found.model_type])(name, **recipe.config)
     raise RecipeError(f"init_from: {name} is a {found.model_type} model, which {recipe.model} cannot use.")
 
 
@@ -152,10 +157,12 @@ def check_tokenizer(recipe: Recipe) -> None:
         RecipeError: if a vocabulary is too small for what every one holds, or if there is one for both languages and
             another one for the target.
     """
-    settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
+    settings = recipe.tokenizer
     try:
         check_vocabulary_sizes(
-            settings["vocab_size"], settings.get("target_vocab_size"), joint=settings.get("joint", True)
+            settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE),
+            settings.get("target_vocab_size"),
+            joint=settings.get("joint", True),
         )
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error
@@ -186,11 +193,6 @@ def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> No
         value = settings.get(name)
         if value is not None and value < least:
             raise RecipeError(f"The section generation is refused: {name} must be at least {least}, got {value}.")
-    if (number := settings.get("num_return_sequences") or 1) != 1:
-        raise RecipeError(
-            f"The section generation is refused: num_return_sequences must be 1, got {number}: one translation of "
-            "each sentence is scored."
-        )
     for name in ("repetition_penalty", "encoder_repetition_penalty"):
         if (value := settings.get(name)) is not None and not 0.0 < value < math.inf:
             raise RecipeError(f"The section generation is refused: {name} must be above 0, got {value}.")
@@ -223,3 +225,40 @@ def check_positions(recipe: Recipe, config: Any) -> None:
                 f"config.max_position_embeddings is {config.max_position_embeddings}, but {name} lets {length} tokens "
                 f"in: raise the first or lower the second."
             )
+
+
+# ---- the whole recipe
+
+# What some of sacreBLEU's tokenizers need besides sacreBLEU: module and how to install it
+_NEEDED = {
+    "ja-mecab": ("MeCab", "sacrebleu[ja]"),
+    "ko-mecab": ("mecab_ko", "sacrebleu[ko]"),
+    **dict.fromkeys(("spm", "flores101", "flores200", "spBLEU-1K"), ("sentencepiece", "sentencepiece")),
+}
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Checks everything that needs neither the data nor a model; the section training checks itself when it is built.
+
+    Raises:
+        RecipeError: if something cannot work; the message names the key, its value and what would do.
+    """
+    recipe.data_arguments()
+    check_bleu_tokenizer(recipe.bleu_tokenize)
+    check_generation(recipe)
+    if not recipe.init_from:  # a checkpoint has a config and a tokenizer of its own
+        check_tokenizer(recipe)
+        check_positions(recipe, build_config(recipe, expected_vocabularies(recipe)))
+
+
+def check_bleu_tokenizer(name: str | None) -> None:
+    """Checks that sacreBLEU has a tokenizer, and that what it needs is installed.
+
+    Raises:
+        RecipeError: otherwise.
+    """
+    if name is not None and name not in BLEU.TOKENIZERS:
+        raise RecipeError(f"bleu_tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {name!r}.")
+    module, package = _NEEDED.get(name or "", (None, None))
+    if module is not None and importlib.util.find_spec(module) is None:
+        raise RecipeError(f"bleu_tokenize is {name!r}, which is not installed here: pip install {package}")

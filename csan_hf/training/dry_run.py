@@ -21,11 +21,9 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .build import build_config, expected_vocabularies
-from .checks import check_recipe
-from .families import get_family
+from .build import build_config, check_recipe, expected_vocabularies
 from .options import RecipeError
-from .recipe import Recipe
+from .recipe import Recipe, find_family
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
@@ -130,7 +128,7 @@ def _check_columns(args: DataArguments, info: Any) -> None:
 def _describe_model(recipe: Recipe, args: TranslationTrainingArguments) -> list[str]:
     config = build_config(recipe, expected_vocabularies(recipe))
     with FakeTensorMode():
-        model = get_family(recipe.model).model_class(config)
+        model = find_family(recipe.model).model_class(config)
         found = estimate(model, recipe, args)
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
@@ -202,7 +200,7 @@ def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingAr
 
 
 def _pairs_in_a_batch(recipe: Recipe, args: TranslationTrainingArguments) -> int:
-    if get_family(recipe.model).batch_cost == "cells":
+    if find_family(recipe.model).batch_cost == "cells":
         bound, cost = args.max_cells, SENTENCE_LENGTH**2
     else:
         bound, cost = args.max_tokens, 2 * SENTENCE_LENGTH

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset, DatasetDict
 from transformers import set_seed
 
@@ -19,14 +22,13 @@ from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from .checkpoints import (
     average_weights,
     checkpoint_step,
+    find_fault,
     list_checkpoints,
     load_weights,
     rank_checkpoints,
     read_weights,
     scores_by_step,
 )
-from .completeness import find_fault
-from .environment import describe_environment
 from .picture import draw_training
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
@@ -248,3 +250,33 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
             f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, hypotheses.",
         ]
     )
+
+
+# ---- what a result was measured with
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu", "csan_hf")
+
+
+def describe_environment() -> dict[str, str | int]:
+    """Returns the versions of what computes, the device and the number of threads."""
+    environment: dict[str, str | int] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            environment[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            environment[package] = "not installed"
+    if torch.cuda.is_available():
+        environment["device"] = torch.cuda.get_device_name()
+        environment["devices"] = torch.cuda.device_count()
+    else:
+        environment["device"] = _processor()
+        environment["threads"] = torch.get_num_threads()
+    return environment
+
+
+def _processor() -> str:
+    """Returns the processor's name where the system tells it, else its architecture."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, names), None) or platform.processor() or platform.machine()

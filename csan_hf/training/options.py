@@ -1,20 +1,25 @@
-"""What a recipe may say: every key with its type, default and help, and the conversion of values to types."""
+"""Sections of a recipe: what a class or a function takes by keyword, read and converted by jsonargparse."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-import enum
+import functools
 import inspect
-import re
-import sys
+import logging
+import math
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+
+class RecipeError(ValueError):
+    """A recipe or a command line that cannot be run; the message says where and what to do."""
 
 
 @dataclass(frozen=True)
@@ -25,285 +30,200 @@ class Option:
         section: section that it belongs to; "" for the top of the file.
         name: key.
         annotation: type, as in a function's signature.
-        default: shown in the help.
+        default: what holds where a recipe does not name the key.
         help: one or two sentences.
     """
 
     section: str
     name: str
-    annotation: Any = Any
-    default: Any = None
-    help: str = ""
+    annotation: Any
+    default: Any
+    help: str
 
     @property
     def path(self) -> str:
         """The key as the command line writes it, for example ``training.learning_rate``."""
-        return f"{self.section}.{self.name}" if self.section else self.name
+        return key_path(self.section, self.name)
 
 
-class RecipeError(ValueError):
-    """A recipe or a command line that cannot be run; the message says where and what to do."""
+def key_path(section: str, name: str) -> str:
+    """Joins a section and a key, as in ``training.learning_rate``; the top of the file has the section ""."""
+    return f"{section}.{name}" if section else name
 
 
-# ---- values
-
-
-def describe_type(annotation: Any) -> str:
-    """Names a type for people: ``int or null``, ``list of int``, ``true or false``."""
-    if annotation is Any:
-        return "any value"
-    if annotation in (None, type(None)):
-        return "null"
-    plain = {bool: "true or false", int: "integer", float: "number", str: "text", dict: "mapping", list: "list"}
-    if annotation in plain:
-        return plain[annotation]
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        names = [describe_type(member) for member in arguments]
-        return " or ".join(dict.fromkeys(name for name in names if name))
-    if origin is typing.Literal:
-        return " or ".join(repr(value) for value in arguments)
-    if origin in (list, tuple, set):
-        return f"list of {describe_type(arguments[0])}" if arguments else "list"
-    if origin is dict:
-        return "mapping"
-    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
-        return " or ".join(str(member.value) for member in annotation)
-    return getattr(annotation, "__name__", str(annotation))
-
-
-def convert(value: Any, annotation: Any, where: str) -> Any:
-    """Turns a YAML value into the type of its field.
-
-    YAML reads ``1e-3`` as text and ``no`` as false; both are put right here by the field's type.
+class Section:
+    """The keys of one section. The parser, which takes half a second for the longest, is made when it is needed.
 
     Args:
-        value: what YAML made of it.
-        annotation: the field's type.
-        where: what to call it in an error, for example ``training.learning_rate``.
-
-    Raises:
-        RecipeError: if the value does not fit.
+        name: what the recipe calls it; "" for the top of the file.
+        source: dataclass, configuration or function whose arguments with defaults are the keys.
+        without: arguments that a recipe may not set.
     """
-    for member in _members(annotation):
-        converted = _convert_one(value, member, where)
-        if converted is not _NO_FIT:
-            return converted
-    raise RecipeError(f"{where} must be {describe_type(annotation)}, got {value!r}.{_hint(value, annotation)}")
+
+    def __init__(self, name: str, source: Callable[..., Any], without: Iterable[str] = ()) -> None:
+        self.name = name
+        self.source = source
+        self.without = frozenset(without)
+        self.keys = tuple(
+            key
+            for key, parameter in inspect.signature(source).parameters.items()
+            if parameter.default is not inspect.Parameter.empty and key not in self.without
+        )
+
+    def path(self, key: str) -> str:
+        """Returns the key with the name of the section."""
+        return key_path(self.name, key)
+
+    @functools.cached_property
+    def _parser(self) -> ArgumentParser:
+        parser = ArgumentParser(exit_on_error=False, add_help=False, logger=_silent())
+        add = parser.add_class_arguments if inspect.isclass(self.source) else parser.add_function_arguments
+        excluded = {*inspect.signature(self.source).parameters} - {*self.keys}
+        add(self.source, None, skip={*excluded}, fail_untyped=False)
+        return parser
+
+    @functools.cached_property
+    def options(self) -> dict[str, Option]:
+        """The keys with their types, defaults and help."""
+        described: dict[str, str] = {}
+        if dataclasses.is_dataclass(self.source):
+            described = {field.name: field.metadata.get("help", "") for field in dataclasses.fields(self.source)}
+        actions = {action.dest: action for action in self._parser._actions}
+        return {
+            key: Option(
+                section=self.name,
+                name=key,
+                annotation=getattr(actions[key], "_typehint", actions[key].type),
+                default=getattr(actions[key].default, "value", actions[key].default),
+                help=_first_sentences(described.get(key) or actions[key].help or ""),
+            )
+            for key in self.keys
+        }
+
+    def convert(self, key: str, value: Any, where: str) -> Any:
+        """Turns a value into the type of its key.
+
+        YAML reads ``1e3`` as text, and a name that is a number as one; both are put right by the key's type.
+
+        Args:
+            key: one of the section.
+            value: what YAML made of it, or text of the command line.
+            where: what to call it in an error, for example ``recipe.yaml: training.learning_rate``.
+
+        Raises:
+            RecipeError: if the value does not fit.
+        """
+        option = self.options[key]
+        if value is not None or _takes(option.annotation, type(None)):
+            for candidate in _readings(value):
+                with contextlib.suppress(ArgumentError, RecursionError):
+                    found = self._parser.parse_object({key: candidate}, defaults=False)[key]
+                    return found.as_dict() if isinstance(found, Namespace) else found
+        raise RecipeError(
+            f"{where} must be {describe_type(option.annotation)}, got {_shown(value)}.{_hint(option, value)}"
+        )
+
+    def convert_text(self, key: str, text: str) -> Any:
+        """Converts a value of the command line; a list may also be written with commas alone.
+
+        Raises:
+            RecipeError: if the value does not fit.
+        """
+        where = f"--{self.path(key)}"
+        annotation = self.options[key].annotation
+        if "," in text and not text.startswith("[") and _takes(annotation, list) and not _takes(annotation, str):
+            return self.convert(key, [part.strip() for part in text.split(",")], where)
+        return self.convert(key, text, where)
 
 
-_NO_FIT = object()
-
-
-def _members(annotation: Any) -> list[Any]:
-    """Lists the types of a union, strictest first, so that '3' becomes a number where it may."""
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return [annotation]
-    order = [type(None), bool, int, float]
-    members = list(typing.get_args(annotation))
-    return sorted(members, key=lambda member: order.index(member) if member in order else len(order))
-
-
-def _convert_one(value: Any, annotation: Any, where: str) -> Any:
-    if annotation is Any:
-        return value
-    if annotation in (None, type(None)):
-        return None if value is None else _NO_FIT
-    if annotation in _SCALARS:
-        return _SCALARS[annotation](value)
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Literal:
-        return next((member for member in arguments if member == value and type(member) is type(value)), _NO_FIT)
-    if origin in (list, tuple, set) or annotation in (list, tuple, set):
-        return _sequence(value, origin or annotation, arguments, where)
-    if origin is dict or annotation is dict:
-        return dict(value) if isinstance(value, dict) else _NO_FIT
-    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
-        return value if value in [member.value for member in annotation] else _NO_FIT
-    return value if inspect.isclass(annotation) and isinstance(value, annotation) else _NO_FIT
-
-
-def _boolean(value: Any) -> Any:
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if isinstance(value, str):
-        return words.get(value.lower(), _NO_FIT)
-    return value if isinstance(value, bool) else _NO_FIT
+def _readings(value: Any) -> Iterator[Any]:
+    """Yields a value, and what else it may have meant: a number, a whole number, text."""
+    yield value
+    if isinstance(value, list):
+        yield [_number(item) for item in value]
+    elif not isinstance(value, bool | None):
+        yield _number(value)
+        if isinstance(value, int | float):
+            yield str(value)
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return _NO_FIT
-    if isinstance(value, int):
-        return value  # a whole number stays one: 400 rather than 400.0 in the saved recipe
+    """Reads text such as ``1e3`` or ``nan`` as a number, and a number without a fraction as a whole one."""
+    if isinstance(value, bool):
+        return value
     try:
-        return float(value)
-    except ValueError:
-        return _NO_FIT
-
-
-def _integer(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return value
-    number = _number(value)
-    return int(number) if number is not _NO_FIT and float(number).is_integer() else _NO_FIT
+    return int(number) if math.isfinite(number) and number.is_integer() else number
 
 
-def _text(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else _NO_FIT
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-_SCALARS: dict[Any, Callable[[Any], Any]] = {bool: _boolean, int: _integer, float: _number, str: _text}
-
-
-def _sequence(value: Any, kind: Any, arguments: tuple[Any, ...], where: str) -> Any:
-    if not isinstance(value, (list, tuple)):
-        return _NO_FIT
-    element = arguments[0] if arguments else Any
-    items = [convert(item, element, f"{where}[{number}]") for number, item in enumerate(value)]
-    return kind(items)
-
-
-def _hint(value: Any, annotation: Any) -> str:
-    if isinstance(value, bool) and str in _members(annotation):
+def _hint(option: Option, value: Any) -> str:
+    if isinstance(value, bool) and _takes(option.annotation, str):
         return " YAML reads no, off, yes and on as true or false: put the text in quotes."
     return ""
 
 
-def parse_text(text: str, option: Option) -> Any:
-    """Reads one value from the command line.
-
-    Raises:
-        RecipeError: if it is not YAML or not of the option's type.
-    """
-    if _members(option.annotation) == [str]:
-        return text
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-        raise RecipeError(f"--{option.path}: {text[:80]!r} is not valid YAML: {reason}") from error
-    if isinstance(value, bool) and str in _members(option.annotation) and bool not in _members(option.annotation):
-        value = text
-    if isinstance(value, str) and _takes_list(option.annotation) and str not in _members(option.annotation):
-        value = [part.strip() for part in value.split(",")]
-    return convert(value, option.annotation, f"--{option.path}")
+def _takes(annotation: Any, kind: type) -> bool:
+    """Says whether a type is, or as a union has, a certain one."""
+    members = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    return any(member is Any or (typing.get_origin(member) or member) is kind for member in members)
 
 
-def _takes_list(annotation: Any) -> bool:
-    return any((typing.get_origin(member) or member) in (list, tuple) for member in _members(annotation))
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
-# ---- keys
+_TYPE_NAMES = {
+    **{bool: "true or false", int: "integer", float: "number", str: "text", dict: "mapping", list: "list"},
+    **{type(None): "null", Any: "any value"},
+}
 
 
-def nearest(name: str, options: Iterable[Option]) -> str:
-    """Suggests the options whose names are nearest to a misspelt one.
+def describe_type(annotation: Any) -> str:
+    """Names a type for people: ``integer or null``, ``list of integer``, ``true or false``."""
+    if annotation in _TYPE_NAMES:
+        return _TYPE_NAMES[annotation]
+    arguments = typing.get_args(annotation)
+    if _is_union(annotation):
+        return " or ".join(dict.fromkeys(describe_type(member) for member in arguments))
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is list and arguments:
+        return f"list of {describe_type(arguments[0])}"
+    return str(_TYPE_NAMES.get(origin) or getattr(annotation, "__name__", annotation))
+
+
+def nearest(key: str, sections: Iterable[Section]) -> str:
+    """Suggests the keys whose names are nearest to a misspelt one.
 
     Returns:
         A sentence such as `` Did you mean training.learning_rate?``, or "" if nothing is near.
     """
-    options = list(options)
-    wanted = name.rsplit(".", 1)[-1]
-    found: list[str] = []
-    for close in difflib.get_close_matches(wanted, sorted({option.name for option in options}), n=3, cutoff=0.6):
-        found += [option.path for option in options if option.name == close]
-    if not found:
-        return ""
-    return f" Did you mean {' or '.join(found[:3])}?"
-
-
-# ---- where options come from
-
-
-def docstring_help(cls: type) -> dict[str, str]:
-    """Collects the help of arguments from the docstrings of a class and its parents.
-
-    Understands ``name: text`` and ``name (type): text``, in a section ``Args:`` or without one.
-    """
-    found: dict[str, str] = {}
-    for parent in reversed(cls.__mro__[:-1]):
-        current: str | None = None
-        indent = 0
-        for line in inspect.cleandoc(parent.__doc__ or "").splitlines():
-            match = re.match(r"^(\s*)`{0,2}(\w+)`{0,2}(?: \([^:]*\))?:(?:\s+(.*))?$", line)
-            width = len(line) - len(line.lstrip())
-            if match and match[2] not in ("Args", "Returns", "Raises", "Example", "Examples", "Note"):
-                current, indent = match[2], width
-                found[current] = match[3] or ""
-            elif current is not None and line.strip() and width > indent:
-                found[current] = f"{found[current]} {line.strip()}".strip()
-            else:
-                current = None
-    return found
-
-
-def dataclass_options(section: str, cls: type, *, without: Iterable[str] = ()) -> list[Option]:
-    """Lists the fields of a dataclass (a transformers config is one) as options.
-
-    Args:
-        section: section of the recipe.
-        cls: the dataclass.
-        without: fields that a recipe may not set.
-    """
-    excluded = set(without)
-    help_texts = docstring_help(cls)
-    hints = _type_hints(cls)
-    options = []
-    for field in dataclasses.fields(cls):
-        if field.name in excluded or field.name.startswith("_") or not field.init:
-            continue
-        default = field.default
-        if default is dataclasses.MISSING:
-            factory = field.default_factory
-            default = None if factory is dataclasses.MISSING else factory()
-        text = field.metadata.get("help") or help_texts.get(field.name, "")
-        options.append(Option(section, field.name, hints.get(field.name, Any), default, _first_sentences(text)))
-    return options
-
-
-def _type_hints(cls: type) -> dict[str, Any]:
-    """Resolves annotations class by class; a name that cannot be resolved becomes Any."""
-    hints: dict[str, Any] = {}
-    for parent in reversed(cls.__mro__[:-1]):
-        namespace = vars(sys.modules.get(parent.__module__, types.ModuleType("none")))
-        for name, annotation in inspect.get_annotations(parent).items():
-            if isinstance(annotation, str):
-                try:
-                    annotation = eval(annotation, dict(namespace))
-                except Exception:  # a name imported for type checkers only
-                    annotation = Any
-            hints[name] = annotation
-    return hints
-
-
-def signature_options(section: str, function: Callable[..., Any], *, without: Iterable[str] = ()) -> list[Option]:
-    """Lists the keyword arguments of a function as options."""
-    excluded = set(without)
-    holder = type("Documented", (), {"__doc__": function.__doc__})
-    help_texts = docstring_help(holder)
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError:
-        hints = {}
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [
-        Option(
-            section,
-            name,
-            hints.get(name, Any),
-            None if parameter.default is inspect.Parameter.empty else parameter.default,
-            _first_sentences(help_texts.get(name, "")),
-        )
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind in kinds and name not in excluded
-    ]
+    known = [(name, section.path(name)) for section in sections for name in section.keys]
+    names = sorted({name for name, _ in known})
+    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], names, n=3, cutoff=0.6)
+    found = [path for wanted in close for name, path in known if name == wanted]
+    return f" Did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def _first_sentences(text: str, limit: int = 240) -> str:
     text = " ".join(text.split())
     if len(text) <= limit:
         return text
-    shortened = text[:limit].rsplit(". ", 1)[0] if ". " in text[:limit] else text[:limit].rsplit(" ", 1)[0] + "..."
-    return shortened if shortened.endswith((".", "...")) else f"{shortened}."
+    whole = text[:limit].rpartition(". ")[0]
+    return f"{whole}." if whole else f"{text[:limit].rpartition(' ')[0]}..."
+
+
+def _silent() -> logging.Logger:
+    """A logger for what jsonargparse says of defaults that it cannot check, such as bf16's."""
+    logger = logging.getLogger(f"{__name__}.silent")
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+    return logger

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
-import re
 import sys
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
+from csan_hf.families import FAMILIES, ModelFamily
+from csan_hf.recipes import find_recipe, list_recipes
 
-from .arguments import TranslationTrainingArguments
-from .families import FAMILIES, get_family
-from .options import (
-    Option,
-    RecipeError,
-    convert,
-    dataclass_options,
-    describe_type,
-    nearest,
-    parse_text,
-    signature_options,
-)
+from .arguments import GenerationArguments, TranslationTrainingArguments
+from .options import Option, RecipeError, Section, key_path, nearest
 
 # Keys that say what to do with a recipe
 _COMMANDS = ("resume", "overwrite", "dry_run")
@@ -71,6 +60,7 @@ _RESERVED: dict[str, dict[str, str]] = {
         "do_eval": "use training.eval_strategy",
         "do_predict": "the test splits are always translated",
         "local_rank": "the launcher sets it",
+        "parallelism_config": "the launcher sets it (accelerate launch --config_file)",
         "hub_token": f"a run writes and uploads its recipe: {WHERE_INSTEAD}",
     },
     "generation": {
@@ -78,6 +68,7 @@ _RESERVED: dict[str, dict[str, str]] = {
             ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
             "it follows from the tokenizer",
         ),
+        "num_return_sequences": "one translation of each sentence is scored",
     },
 }
 
@@ -87,7 +78,7 @@ class Recipe:
     """One experiment. The sections hold only what the recipe says; classes fill in the rest.
 
     Args:
-        model: family, see `csan_hf.training.families`.
+        model: family, see `csan_hf.families`.
         output_dir: folder for everything that a run writes.
         init_from: checkpoint folder or Hub name to start from, with its tokenizer; null = random weights.
         name: title of the model card; null = the folder's name.
@@ -104,7 +95,7 @@ class Recipe:
         data: fields of `csan_hf.data.DataArguments`.
         tokenizer: arguments of `csan_hf.data.train_tokenizers`: vocab_size, joint...
         training: fields of `TranslationTrainingArguments`.
-        generation: fields of transformers' `GenerationConfig`, for the final scores and the saved model.
+        generation: fields of `GenerationArguments`, for the final scores and the saved model.
     """
 
     model: str = "csan"
@@ -166,41 +157,53 @@ class Recipe:
 # ---- the keys
 
 
-@functools.cache
-def recipe_options(model: str = "csan") -> tuple[Option, ...]:
-    """Lists every key of a recipe for one model family.
+def find_family(name: Any) -> ModelFamily:
+    """Looks up the family that the key ``model`` names.
+
+    Raises:
+        RecipeError: if there is none of that name.
+    """
+    if name not in FAMILIES:
+        raise RecipeError(f"model must be one of {', '.join(sorted(FAMILIES))}, got {name!r}.")
+    return FAMILIES[name]
+
+
+def recipe_sections(model: str = "csan") -> dict[str, Section]:
+    """Returns the sections of a recipe for one model family, the top of the file as "".
+
+    A new key is a new argument, with type, default and help, of the section's class or function.
 
     Raises:
         RecipeError: if there is no such family.
     """
-    options = dataclass_options("", Recipe, without=SECTIONS)
-    config = get_family(model).config_class
-    inherited = {name for name in PreTrainedConfig.__annotations__ if name not in config.__annotations__}
-    options += dataclass_options("config", config, without={*_RESERVED["config"], *inherited})
-    options += dataclass_options("data", DataArguments, without=_RESERVED["data"])
-    options += signature_options("tokenizer", train_tokenizers, without=("dataset",))
-    options += dataclass_options("training", TranslationTrainingArguments, without=_RESERVED["training"])
-    options += [option for option in _generation_options() if option.name not in _RESERVED["generation"]]
-    return tuple(options)
-
-
-def _generation_options() -> list[Option]:
-    documentation = inspect.cleandoc(GenerationConfig.__doc__ or "")
-    kinds = {"int": int, "float": float, "bool": bool, "str": str}
-    pattern = r"^ *(\w+) \(`(\w+)[^\n]*\):\n((?: +[^\n]+\n)+?)(?= *\w+ \(`| *>|\n)"
-    described = {
-        match[1]: (kinds.get(match[2], Any), " ".join(match[3].split()))
-        for match in re.finditer(pattern, documentation, flags=re.MULTILINE)
+    sources: dict[str, Any] = {
+        "": Recipe,
+        "config": find_family(model).config_class,
+        "data": DataArguments,
+        "tokenizer": train_tokenizers,
+        "training": TranslationTrainingArguments,
+        "generation": GenerationArguments,
     }
-    names = [name for name in GenerationConfig().to_dict() if not name.startswith(("_", "transformers_"))]
-    options = []
-    for name in names:
-        kind, text = described.get(name, (Any, ""))
-        annotation: Any = kind if kind is Any else kind | None
-        if name == "early_stopping":
-            annotation = bool | str | None  # also the text "never"
-        options.append(Option("generation", name, annotation, None, text[:240]))
-    return options
+    return {name: _section(name, source) for name, source in sources.items()}
+
+
+@functools.cache
+def _section(name: str, source: Any) -> Section:
+    without = {*_RESERVED.get(name, ())}
+    if name == "":
+        without.update(SECTIONS)
+    elif name == "config":
+        without.update(key for key in PreTrainedConfig.__annotations__ if key not in source.__annotations__)
+    return Section(name, source, without)
+
+
+def recipe_options(model: str = "csan") -> tuple[Option, ...]:
+    """Lists every key of a recipe for one model family, with type, default and help.
+
+    Raises:
+        RecipeError: if there is no such family.
+    """
+    return tuple(option for section in recipe_sections(model).values() for option in section.options.values())
 
 
 # ---- the file
@@ -228,14 +231,17 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a recipe file without interpreting its keys.
 
+    Args:
+        path: the file, or the name of a recipe that comes with csan_hf.
+
     Raises:
         RecipeError: if it does not exist, is not UTF-8, is not YAML, or is not a mapping.
     """
-    path = Path(path)
+    path = find_recipe(str(path)) if str(path) in list_recipes() and not Path(path).is_file() else Path(path)
     if not path.is_file():
         near = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         there = f" There are {', '.join(near)}." if near else ""
-        raise RecipeError(f"There is no recipe {path}.{there}")
+        raise RecipeError(f"There is no recipe {path}.{there} `csan-hf recipes` lists those that come with csan_hf.")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -299,137 +305,84 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     for key, text in overrides:
         refuse_credentials({key: _value_or_text(text)}, "the command line")
     model = next((text for key, text in reversed(overrides) if key == "model"), content.get("model", "csan"))
-    model = model if isinstance(model, str) else repr(model)
-    options = recipe_options(model)
+    sections = recipe_sections(model if isinstance(model, str) else repr(model))
     recipe = Recipe()
-    _leave_out_foreign_fields(content, model, str(path))
-    for option, value, where in _entries(content, options, str(path)):
-        _set(recipe, option, convert(value, option.annotation, where))
-    for key, text in overrides:
-        option = find_option(key, options)
-        _set(recipe, option, parse_text(text, option))
+    _leave_out_foreign_fields(content, sections["config"], str(path))
+    for section, key, value in _entries(content, sections, str(path)):
+        _set(recipe, section, key, section.convert(key, value, f"{path}: {section.path(key)}"))
+    for name, text in overrides:
+        section, key = find_key(name, sections)
+        _set(recipe, section, key, section.convert_text(key, text))
     return recipe
 
 
-def _leave_out_foreign_fields(content: dict[str, Any], model: str, source: str) -> None:
+def _leave_out_foreign_fields(content: dict[str, Any], own: Section, source: str) -> None:
     """Drops a section config that describes another family, and says so: the rest of a recipe fits them all.
 
     A single field of another family among this one's own is a mistake, and stays to be refused.
     """
-    section = content.get("config")
-    if not isinstance(section, dict):
+    given = content.get("config")
+    if not isinstance(given, dict):
         return
-    own = {option.path for option in recipe_options(model)}
-    others = {option.path for family in FAMILIES if family != model for option in recipe_options(family)}
-    foreign = [name for name in section if f"config.{name}" in others - own]
-    if foreign and not any(f"config.{name}" in own - others for name in section):
-        content["config"] = {name: value for name, value in section.items() if name not in foreign}
+    others = {key for family in FAMILIES for key in recipe_sections(family)["config"].keys if key not in own.keys}
+    shared = {
+        key for name in FAMILIES if (section := recipe_sections(name)["config"]) is not own for key in section.keys
+    }
+    foreign = [key for key in given if key in others]
+    if foreign and not any(key in own.keys and key not in shared for key in given):
+        content["config"] = {key: value for key, value in given.items() if key not in foreign}
         print(
-            f"{source}: {', '.join(f'config.{name}' for name in foreign)} left out: no fields of {model}, whose "
+            f"{source}: {', '.join(map(own.path, foreign))} left out: no fields of {own.source.__name__}, whose "
             f"defaults are used (--help lists them).",
             file=sys.stderr,
         )
 
 
-def _entries(content: dict[str, Any], options: Sequence[Option], source: str) -> list[tuple[Option, Any, str]]:
-    """Pairs each value of a file with its option."""
-    by_path = {option.path: option for option in options}
+def _entries(content: dict[str, Any], sections: Mapping[str, Section], source: str) -> list[tuple[Section, str, Any]]:
+    """Pairs each value of a file with its section and key."""
     entries = []
-    for key, value in content.items():
-        if key in SECTIONS:
+    for name, value in content.items():
+        if name in SECTIONS:
             if value is not None and not isinstance(value, dict):
-                raise RecipeError(f"{source}: the section {key} must hold keys and values, got {value!r}.")
-            pairs = [(f"{key}.{name}", entry) for name, entry in (value or {}).items()]
+                raise RecipeError(f"{source}: the section {name} must hold keys and values, got {value!r}.")
+            entries += [(sections[name], str(key), entry) for key, entry in (value or {}).items()]
         else:
-            pairs = [(str(key), value)]
-        for name, entry in pairs:
-            if name not in by_path:
-                raise RecipeError(f"{source}: {_unknown(name, options)}")
-            entries.append((by_path[name], entry, f"{source}: {name}"))
+            entries.append((sections[""], str(name), value))
+    for section, key, _ in entries:
+        if key not in section.keys:
+            raise RecipeError(f"{source}: {_unknown(section.path(key), sections)}")
     return entries
 
 
-def find_option(key: str, options: Sequence[Option]) -> Option:
-    """Finds the option that a command-line key means.
+def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
+    """Finds what a key of the command line means: a path, or a key that only one section has.
 
     Raises:
         RecipeError: if there is none (the message suggests the nearest) or if several sections have the key.
     """
-    key = key.replace("-", "_")
-    exact = [option for option in options if option.path == key]
-    if exact:
-        return exact[0]
-    bare = [option for option in options if option.name == key]
-    if len(bare) == 1:
-        return bare[0]
-    if bare:
-        raise RecipeError(f"--{key} is ambiguous: write {' or '.join(f'--{option.path}' for option in bare)}.")
-    raise RecipeError(_unknown(key, options))
+    name = name.replace("-", "_")
+    where, _, key = name.rpartition(".")
+    if where in sections and key in sections[where].keys:
+        return sections[where], key
+    bare = [section for section in sections.values() if name in section.keys]
+    if len(bare) > 1:
+        choices = " or ".join(f"--{section.path(name)}" for section in bare)
+        raise RecipeError(f"--{name} is ambiguous: write {choices}.")
+    if not bare:
+        raise RecipeError(_unknown(name, sections))
+    return bare[0], name
 
 
-def _unknown(key: str, options: Sequence[Option]) -> str:
-    section, _, name = key.rpartition(".")
+def _unknown(path: str, sections: Mapping[str, Section]) -> str:
+    section, _, name = path.rpartition(".")
     for owner, names in _RESERVED.items():
         if name in names and section in (owner, ""):
-            return f"{owner}.{name} cannot be set: {names[name]}."
-    return f"unknown key {key}.{nearest(key, options)} (--help lists all keys)"
+            return f"{key_path(owner, name)} cannot be set: {names[name]}."
+    return f"unknown key {path}.{nearest(path, sections.values())} (--help lists all keys)"
 
 
-def _set(recipe: Recipe, option: Option, value: Any) -> None:
-    if option.section:
-        getattr(recipe, option.section)[option.name] = value
+def _set(recipe: Recipe, section: Section, key: str, value: Any) -> None:
+    if section.name:
+        getattr(recipe, section.name)[key] = value
     else:
-        setattr(recipe, option.name, value)
-
-
-# ---- the command line
-
-
-def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], bool]:
-    """Splits ``RECIPE.yaml --key value --key=value --flag``.
-
-    Returns:
-        The recipe's path or None, the overrides, and whether help was asked for.
-
-    Raises:
-        RecipeError: on a second file name or an argument that is neither a file nor an option.
-    """
-    recipe: str | None = None
-    overrides: list[tuple[str, str]] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument in ("-h", "--help"):
-            return recipe, overrides, True
-        if argument.startswith("--"):
-            key, equals, value = argument[2:].partition("=")
-            if not equals:
-                takes_value = bool(rest) and not rest[0].startswith("--")
-                value = rest.pop(0) if takes_value else "true"
-            overrides.append((key, value))
-        elif argument.startswith("-") or recipe is not None:
-            raise RecipeError(f"{argument!r} is not understood: pass one recipe, then --key value pairs.")
-        else:
-            recipe = argument
-    return recipe, overrides, False
-
-
-def format_help(model: str = "csan", *, program: str = "scripts/train.py") -> str:
-    """Returns the usage and every key with its type, default and help."""
-    lines = [
-        f"usage: python {program} RECIPE.yaml [--key value ...]",
-        "",
-        "Trains the model that a recipe describes. Every key of a recipe can be overridden:",
-        f"  python {program} scripts/recipes/numbers.yaml --training.learning_rate 1e-3 --local_window 5",
-        "A key may be written without its section where only one section has it. Values are YAML.",
-        "The same command again resumes an interrupted run; --overwrite starts anew.",
-    ]
-    titles = {"": "top of the file", "config": f"config ({get_family(model).config})"}
-    for section in ("", *SECTIONS):
-        lines += ["", f"{titles.get(section, section)}:"]
-        for option in recipe_options(model):
-            if option.section == section:
-                default = "null" if option.default is None else getattr(option.default, "value", option.default)
-                lines.append(f"  --{option.path}  ({describe_type(option.annotation)}; default {default})")
-                lines += textwrap.wrap(option.help, 100, initial_indent="      ", subsequent_indent="      ")
-    return "\n".join(lines) + "\n"
+        setattr(recipe, key, value)

@@ -10,10 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .build import DEFAULT_TOKENIZER
 from .callbacks import evaluations_without_gain
-from .checkpoints import delete_checkpoint, list_checkpoints
-from .completeness import find_fault, is_unfinished, read_seal
+from .checkpoints import delete_checkpoint, find_fault, is_unfinished, list_checkpoints, read_file_list
 from .options import RecipeError
 from .output_folder import DAMAGED
 from .recipe import Recipe, load_recipe, recipe_options
@@ -179,7 +177,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
     sections = {
         "config": recipe.config,
         "data": dataclasses.asdict(recipe.data_arguments()),
-        "tokenizer": recipe.tokenizer if recipe.init_from else {**DEFAULT_TOKENIZER, **recipe.tokenizer},
+        "tokenizer": recipe.tokenizer,
         "training": recipe.training_arguments().to_dict(),
         "generation": recipe.generation,
     }
@@ -212,10 +210,10 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
     Raises:
         RecipeError: if it is another set, for example because a file has changed.
     """
-    seal = read_seal(checkpoint) or {}
+    saved = read_file_list(checkpoint) or {}
     now = trainer.describe_run()
     for key, name in (("training_set", "training"), ("validation_set", "validation")):
-        before, here = seal.get(key), now[key]
+        before, here = saved.get(key), now[key]
         # What an older version did not note cannot be compared
         if before and here and any(before[fact] != here[fact] for fact in before.keys() & here.keys()):
             raise RecipeError(
@@ -223,7 +221,7 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
                 f"{here['pairs']:,} now{_what_differs(before, here)}. Restore the files, "
                 "or choose another --output_dir, or --overwrite to delete the run."
             )
-    processes = seal.get("processes", now["processes"])
+    processes = saved.get("processes", now["processes"])
     if processes != now["processes"] and trainer.is_world_process_zero():
         _say(
             f"{checkpoint} was saved by {processes} processes, now there are {now['processes']}: "

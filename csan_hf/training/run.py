@@ -19,15 +19,14 @@ from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_datas
 from csan_hf.files import write_text
 
 from .arguments import TranslationTrainingArguments
-from .build import build_model, build_tokenizers
+from .build import build_model, build_tokenizers, check_recipe
 from .checkpoints import list_checkpoints, load_weights, read_weights
-from .checks import check_recipe
-from .families import get_family
 from .finish import finish_run
 from .options import RecipeError
 from .output_folder import (
     DeletePreviousRun,
     check_output_folder,
+    lock_folder,
     mark_run,
     move_run_aside,
     restore_previous_run,
@@ -35,7 +34,6 @@ from .output_folder import (
 from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe, refuse_credentials
 from .resume import check_same_data, check_same_experiment, choose_checkpoint, is_finished
-from .run_lock import lock_folder
 from .stopping import RunError, StopSignals, is_disk_full
 from .trainer import TranslationTrainer
 
@@ -98,7 +96,6 @@ def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSign
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
         bleu_tokenize=recipe.bleu_tokenize,
-        batch_cost=get_family(recipe.model).batch_cost,
     )
     trainer.guard.signals = signals
     trainer.add_callback(DeletePreviousRun())

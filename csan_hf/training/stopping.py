@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from .workers import STOP_SIGNALS
+from .processes import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
@@ -127,14 +127,14 @@ class _Update:
 
     step: int
     losses_finite: list[Tensor]  # one for every batch of this process, on the device
-    news: Tensor  # [2]: whether any process had a loss that is not finite; the number of a signal
-    ready: torch.cuda.Event | None  # None: news is there
+    flags: Tensor  # [2]: whether any process had a loss that is not finite; the number of a signal
+    ready: torch.cuda.Event | None  # None: the flags are there
 
 
 class RunGuard(TrainerCallback):
     """Ends training at a signal or at a loss that is not finite, in all processes at the same update.
 
-    The host never waits for the device's present update: on a GPU the news of an update is read when the next one
+    The host never waits for the device's present update: on a GPU the flags of an update are read when the next one
     is under way, and at once before an evaluation or a save.
 
     Args:
@@ -191,7 +191,7 @@ class RunGuard(TrainerCallback):
             self.signals.phase = "after"
 
     def check(self) -> None:
-        """Waits for the news of every update so far.
+        """Waits for the flags of every update so far.
 
         Raises:
             RunError: in every process, if a loss was not finite.
@@ -199,17 +199,17 @@ class RunGuard(TrainerCallback):
         self._read(0)
 
     def _ask(self, step: int) -> _Update:
-        """Starts to collect the news of an update from all processes."""
+        """Starts to collect the flags of an update from all processes."""
         device = self.trainer.args.device
         bad = [~finite for finite in self._losses_finite]
         any_bad = torch.stack(bad).any() if bad else torch.zeros((), dtype=torch.bool, device=device)
         received = self.signals.received if self.signals is not None else 0
-        news = torch.stack([any_bad.int(), torch.tensor(received, dtype=torch.int32).to(device, non_blocking=True)])
+        flags = torch.stack([any_bad.int(), torch.tensor(received, dtype=torch.int32).to(device, non_blocking=True)])
         if self.trainer.args.world_size > 1:
-            torch.distributed.all_reduce(news, op=torch.distributed.ReduceOp.MAX)
-        if news.device.type != "cuda":
-            return _Update(step, self._losses_finite, news.cpu(), None)
-        copy = torch.empty(2, dtype=torch.int32, pin_memory=True).copy_(news, non_blocking=True)
+            torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
+        if flags.device.type != "cuda":
+            return _Update(step, self._losses_finite, flags.cpu(), None)
+        copy = torch.empty(2, dtype=torch.int32, pin_memory=True).copy_(flags, non_blocking=True)
         ready = torch.cuda.Event()
         ready.record()
         return _Update(step, self._losses_finite, copy, ready)
@@ -219,7 +219,7 @@ class RunGuard(TrainerCallback):
             update = self._updates.popleft()
             if update.ready is not None:
                 update.ready.synchronize()
-            bad, received = update.news.tolist()
+            bad, received = update.flags.tolist()
             if bad:
                 raise RunError(self._describe(update))
             self._stop = self._stop or received

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,21 +36,20 @@ from csan_hf.data import (
     TokenBatchSampler,
     describe_dataset,
     example_lengths,
-    share_epoch,
+    forward_set_epoch,
 )
 from csan_hf.evaluation import score_translations
+from csan_hf.families import family_of
 from csan_hf.files import apply_umask
 from csan_hf.hub.push import push_checkpoint, push_in_background
-from csan_hf.pervasive_attention import PervasiveAttentionPreTrainedModel
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
-from .checkpoints import last_complete_checkpoint, load_weights, read_weights
-from .completeness import break_seal, seal_checkpoint
+from .checkpoints import last_complete_checkpoint, load_weights, mark_complete, mark_incomplete, read_weights
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
+from .processes import STOP_SIGNALS, RowsAndCopies, WorkerInit, cut_for_processes, shielded_context
 from .stopping import RunError, RunGuard
-from .workers import STOP_SIGNALS, WorkerInit, shielded_context
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -86,7 +85,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: the same; if it also has the string column ``target``, that is the reference text.
         callbacks: on top of progress, early stopping, the picture and the rotation of checkpoints.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
-        batch_cost: what bounds a training batch: "tokens", or "cells" of the source × target grid.
 
     Raises:
         ValueError: if generation would stop at transformers' 20 tokens because no length is set.
@@ -106,18 +104,17 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: Dataset | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         bleu_tokenize: str | None = None,
-        batch_cost: Literal["tokens", "cells"] = "tokens",
     ) -> None:
         self._check_generation_length(model, args)
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
-        self.batch_cost = batch_cost
-        if args.world_size > 1 and isinstance(model, PervasiveAttentionPreTrainedModel):
-            model.synchronize_batch_norm(torch.distributed.group.WORLD)
+        self.family = family_of(model.config.model_type)
+        if args.world_size > 1 and self.family.has_batch_norm:
+            normalised: Any = model
+            normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
         if args.world_size > 1 and sharding_is_asked_for(args):
             _prepare_sharding(model)
-        has_batch_norm = isinstance(model, PervasiveAttentionPreTrainedModel)
-        collator = TargetMaskCollator if has_batch_norm else DataCollatorForSeq2Seq
+        collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
         super().__init__(
             model=model,
             args=args,
@@ -157,7 +154,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Returns batches bounded by ``args.max_tokens`` or ``max_cells``, or the library's where that is None."""
-        bound = self.args.max_cells if self.batch_cost == "cells" else self.args.max_tokens
+        bound = self.args.max_cells if self.family.batch_cost == "cells" else self.args.max_tokens
         if bound is None:
             return super().get_train_dataloader()
         if self.train_dataset is None:
@@ -173,11 +170,11 @@ class TranslationTrainer(Seq2SeqTrainer):
                 num_replicas=self.args.world_size * self.args.gradient_accumulation_steps,
                 shuffle=True,
                 max_sentences=self.args.max_sentences,
-                cost=self.batch_cost,
+                cost=self.family.batch_cost,
             )
         except ValueError as error:
             raise RecipeError(f"The section training is refused: {error}") from error
-        return share_epoch(self._share_batches(dataset, sampler))
+        return forward_set_epoch(self._share_batches(dataset, sampler))
 
     def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
@@ -200,7 +197,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _mixes_lengths(self) -> bool:
         mixes = self.args.mix_lengths
-        return self.batch_cost == "cells" if mixes is None else mixes
+        return self.family.batch_cost == "cells" if mixes is None else mixes
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -286,7 +283,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
         rows: Any = self._remove_unused_columns(dataset, description=description)
         if any(row >= len(rows) for row in batches[-1]):
-            rows = _RowsAndCopies(rows, order[-1])
+            rows = RowsAndCopies(rows, order[-1])
         return self._share_batches(rows, batches)
 
     def prediction_step(
@@ -388,7 +385,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def refresh_batch_statistics(self) -> None:
         """Gives a model with batch normalisation the statistics of its present weights, over training batches."""
         model = self.accelerator.unwrap_model(self.model)
-        if not isinstance(model, PervasiveAttentionPreTrainedModel) or self.args.batch_norm_batches == 0:
+        if not self.family.has_batch_norm or self.args.batch_norm_batches == 0:
             return
         loader = self.get_train_dataloader()
         with self.compute_loss_context_manager():
@@ -409,10 +406,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.guard.check()
         self._check_weights()
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        break_seal(folder)
+        mark_incomplete(folder)
         try:
             super()._save_checkpoint(model, trial)
-            self._seal(folder)
+            self._mark_complete(folder)
         except (OSError, RuntimeError, SafetensorError) as error:
             if isinstance(error, RunError):
                 raise
@@ -424,11 +421,11 @@ class TranslationTrainer(Seq2SeqTrainer):
                 "again (without --overwrite) to go on from there."
             ) from error
 
-    def _seal(self, folder: Path) -> None:
+    def _mark_complete(self, folder: Path) -> None:
         """Lists the files, when all processes have written theirs."""
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            seal_checkpoint(folder, step=self.state.global_step, **self.describe_run())
+            mark_complete(folder, step=self.state.global_step, **self.describe_run())
 
     def _check_weights(self) -> None:
         weights = [weight for weight in self.model.state_dict().values() if weight.is_floating_point()]
@@ -549,12 +546,13 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
     """Makes one module of embeddings that share their weights: FSDP wants a weight in one of its groups only.
 
     Raises:
-        RecipeError: for Pervasive Attention, whose decoder is one group with embeddings that others share; and if the
+        RecipeError: for a family with batch normalisation, whose statistics every process needs whole; and if the
             output projection shares the weights of another embedding than the source's.
     """
-    if isinstance(model, PervasiveAttentionPreTrainedModel):
+    name = model.config.model_type
+    if family_of(name).has_batch_norm:
         raise RecipeError(
-            "FSDP does not work with pervasive_attention: its few million parameters fit into every device, so train "
+            f"FSDP does not work with {name}: its few million parameters fit into every device, so train "
             "it without FSDP (accelerate launch --multi_gpu, or training.fsdp: false)."
         )
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
@@ -577,43 +575,3 @@ def _sorted_text(dataset: Dataset, column: str, order: Sequence[int]) -> list[st
         return None
     text = list(dataset[column])
     return [text[row] for row in order]
-
-
-def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
-    """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
-
-    Process r takes the batches r, r + R, ...: what the processes work on at one moment are neighbours in the order,
-    and gathering restores it. Evaluation in step needs equal sizes; rows beyond the last one fill the last batches.
-
-    Args:
-        order: the N rows, a permutation of 0, ..., N - 1.
-        batch_size: most rows of a batch.
-        processes: their number R.
-
-    Returns:
-        Batches, their number a multiple of R. Together they are ``order``, with R > 1 followed by the fewest possible
-        row numbers from N on, which stand for copies.
-    """
-    count = len(order)
-    size = batch_size
-    if processes > 1:
-        rounds = -(-count // (batch_size * processes))
-        size = -(-count // (rounds * processes))
-        order = [*order, *range(count, rounds * processes * size)]
-    return [list(order[start : start + size]) for start in range(0, len(order), size)]
-
-
-class _RowsAndCopies(torch.utils.data.Dataset):
-    """A dataset in which every number beyond the last row is a copy of one row, without labels that count."""
-
-    def __init__(self, rows: Dataset, copied: int) -> None:
-        self.rows, self.copied = rows, copied
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if number < len(self.rows):
-            return self.rows[number]
-        row = dict(self.rows[self.copied])
-        return {**row, "labels": [-100] * len(row["labels"])}

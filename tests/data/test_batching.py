@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, share_epoch
+from csan_hf.data import MixedBatchSampler, TokenBatchSampler, example_lengths, forward_set_epoch
 
 
 def caption_lengths(count, seed=0):
@@ -223,7 +223,7 @@ def rank_loader(rank, processes, even_batches, source, target, kind=TokenBatchSa
     prepared = prepare_data_loader(
         loader, num_processes=processes, process_index=rank, even_batches=even_batches, put_on_device=False
     )
-    return share_epoch(prepared)
+    return forward_set_epoch(prepared)
 
 
 @both_samplers
@@ -257,8 +257,8 @@ def test_a_run_resumed_within_an_epoch_sees_the_remaining_batches(processes):
 
 def test_share_epoch_leaves_other_loaders_alone():
     loader = DataLoader(list(range(4)), batch_size=2)
-    assert share_epoch(loader) is loader
-    assert share_epoch(SimpleNamespace(batch_sampler=None)).batch_sampler is None
+    assert forward_set_epoch(loader) is loader
+    assert forward_set_epoch(SimpleNamespace(batch_sampler=None)).batch_sampler is None
 
 
 def test_lengths_of_a_dataset_follow_a_selection():

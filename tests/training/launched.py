@@ -48,7 +48,6 @@ def make_trainer(folder: Path, family: str, **arguments) -> TranslationTrainer:
         TranslationTrainingArguments(output_dir=str(folder / "trainer"), **{**defaults, **arguments}),
         tokenizers=TokenizerPair.from_pretrained(str(folder / "tokenizer")),
         train_dataset=data["train"],
-        batch_cost="cells" if family == "pervasive_attention" else "tokens",
     )
 
 

@@ -9,14 +9,15 @@ from safetensors.torch import save_file
 from csan_hf.training.checkpoints import (
     average_weights,
     checkpoint_step,
+    find_fault,
     last_complete_checkpoint,
     list_checkpoints,
     rank_checkpoints,
+    read_file_list,
     read_weights,
     rotate_checkpoints,
     scores_by_step,
 )
-from csan_hf.training.completeness import find_fault, read_seal
 
 
 def make_checkpoint(folder, step, weights=None, *, complete=True):
@@ -125,10 +126,10 @@ def test_average_refuses_other_models_and_nothing(tmp_path):
 )
 def test_a_crafted_list_of_files_counts_as_none(files, tmp_path):
     (tmp_path / "complete.json").write_text(json.dumps({"files": files}))
-    assert read_seal(tmp_path) is None
+    assert read_file_list(tmp_path) is None
     assert "its save was cut off" in find_fault(tmp_path)
     (tmp_path / "complete.json").write_text('{"files": ' + "[" * 100_000)
-    assert read_seal(tmp_path) is None
+    assert read_file_list(tmp_path) is None
 
 
 def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from csan_hf.training import checks, load_recipe
+from csan_hf.training import build, load_recipe
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
 from csan_hf.training.run import train_from_recipe
@@ -26,7 +26,6 @@ def no_data(monkeypatch):
         ({"num_beams": "0"}, "section generation is refused: num_beams must be at least 1, got 0"),
         ({"generation.max_length": "1"}, "section generation is refused: max_length must be at least 2, got 1"),
         ({"max_new_tokens": "0"}, "max_new_tokens must be at least 1, got 0"),
-        ({"num_return_sequences": "2"}, "num_return_sequences must be 1, got 2"),
         ({"length_penalty": ".nan"}, "length_penalty must be finite, got nan"),
         ({"early_stopping": "soon"}, "section generation is refused"),
         ({"generation_num_beams": "0"}, "training.generation_num_beams must be at least 1, got 0"),
@@ -57,8 +56,6 @@ def no_data(monkeypatch):
         ({"log_level": "loud"}, "training.log_level must be one of .*got 'loud'"),
         ({"dataloader_multiprocessing_context": "thread"}, "must be one of fork.*got 'thread'"),
         ({"accelerator_config": "/no/such/file.json"}, "section training is refused: .*No such file"),
-        ({"watermarking_config": "3"}, "section generation is refused"),
-        ({"suppress_tokens": "3"}, "section generation is refused"),
         ({"repetition_penalty": "0"}, "repetition_penalty must be above 0, got 0"),
         ({"tokenizer.vocab_size": "258"}, "section tokenizer is refused: vocab_size is 258; it must be at least 259"),
         ({"target_vocab_size": "400"}, "target_vocab_size is 400, but the vocabulary is joint"),
@@ -77,10 +74,10 @@ def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
-        checks.check_bleu_tokenizer("ja-mecab")
-    checks.check_bleu_tokenizer("char")
+        build.check_bleu_tokenizer("ja-mecab")
+    build.check_bleu_tokenizer("char")
 
 
 def test_a_library_that_a_value_needs_is_named():

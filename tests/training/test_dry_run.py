@@ -65,7 +65,7 @@ def test_checkpointing_keeps_less_and_computes_more():
         pairs = [("model", "pervasive_attention"), ("output_dir", "x"), ("bf16", "false"), *options.items()]
         recipe = load_recipe(None, pairs)
         with module.FakeTensorMode():
-            family = module.get_family(recipe.model)
+            family = module.find_family(recipe.model)
             model = family.model_class(family.config_class(vocab_size=100, num_layers=6))
             return module.estimate(model, recipe, recipe.training_arguments())
 

@@ -9,6 +9,7 @@ import pytest
 from csan_hf.training import output_folder
 from csan_hf.training.options import RecipeError
 from csan_hf.training.output_folder import (
+    LOCK_FILE,
     MARK,
     DeletePreviousRun,
     check_output_folder,
@@ -19,7 +20,6 @@ from csan_hf.training.output_folder import (
 )
 from csan_hf.training.recipe import Recipe
 from csan_hf.training.run import train_from_recipe
-from csan_hf.training.run_lock import LOCK_FILE
 
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 NUMBERS = {"dataset": "numbers", "train_size": 50, "validation_size": 4, "test_size": 4}

@@ -1,13 +1,17 @@
 """Recipes: what is read, and what is refused with which words."""
 
+import dataclasses
 import pickle
 
 import pytest
+from transformers import GenerationConfig
 
+from csan_hf.commands.train import format_help, split_command_line
 from csan_hf.credentials import find_credentials
 from csan_hf.training import TranslationTrainingArguments
-from csan_hf.training.options import RecipeError, convert
-from csan_hf.training.recipe import format_help, load_recipe, recipe_options, split_command_line
+from csan_hf.training.arguments import GenerationArguments
+from csan_hf.training.options import RecipeError, Section
+from csan_hf.training.recipe import load_recipe, recipe_options
 
 
 @pytest.fixture
@@ -70,7 +74,9 @@ def test_lists_on_the_command_line():
         ("training: {output_dir: x}", ["training.output_dir cannot be set", "top of the recipe"]),
         ("training: {max_steps: many}", ["training.max_steps must be integer", "'many'"]),
         ("training: {max_steps: 1.5}", ["training.max_steps must be integer", "1.5"]),
-        ("config: {localness_layers: [0, x]}", ["config.localness_layers[1] must be integer", "'x'"]),
+        ("config: {localness_layers: [0, x]}", ["config.localness_layers must be list of integer or null", "'x'"]),
+        ("generation: {suppress_tokens: 3}", ["generation.suppress_tokens must be list of integer or null, got 3"]),
+        ("generation: {num_return_sequences: 2}", ["num_return_sequences cannot be set", "one translation"]),
         ("license: no", ["license must be text", "quotes"]),
         ("config: 3", ["section config must hold keys and values"]),
         ("model: cnas", ["model must be one of csan", "'cnas'"]),
@@ -92,7 +98,8 @@ def test_what_is_wrong_is_named(recipe_file, text, words):
         ([("learning_rat", "1")], ["unknown key learning_rat", "training.learning_rate"]),
         ([("training.local_window", "5")], ["config.local_window"]),
         ([("max_steps", "soon")], ["--training.max_steps must be integer", "'soon'"]),
-        ([("config.localness_layers", "[0")], ["not valid YAML"]),
+        ([("config.localness_layers", "[0")], ["--config.localness_layers must be list of integer", "'[0'"]),
+        ([("config.localness_layers", "[" * 5000)], ["--config.localness_layers must be list of integer"]),
     ],
 )
 def test_wrong_command_lines_are_named(overrides, words):
@@ -116,6 +123,12 @@ def test_missing_recipe_lists_its_neighbours(recipe_file):
         load_recipe(path.with_name("numers.yaml"))
 
 
+def test_a_recipe_that_comes_with_the_package_is_found_by_name():
+    assert load_recipe("numbers").output_dir == "runs/numbers"
+    with pytest.raises(RecipeError, match=r"no recipe numbrs.*`csan-hf recipes` lists"):
+        load_recipe("numbrs")
+
+
 def test_refused_sections_say_which(recipe_file):
     recipe = load_recipe(recipe_file("output_dir: x\ntraining: {keep_best: 0}"))
     with pytest.raises(RecipeError, match=r"section training.*keep_best.*got 0"):
@@ -137,18 +150,62 @@ def test_help_has_every_key_with_help():
     text = format_help()
     for option in recipe_options():
         assert f"--{option.path}  (" in text
-    without = [option.path for option in recipe_options() if option.section != "generation" and not option.help]
+    without = [option.path for option in recipe_options() if not option.help]
     assert without == []
 
 
-def test_conversion_of_union_types():
-    assert convert("1e-3", float | None, "x") == 0.001
-    assert convert(None, float | None, "x") is None
-    assert convert(3, int | str, "x") == 3
-    assert convert("off", bool, "x") is False
-    assert convert(12, str, "x") == "12"
-    with pytest.raises(RecipeError, match="x must be true or false, got 2"):
-        convert(2, bool, "x")
+def function_of_every_kind(
+    rate: float | None = None, size: int | str = 0, flag: bool = False, name: str = "", sizes: list[int] | None = None
+):
+    """Does nothing.
+
+    Args:
+        rate: a number.
+        size: a size, or its name.
+        flag: a switch.
+        name: a text.
+        sizes: several sizes.
+    """
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        *[("rate", "1e-3", 0.001), ("rate", None, None), ("rate", 3, 3.0), ("size", 3, 3), ("size", "base", "base")],
+        *[("flag", "off", False), ("flag", True, True), ("name", 12, "12"), ("name", "no", "no"), ("name", "", "")],
+        *[("sizes", [1, 2.0, "3e1"], [1, 2, 30]), ("sizes", None, None), ("sizes", [], [])],
+    ],
+)
+def test_values_get_the_types_of_their_keys(key, value, expected):
+    found = Section("x", function_of_every_kind).convert(key, value, "here")
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("flag", 2, "here must be true or false, got 2"),
+        ("flag", None, "here must be true or false, got None"),
+        ("sizes", [1, "x"], r"here must be list of integer or null, got \[1, 'x'\]"),
+        ("name", ["a"], r"here must be text, got \['a'\]"),
+        ("name", False, "here must be text, got False. YAML reads no, off"),
+        ("rate", "x" * 5000, "here must be number or null, got 'x+[.][.][.]"),
+    ],
+)
+def test_values_of_other_types_are_refused(key, value, words):
+    with pytest.raises(RecipeError, match=words) as error:
+        Section("x", function_of_every_kind).convert(key, value, "here")
+    assert len(str(error.value)) < 400
+
+
+def test_a_new_key_is_one_argument():
+    option = Section("x", function_of_every_kind).options["rate"]
+    assert (option.path, option.default, option.help) == ("x.rate", None, "a number.")
+
+
+def test_every_setting_of_generation_is_one_of_the_library():
+    assert {field.name for field in dataclasses.fields(GenerationArguments)} <= vars(GenerationConfig()).keys()
 
 
 SECRET = "hf_" + "sEcReT9x" * 4

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from csan_hf.training import load_recipe, run_lock
+from csan_hf.training import load_recipe, output_folder
 from csan_hf.training.options import RecipeError
+from csan_hf.training.output_folder import LOCK_FILE, lock_folder
 from csan_hf.training.run import train_from_recipe
-from csan_hf.training.run_lock import LOCK_FILE, lock_folder
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "numbers.yaml"
 
@@ -73,14 +73,14 @@ def test_kill_9_gives_the_folder_back_though_a_data_worker_lives_on(hold, tmp_pa
 
 
 def test_a_lock_on_a_file_that_was_deleted_is_none(tmp_path, monkeypatch):
-    opened = run_lock._open
+    opened = output_folder._open
 
     def open_and_delete(path):  # whoever held it gives it back in this moment
         descriptor = opened(path)
         path.unlink()
         return descriptor
 
-    monkeypatch.setattr(run_lock, "_open", open_and_delete)
+    monkeypatch.setattr(output_folder, "_open", open_and_delete)
     with pytest.raises(RecipeError, match="was in use until now"), lock_folder(tmp_path):
         pass
 
@@ -89,7 +89,7 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "lockf", refuse)
+    monkeypatch.setattr(output_folder.fcntl, "lockf", refuse)
     with lock_folder(tmp_path):
         assert "a file system without locks (No locks available)" in capsys.readouterr().err
 

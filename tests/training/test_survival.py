@@ -22,8 +22,14 @@ from transformers import TrainerCallback
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import describe_dataset
 from csan_hf.training import RecipeError, load_recipe
-from csan_hf.training.checkpoints import list_checkpoints, rotate_checkpoints
-from csan_hf.training.completeness import SEAL, find_fault, read_seal, seal_checkpoint
+from csan_hf.training.checkpoints import (
+    FILE_LIST,
+    find_fault,
+    list_checkpoints,
+    mark_complete,
+    read_file_list,
+    rotate_checkpoints,
+)
 from csan_hf.training.output_folder import MARK
 from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
@@ -56,7 +62,7 @@ def saved(tmp_path_factory):
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             torch.save({"step": step, "moments": torch.zeros(100)}, path / name)
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": []}))
-        seal_checkpoint(path, step=step)
+        mark_complete(path, step=step)
     return folder
 
 
@@ -76,7 +82,7 @@ def put_nan(path):
     weights = load_file(path)
     weights["weight"][7] = float("nan")
     save_file(weights, path)
-    seal_checkpoint(path.parent)
+    mark_complete(path.parent)
 
 
 FAULTS = [
@@ -110,7 +116,7 @@ def test_a_damaged_newest_checkpoint_is_skipped(copy, capsys, name, spoil, messa
     ],
 )
 def test_a_folder_without_a_list_of_files_must_be_readable(copy, name, message):
-    (copy / "checkpoint-6" / SEAL).unlink()
+    (copy / "checkpoint-6" / FILE_LIST).unlink()
     assert find_fault(copy / "checkpoint-6") is None
     truncate(copy / "checkpoint-6" / name)
     assert find_fault(copy / "checkpoint-6").startswith(message)
@@ -124,20 +130,20 @@ def test_a_folder_without_a_list_of_files_must_be_readable(copy, name, message):
         ("trainer_state.json", '{"global_step": 6, "max_steps": [9]}', "trainer_state.json names no update"),
         ("trainer_state.json", '{"global_step": 6, "log_history": [3]}', "trainer_state.json has no log"),
         ("trainer_state.json", "[" * 3000 + "]" * 3000, "trainer_state.json cannot be read"),
-        (SEAL, {"training_set": 3}, None),
-        (SEAL, {"training_set": {"pairs": "many"}}, None),
-        (SEAL, {"processes": "two"}, None),
+        (FILE_LIST, {"training_set": 3}, None),
+        (FILE_LIST, {"training_set": {"pairs": "many"}}, None),
+        (FILE_LIST, {"processes": "two"}, None),
     ],
 )
 def test_a_crafted_checkpoint_is_a_damaged_one(copy, name, content, message):
     folder = copy / "checkpoint-6"
-    if name == SEAL:
-        seal = json.loads((folder / SEAL).read_text())
-        (folder / SEAL).write_text(json.dumps({**seal, **content}))
-        assert read_seal(folder) is None
+    if name == FILE_LIST:
+        listed = json.loads((folder / FILE_LIST).read_text())
+        (folder / FILE_LIST).write_text(json.dumps({**listed, **content}))
+        assert read_file_list(folder) is None
     else:
         (folder / name).write_text(content)
-        seal_checkpoint(folder, step=6)
+        mark_complete(folder, step=6)
         assert find_fault(folder) == message
 
 
@@ -162,7 +168,7 @@ def test_damaged_checkpoints_alone_are_an_error_and_no_new_start(copy):
 def test_checkpoints_without_an_optimizer_cannot_be_resumed_from(copy):
     for step in (2, 4, 6):
         (copy / f"checkpoint-{step}" / "optimizer.pt").unlink()
-        seal_checkpoint(copy / f"checkpoint-{step}")
+        mark_complete(copy / f"checkpoint-{step}")
     with pytest.raises(RecipeError, match="saved without the optimizer's state"):
         choose_checkpoint(copy)
 
@@ -170,7 +176,7 @@ def test_checkpoints_without_an_optimizer_cannot_be_resumed_from(copy):
 def test_a_first_save_that_was_cut_off_is_a_new_start(copy, capsys):
     for step in (4, 6):
         shutil.rmtree(copy / f"checkpoint-{step}")
-    (copy / "checkpoint-2" / SEAL).unlink()
+    (copy / "checkpoint-2" / FILE_LIST).unlink()
     (copy / "checkpoint-2" / "trainer_state.json").unlink()
     assert choose_checkpoint(copy) is None
     assert "no checkpoint had been finished: deleted checkpoint-2 (its save was cut off" in capsys.readouterr().err
@@ -300,7 +306,7 @@ def test_the_length_is_no_harmless_change_where_the_rate_depends_on_it(copy, rec
 
 def test_changed_training_data_is_refused(copy, make_trainer, capsys):
     trainer = make_trainer()
-    seal_checkpoint(copy / "checkpoint-6", **{**trainer.describe_run(), "processes": 8})
+    mark_complete(copy / "checkpoint-6", **{**trainer.describe_run(), "processes": 8})
     check_same_data(copy / "checkpoint-6", trainer)
     assert "was saved by 8 processes, now there are 1" in capsys.readouterr().err
     fewer = make_trainer(train=trainer.train_dataset.select(range(100)))
@@ -323,14 +329,14 @@ def last_word_replaced(rows, column):
 def test_other_words_of_the_same_lengths_are_refused(copy, make_trainer, tokenized, split, column):
     trainer = make_trainer()
     described = trainer.describe_run()
-    seal_checkpoint(copy / "checkpoint-6", **described)
+    mark_complete(copy / "checkpoint-6", **described)
     changed = make_trainer(**{split: last_word_replaced(tokenized[split], column)})
     message = rf"The {'training' if split == 'train' else split} data is not what .* of the same lengths with other"
     with pytest.raises(RecipeError, match=message):
         check_same_data(copy / "checkpoint-6", changed)
     # an older version noted the lengths of the training set alone
     del described["training_set"]["sha256"], described["validation_set"]
-    seal_checkpoint(copy / "checkpoint-6", **described)
+    mark_complete(copy / "checkpoint-6", **described)
     check_same_data(copy / "checkpoint-6", changed)
 
 
@@ -461,7 +467,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
     grid = family == "pervasive_attention"
 
     def build(folder):
-        trainer = make_trainer(
+        return make_trainer(
             folder,
             model=grid_model(tokenizers) if grid else None,
             max_steps=12,
@@ -472,8 +478,6 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
             predict_with_generate=False,
             metric_for_best_model="loss",
         )
-        trainer.batch_cost = "cells" if grid else "tokens"
-        return trainer
 
     whole = build("whole")
     whole.train()

@@ -8,6 +8,7 @@ import torch
 from transformers import TrainerControl, TrainerState
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.families import FAMILIES
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, load_weights, read_weights
 from csan_hf.training.finish import choose_weights
@@ -169,7 +170,7 @@ def padded_cells(batch):
 @pytest.mark.parametrize(("mix_lengths", "bounded"), [(None, real_cells), (False, padded_cells)])
 def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized, mix_lengths, bounded):
     trainer = make_trainer(max_cells=5000, max_tokens=10, mix_lengths=mix_lengths)
-    trainer.batch_cost = "cells"
+    trainer.family = FAMILIES["pervasive_attention"]
     batches = list(trainer.get_train_dataloader())
     sizes = [bounded(batch) for batch in batches]
     assert 2500 < max(sizes) <= 5000

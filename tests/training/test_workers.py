@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import TrainerCallback
 
-from csan_hf.training import workers
-from csan_hf.training.completeness import find_fault
+from csan_hf.training.checkpoints import find_fault
+from csan_hf.training.processes import STOP_SIGNALS, shielded_context
 from csan_hf.training.stopping import RunInterrupted, StopSignals
-from csan_hf.training.workers import STOP_SIGNALS, shielded_context
 
 pytestmark = pytest.mark.xdist_group("survival")  # shares its fork server, whose start is expensive
 
@@ -80,6 +79,6 @@ def test_a_worker_is_born_with_the_signals_blocked_and_ends_when_it_is_told_to()
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(STOP_SIGNALS)  # here they are as before
     processes[0].terminate()
     processes[0].join()
-    workers._end_workers()  # what happens at Python's exit
+    processes._end_workers()  # what happens at Python's exit
     processes[1].join()
     assert [process.exitcode for process in processes] == [-signal.SIGKILL] * 2

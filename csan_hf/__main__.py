@@ -1,0 +1,7 @@
+"""`python -m csan_hf` is `csan-hf`; launchers want a module: `accelerate launch -m csan_hf train ...`."""
+
+import sys
+
+from csan_hf.commands import main
+
+sys.exit(main())

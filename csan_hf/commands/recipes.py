@@ -1,0 +1,40 @@
+"""List the recipes that come with csan_hf, or copy one for changes.
+
+    csan-hf recipes
+    csan-hf recipes multi30k_csan_2d --output my_recipe.yaml
+
+`csan-hf train NAME` runs one by its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from csan_hf.command_line import script
+from csan_hf.files import write_text
+from csan_hf.recipes import find_recipe, list_recipes, recipe_title
+
+
+@script()
+def main(arguments: list[str]) -> None:
+    """Runs `csan-hf recipes`."""
+    parser = argparse.ArgumentParser(
+        prog="csan-hf recipes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", help="recipe to print or copy (default: list all)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="new file for the copy")
+    options = parser.parse_args(arguments)
+    if options.name is None:
+        names = list_recipes()
+        width = max(map(len, names))
+        print("\n".join(f"{name:<{width}}  {recipe_title(name)}" for name in names))
+        return
+    text = find_recipe(options.name).read_text(encoding="utf-8")
+    if options.output is None:
+        print(text, end="")
+    elif options.output.exists():
+        raise ValueError(f"{options.output} exists: choose another file.")
+    else:
+        write_text(options.output, text)
+        print(f"{options.output}: {recipe_title(options.name)}")

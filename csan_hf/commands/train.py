@@ -1,0 +1,90 @@
+"""Train what a recipe describes, score it and write its card: `csan-hf train RECIPE [--key value ...]`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from accelerate import PartialState
+
+from csan_hf.command_line import script
+from csan_hf.training.dry_run import dry_run
+from csan_hf.training.options import RecipeError, describe_type
+from csan_hf.training.recipe import SECTIONS, find_family, load_recipe, recipe_options
+from csan_hf.training.run import train_from_recipe
+from csan_hf.training.stopping import RunError, RunInterrupted
+
+
+def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], bool]:
+    """Splits ``RECIPE.yaml --key value --key=value --flag``.
+
+    Returns:
+        The recipe's path or None, the overrides, and whether help was asked for.
+
+    Raises:
+        RecipeError: on a second file name or an argument that is neither a file nor an option.
+    """
+    recipe: str | None = None
+    overrides: list[tuple[str, str]] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument in ("-h", "--help"):
+            return recipe, overrides, True
+        if argument.startswith("--"):
+            key, equals, value = argument[2:].partition("=")
+            if not equals:
+                takes_value = bool(rest) and not rest[0].startswith("--")
+                value = rest.pop(0) if takes_value else "true"
+            overrides.append((key, value))
+        elif argument.startswith("-") or recipe is not None:
+            raise RecipeError(f"{argument!r} is not understood: pass one recipe, then --key value pairs.")
+        else:
+            recipe = argument
+    return recipe, overrides, False
+
+
+def format_help(model: str = "csan") -> str:
+    """Returns the usage and every key with its type, default and help."""
+    lines = [
+        "usage: csan-hf train RECIPE [--key value ...]",
+        "",
+        "Trains what a recipe describes: a file, or a name that `csan-hf recipes` lists. Every key can be overridden:",
+        "  csan-hf train numbers --training.learning_rate 1e-3 --local_window 5",
+        "A key may be written without its section where only one section has it. Values are YAML.",
+        "The same command again resumes an interrupted run; --overwrite starts anew.",
+    ]
+    titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
+    for section in ("", *SECTIONS):
+        lines += ["", f"{titles.get(section, section)}:"]
+        for option in recipe_options(model):
+            if option.section == section:
+                default = "null" if option.default is None else getattr(option.default, "value", option.default)
+                lines.append(f"  --{option.path}  ({describe_type(option.annotation)}; default {default})")
+                lines += textwrap.wrap(option.help, 100, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join(lines) + "\n"
+
+
+@script({RunError: 1})
+def main(arguments: list[str]) -> int:
+    """Runs `csan-hf train`."""
+    path, overrides, wants_help = split_command_line(arguments)
+    if wants_help:
+        print(format_help(dict(overrides).get("model", "csan")), end="")
+        return 0
+    if path is None:
+        raise RecipeError("no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)")
+    recipe = load_recipe(path, overrides)
+    if recipe.dry_run:
+        print(dry_run(recipe))
+        return 0
+    try:
+        train_from_recipe(recipe)
+    except RunInterrupted as stop:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(stop, file=sys.stderr)
+        return stop.exit_code
+    PartialState().destroy_process_group()  # of `accelerate launch` or torchrun
+    return 0

@@ -1,0 +1,103 @@
+"""The model families, one table: classes, what bounds a batch, how one is described, drawn and converted to.
+
+A new family is one more entry; training, Auto classes, model cards, pictures and conversions read the table.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import transformers
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """What the rest of the package knows of a family. Classes and functions are names, imported when needed.
+
+    Args:
+        module: module of the classes.
+        config: name of the configuration class; its ``model_type`` is the family's name.
+        classes: names of the model classes, by the Auto class that finds them; ``AutoModelForSeq2SeqLM`` is the one
+            for translation.
+        batch_cost: what bounds a training batch: its tokens, or the cells of its source × target grids.
+        has_batch_norm: whether batches decide on statistics. Such a model has ``synchronize_batch_norm(group)`` and
+            ``refresh_batch_statistics(batches)``, counts only real target tokens, and cannot be sharded.
+        tag: what the Hub calls models of this kind.
+        describe: function of the fields of a config and a task that returns what the model card says of the network:
+            ``kind``, ``papers``, and ``grid`` or ``locality``.
+        draw: function of a config, a length and parts that returns a figure of what each position sees.
+        converters: functions that make such a model of a checkpoint of another ``model_type``.
+    """
+
+    module: str
+    config: str
+    classes: Mapping[str, str]
+    batch_cost: Literal["tokens", "cells"] = "tokens"
+    has_batch_norm: bool = False
+    tag: str = "translation"
+    describe: str | None = None
+    draw: str | None = None
+    converters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def config_class(self) -> Any:
+        """The configuration class."""
+        return pkgutil.resolve_name(f"{self.module}:{self.config}")
+
+    @property
+    def model_class(self) -> Any:
+        """The class for translation."""
+        return pkgutil.resolve_name(f"{self.module}:{self.classes['AutoModelForSeq2SeqLM']}")
+
+    def register(self) -> None:
+        """Registers the classes with transformers' Auto classes."""
+        config = self.config_class
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+        for auto, name in self.classes.items():
+            getattr(transformers, auto).register(config, pkgutil.resolve_name(f"{self.module}:{name}"), exist_ok=True)
+
+
+FAMILIES: dict[str, ModelFamily] = {
+    "csan": ModelFamily(
+        module="csan_hf.csan",
+        config="CsanConfig",
+        classes={
+            "AutoModel": "CsanModel",
+            "AutoModelForSeq2SeqLM": "CsanForConditionalGeneration",
+            "AutoModelForSequenceClassification": "CsanForSequenceClassification",
+            "AutoModelForTokenClassification": "CsanForTokenClassification",
+        },
+        tag="local-attention",
+        describe="csan_hf.hub.locality_text:describe_network",
+        draw="csan_hf.analysis.locality_picture:draw_attention",
+        converters={
+            "marian": "csan_hf.hub.marian:convert_marian",
+            "m2m_100": "csan_hf.hub.m2m100:convert_m2m100",
+        },
+    ),
+    "pervasive_attention": ModelFamily(
+        module="csan_hf.pervasive_attention",
+        config="PervasiveAttentionConfig",
+        classes={
+            "AutoModel": "PervasiveAttentionModel",
+            "AutoModelForSeq2SeqLM": "PervasiveAttentionForConditionalGeneration",
+        },
+        batch_cost="cells",
+        has_batch_norm=True,
+        tag="convolutional",
+        describe="csan_hf.hub.grid_text:describe_network",
+        draw="csan_hf.analysis.locality_picture:draw_grid",
+    ),
+}
+"""Families by the name that a recipe and a config (``model_type``) give them."""
+
+# How a model of transformers' own is treated, for example by the trainer.
+_OTHER = ModelFamily("transformers", "PreTrainedConfig", {})
+
+
+def family_of(model_type: Any) -> ModelFamily:
+    """Returns the family of a ``model_type``; for one that is not in the table, what holds for any Transformer."""
+    return FAMILIES.get(model_type, _OTHER)
