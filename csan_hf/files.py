@@ -13,7 +13,7 @@ import secrets
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -230,6 +230,41 @@ def read_lines(path: Path | str) -> Iterator[str]:
                 yield _decode(name, number, line)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{name}, after line {number}: the gzip file is damaged ({error})") from error
+
+
+class TextFile(Collection[str]):
+    """The lines of a file, which are read anew each time they are gone through: in memory there is one of them.
+
+    All of it is read once at the start, so that what is wrong with it is known before any work is done.
+
+    Args:
+        path: a regular file; see `read_lines`, also for what is raised.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._lines = sum(1 for _ in read_lines(path))
+
+    def __len__(self) -> int:
+        return self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return read_lines(self._path)
+
+    def __contains__(self, line: object) -> bool:
+        return any(line == own for own in self)
+
+
+def open_lines(path: Path | str) -> Collection[str]:
+    """Returns the lines of a file: a `TextFile`, or a list of what can be read only once (a pipe, standard input).
+
+    Raises:
+        ValueError: see `read_lines`.
+        OSError: the file cannot be read.
+    """
+    if path == STANDARD_STREAM or not Path(path).is_file():
+        return list(read_lines(path))
+    return TextFile(path)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from csan_hf import files
 from csan_hf.files import (
     open_for_writing,
+    open_lines,
     partial_name,
     path_inside,
     read_lines,
@@ -243,3 +244,17 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     path.write_bytes(b"012345678\n" + b"\0" * 100)
     with pytest.raises(ValueError, match="binary, line 2: longer"):
         list(read_lines(path))
+
+
+def test_a_text_file_is_read_anew_and_checked_at_once(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"eins\r\n\nzwei")
+    lines = open_lines(path)
+    assert (len(lines), list(lines), list(lines)) == (3, ["eins", "", "zwei"], ["eins", "", "zwei"])
+    assert "zwei" in lines
+    assert "drei" not in lines
+    path.write_bytes(b"ein\nf\xfcnf\n")
+    with pytest.raises(ValueError, match="text, line 2: not UTF-8"):
+        open_lines(path)
+    with pytest.raises(FileNotFoundError):
+        open_lines(tmp_path / "none")

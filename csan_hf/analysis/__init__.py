@@ -1,6 +1,6 @@
 """What a model does with a sentence: where it is local, word alignments, and pictures of both."""
 
-from .alignment import Alignment, align, channel_shares
+from .alignment import Alignment, align, align_stream, channel_ranks, channel_shares
 from .attention_statistics import (
     AttentionStatistics,
     LearnedWindows,
@@ -8,7 +8,7 @@ from .attention_statistics import (
     attention_statistics,
     learned_windows,
 )
-from .heat_map import draw_heat_map
+from .heat_map import draw_heat_map, plot_heat_map
 from .locality_picture import AttentionReach, attention_reaches, draw_locality, grid_reach
 from .tokenized_text import TokenizedText
 
@@ -19,12 +19,15 @@ __all__ = [
     "LearnedWindows",
     "TokenizedText",
     "align",
+    "align_stream",
     "area_usage",
     "attention_reaches",
     "attention_statistics",
+    "channel_ranks",
     "channel_shares",
     "draw_heat_map",
     "draw_locality",
     "grid_reach",
     "learned_windows",
+    "plot_heat_map",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,18 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from csan_hf.evaluation import evaluation_view, translate
+from csan_hf.evaluation import evaluation_view, translate_stream
 
-from .tokenized_text import TokenizedText, tokenize_texts
+from .tokenized_text import TokenizedText, check_fast, tokenize_texts
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
+
+WINDOW_LINES = 2048
+"""Sentence pairs that `align_stream` sorts by length at a time."""
+BATCH_CELLS = 2**20
+"""Source times target tokens, padding included, of the pairs of a batch, unless one alone has more."""
+WINDOW_CELLS = 2**27  # characters of the source times those of the target
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,21 +145,46 @@ def align(
         ValueError: if the numbers of sentences differ, the batch size is less than 1, there is no such layer, a
             tokenizer is not a fast one, or the model gives no cross-attention.
     """
+    options = {"layer": layer, "batch_size": batch_size, "progress": progress, **generate_arguments}
+    return list(align_stream(model, tokenizers, sources, targets, **options))
+
+
+def align_stream(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sources: Collection[str],
+    targets: Collection[str] | None = None,
+    *,
+    layer: int = -1,
+    batch_size: int = 32,
+    progress: bool = False,
+    **generate_arguments: Any,
+) -> Iterator[Alignment]:
+    """Aligns sentence pairs as `align` does, in memory that does not grow with their number.
+
+    A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The arguments are those of
+    `align`; sources and targets may be files (`csan_hf.files.TextFile`).
+
+    Yields:
+        The alignments in order.
+
+    Raises:
+        ValueError: see `align`.
+    """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    if targets is not None and len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
     if targets is not None and generate_arguments:
         raise ValueError(f"{', '.join(generate_arguments)}: nothing is generated where targets are given.")
-    source_texts = tokenize_texts(tokenizers.source, sources)
+    check_fast(tokenizers.source, tokenizers.target)
     if targets is None:
-        targets = translate(model, tokenizers, sources, progress=progress, **generate_arguments)
-    target_texts = tokenize_texts(tokenizers.target, targets, target=True)
-    pairs = list(zip(source_texts, target_texts, strict=True))
+        windows = translate_stream(model, tokenizers, sources, progress=progress, **generate_arguments)
+        pairs: Iterator[tuple[str, str]] = zip(sources, chain.from_iterable(windows), strict=True)
+    else:
+        pairs = _pairs(sources, targets)
     view = evaluation_view(model)
     if getattr(view.config, "_attn_implementation", None) not in (None, "eager"):
         view.set_attn_implementation("eager")  # the faster implementations never have the attention weights
-    return _align_pairs(view, tokenizers, pairs, layer, batch_size, progress)
+    return _align_pairs(view, tokenizers, pairs, len(sources), layer, batch_size, progress)
 
 
 def channel_shares(
@@ -186,45 +218,110 @@ def channel_shares(
     """
     if getattr(model.config, "aggregation", None) != "max":
         raise ValueError("Shares of channels are those of Pervasive Attention with aggregation: max.")
-    if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
-    source_texts = tokenize_texts(tokenizers.source, sources)
-    target_texts = tokenize_texts(tokenizers.target, targets, target=True)
-    pairs = list(zip(source_texts, target_texts, strict=True))
+    check_fast(tokenizers.source, tokenizers.target)
     view = evaluation_view(model)
     shift: Any = view.prepare_decoder_input_ids_from_labels
 
     def pooled(labels: torch.Tensor, **inputs: torch.Tensor) -> Any:
         return view.base_model(decoder_input_ids=shift(labels), **inputs)  # without a word to predict: the shares
 
-    found = _align_pairs(view, tokenizers, pairs, -1, batch_size, progress, pooled)
+    pairs = _pairs(sources, targets)
+    found = _align_pairs(view, tokenizers, pairs, len(sources), -1, batch_size, progress, pooled)
     return [replace(alignment, measure="share of channels") for alignment in found]
+
+
+def channel_ranks(shares: Iterable[Alignment], number: int = 10) -> np.ndarray:
+    """Returns how concentrated the channels of `channel_shares` are.
+
+    Args:
+        shares: its alignments.
+        number: R, how many ranks.
+
+    Returns:
+        float64 [R]: the share of channels of the source token that has the most of them, of the one with the second
+        most, …; the mean over all target tokens. Sentences with fewer source tokens have 0 in the others.
+
+    Raises:
+        ValueError: if there is no target token.
+    """
+    ranks, rows = np.zeros(number), 0
+    for alignment in shares:
+        ordered = -np.sort(-alignment.matrix.astype(np.float64), axis=1)[:, :number]
+        ranks[: ordered.shape[1]] += ordered.sum(axis=0)
+        rows += len(ordered)
+    if not rows:
+        raise ValueError("There is nothing to measure: 0 target tokens.")
+    return ranks / rows
+
+
+def _pairs(sources: Collection[str], targets: Collection[str]) -> Iterator[tuple[str, str]]:
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
+    return zip(sources, targets, strict=True)
+
+
+def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Yields pairs that are aligned at a time: `WINDOW_LINES`, fewer where their matrices would be large."""
+    window: list[tuple[str, str]] = []
+    cells = 0
+    for pair in pairs:
+        window.append(pair)
+        cells += len(pair[0]) * len(pair[1])
+        if len(window) == WINDOW_LINES or cells >= WINDOW_CELLS:
+            yield window
+            window, cells = [], 0
+    if window:
+        yield window
 
 
 def _align_pairs(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    pairs: Sequence[tuple[TokenizedText, TokenizedText]],
+    pairs: Iterable[tuple[str, str]],
+    total: int,
     layer: int,
     batch_size: int,
     progress: bool,
     forward: Callable[..., Any] | None = None,
-) -> list[Alignment]:
+) -> Iterator[Alignment]:
+    with tqdm(total=total, desc="aligning", unit="sentence", disable=not progress) as bar:
+        for window in _windows(pairs):
+            sources, targets = zip(*window, strict=True)
+            texts = (
+                tokenize_texts(tokenizers.source, sources),
+                tokenize_texts(tokenizers.target, targets, target=True),
+            )
+            tokenized = list(zip(*texts, strict=True))
+            yield from _align_window(model, tokenizers, tokenized, layer, batch_size, bar, forward)
+
+
+def _align_window(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    pairs: Sequence[tuple[TokenizedText, TokenizedText]],
+    layer: int,
+    batch_size: int,
+    bar: tqdm,
+    forward: Callable[..., Any] | None,
+) -> Iterator[Alignment]:
     measure = "attention"
     matrices = [np.zeros((len(target.ids), len(source.ids)), dtype=np.float32) for source, target in pairs]
     # An empty sentence has no token at all where the tokenizer adds no "</s>": nothing to give to a model
     numbers = [number for number, matrix in enumerate(matrices) if matrix.size]
     numbers.sort(key=lambda number: (-len(pairs[number][0].ids), -len(pairs[number][1].ids), number))
-    with tqdm(total=len(pairs), desc="aligning", unit="sentence", disable=not progress) as bar:
-        bar.update(len(pairs) - len(numbers))
-        for start in range(0, len(numbers), batch_size):
-            batch = numbers[start : start + batch_size]
-            weights, measure = _cross_attention(model, tokenizers, [pairs[number] for number in batch], layer, forward)
-            for place, number in enumerate(batch):
-                target_length, source_length = matrices[number].shape
-                matrices[number] = weights[place, :target_length, :source_length]
-            bar.update(len(batch))
-    return [Alignment(*pair, matrix, measure) for pair, matrix in zip(pairs, matrices, strict=True)]
+    bar.update(len(pairs) - len(numbers))
+    while numbers:
+        longest = len(pairs[numbers[0]][0].ids) * max(len(pairs[number][1].ids) for number in numbers[:batch_size])
+        fitting = max(1, min(batch_size, BATCH_CELLS // longest))  # every layer and head has a matrix of each
+        batch, numbers = numbers[:fitting], numbers[fitting:]
+        weights, measure = _cross_attention(model, tokenizers, [pairs[number] for number in batch], layer, forward)
+        for place, number in enumerate(batch):
+            target_length, source_length = matrices[number].shape
+            # A copy: a view would keep the padded weights of the whole batch
+            matrices[number] = weights[place, :target_length, :source_length].copy()
+        bar.update(len(batch))
+    for pair, matrix in zip(pairs, matrices, strict=True):
+        yield Alignment(*pair, matrix, measure)
 
 
 @torch.inference_mode()

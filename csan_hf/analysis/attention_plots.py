@@ -64,6 +64,24 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
     return figure
 
 
+def plot_channel_ranks(ranks: np.ndarray) -> Figure:
+    """Draws the share of channels that the source tokens get, from the one with the most on.
+
+    Args:
+        ranks: what `csan_hf.analysis.channel_ranks` returns.
+    """
+    with figure_style():
+        figure = new_figure()
+        axes = figure.add_subplot()
+        places = range(1, len(ranks) + 1)
+        axes.bar(places, [100 * share for share in ranks], color=COLOURS[0])
+        axes.set_xticks(places)
+        axes.set(xlabel="source tokens, the one with the most channels first", ylabel="share of the channels, %")
+        axes.grid(axis="y", color="0.5", alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
     """Draws what each head takes from each head, a grid for each layer."""
     layers = list(usage)

@@ -21,6 +21,7 @@ from csan_hf.evaluation import evaluation_view
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
+_CELLS = 2**22  # characters squared of the sentences of a batch: every layer and head has a matrix of each
 _LAYER = re.compile(r"(?:.*\.)?encoder\.layers\.(\d+)\.self_attn")
 
 
@@ -91,22 +92,23 @@ def attention_statistics(
         layers = model(**batch, **_start(model, batch), output_attentions=True).encoder_attentions
         if not layers or layers[0] is None:
             raise ValueError(f"{type(model).__name__} gives no encoder_attentions to measure.")
-        weights = torch.stack([layer.double() for layer in layers])  # [layers, B, H, I, J]
         real = batch["attention_mask"].bool()
-        weights = weights * (real[:, None, :, None] & real[:, None, None, :])
-        mass = mass + _mass_by_distance(weights, distance)
-        entropy = entropy - torch.xlogy(weights, weights).sum(dim=(1, 3, 4)).cpu().numpy()
+        seen = real[:, None, :, None] & real[:, None, None, :]
+        found = [_layer_statistics(weights, seen, distance) for weights in layers]
+        mass = mass + np.stack([sums for sums, _ in found])
+        entropy = entropy + np.stack([sums for _, sums in found])
         queries += int(real.sum())
     return AttentionStatistics(mass / queries, entropy / queries, queries)
 
 
-def _mass_by_distance(weights: torch.Tensor, distance: int) -> np.ndarray:
-    """Sums weights [layers, B, H, I, J] by |j - i|: [layers, H, R + 2]."""
+def _layer_statistics(weights: torch.Tensor, seen: torch.Tensor, distance: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sums a layer's weights [B, H, I, J] by |j - i|, [H, R + 2], and their entropies, [H]."""
+    weights = weights.double() * seen
     positions = torch.arange(weights.shape[-1], device=weights.device)
     away = (positions[None, :] - positions[:, None]).abs().clamp(max=distance + 1)
-    cells = weights.sum(dim=1).flatten(2)  # [layers, H, I J]
-    sums = cells.new_zeros(*cells.shape[:2], distance + 2)
-    return sums.index_add_(2, away.flatten(), cells).cpu().numpy()
+    cells = weights.sum(dim=0).flatten(1)  # [H, I J]
+    sums = cells.new_zeros(len(cells), distance + 2).index_add_(1, away.flatten(), cells)
+    return sums.cpu().numpy(), -torch.xlogy(weights, weights).sum(dim=(0, 2, 3)).cpu().numpy()
 
 
 @torch.inference_mode()
@@ -257,13 +259,15 @@ def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, 
 def _batches(
     model: PreTrainedModel, tokenizers: TokenizerPair, sentences: Sequence[str], batch_size: int, progress: bool
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yields batches of sentences of about the same length, padded on the right."""
+    """Yields batches of sentences of about the same length, padded on the right; of long ones fewer at a time."""
     texts = sorted((text for text in sentences if text.strip()), key=len)
     if not texts:
         raise ValueError("There is nothing to measure: 0 sentences.")
     with tqdm(total=len(texts), desc="attention", unit="sentence", disable=not progress, delay=1) as bar:
-        for start in range(0, len(texts), batch_size):
-            part = texts[start : start + batch_size]
+        while texts:
+            # There are seldom more tokens than characters
+            fitting = sum(1 for place, text in enumerate(texts[:batch_size]) if (place + 1) * len(text) ** 2 <= _CELLS)
+            part, texts = texts[: max(fitting, 1)], texts[max(fitting, 1) :]
             encoded = tokenizers.source(part, padding=True, padding_side="right", return_tensors="pt")
             yield {key: encoded[key].to(model.device) for key in ("input_ids", "attention_mask")}
             bar.update(len(part))

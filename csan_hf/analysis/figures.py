@@ -41,6 +41,12 @@ def figure_style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
+def plain_label(text: str) -> str:
+    """Returns a label that matplotlib draws as it stands: "$" begins no formula, and "_" hides nothing in a legend."""
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def save_figure(figure: Figure, path: Path | str) -> None:
     """Writes a figure as PNG or SVG, by the ending of the path; a reader never sees half of it.
 
@@ -54,7 +60,7 @@ def save_figure(figure: Figure, path: Path | str) -> None:
         write_text(path, _svg(figure, path.stem))
         return
     with open_for_writing(path, binary=True) as file:
-        figure.savefig(file, format="png", dpi=150)
+        figure.savefig(file, format="png", dpi=150, bbox_inches="tight")
 
 
 def page_svg(figure: Figure, name: str) -> str:
@@ -72,6 +78,6 @@ def page_svg(figure: Figure, name: str) -> str:
 def _svg(figure: Figure, name: str, transparent: bool = False) -> str:
     file = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure.savefig(file, format="svg", transparent=transparent, metadata={"Date": None})
+        figure.savefig(file, format="svg", transparent=transparent, metadata={"Date": None}, bbox_inches="tight")
     # Two figures of a page have no identifier in common
     return re.sub(r'(id="|#)(?=[A-Za-z])(?!010203)([\w.-]+)(?=["\)])', rf"\1{name}-\2", file.getvalue())

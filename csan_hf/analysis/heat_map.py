@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from csan_hf.files import open_for_writing
 
 from .alignment import Alignment
+from .figures import figure_style
 
 _DOTS_PER_INCH = 120
 _LONGEST_SIDE = 50.0  # inches
@@ -29,6 +30,23 @@ _POINTS_PER_CELL = 42.0
 
 
 def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None = None) -> None:
+    """Draws an alignment into a file, which is replaced at once, so that a viewer never sees half a picture.
+
+    Args:
+        alignment: the alignment.
+        path: PNG file to write.
+        title: text above the picture.
+
+    Raises:
+        ValueError: if a side has no token.
+
+    Warns:
+        UserWarning: see `plot_heat_map`, which draws it.
+    """
+    _save(plot_heat_map(alignment, title=title), Path(path))
+
+
+def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     """Draws an alignment, target tokens from top to bottom and source tokens from left to right.
 
     Without negative values, white is 0 and dark blue the highest. With them, blue is positive and red negative, over
@@ -36,12 +54,12 @@ def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None =
     cells get smaller and some go without a label. Characters that matplotlib's own font lacks are drawn with an
     installed font that has them.
 
-    The file is replaced at once, so that a viewer never sees half a picture.
-
     Args:
         alignment: the alignment.
-        path: PNG file to write.
         title: text above the picture.
+
+    Returns:
+        The figure, whose labels stand outside it: save it with ``bbox_inches="tight"``.
 
     Raises:
         ValueError: if a side has no token.
@@ -55,22 +73,23 @@ def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None =
     longest = max(rows, columns)
     cell = min(max(_SHORT_SIDE / longest, _CELL[0]), _CELL[1], _LONGEST_SIDE / longest)
     # The axes fill the figure and have the size of their cells; saving makes room for all that stands around them.
-    figure = Figure(figsize=(columns * cell, rows * cell))
-    FigureCanvasAgg(figure)  # no display, no global state
-    axes = figure.add_axes((0, 0, 1, 1))
-    image = axes.imshow(alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix))
     families, missing = _families_for("".join([*alignment.source.tokens, *alignment.target.tokens, title or ""]))
-    _label_cells(axes, alignment, cell, families)
-    if title is not None:
-        axes.set_title(title, family=families, parse_math=False, pad=12)
-    _add_colour_bar(figure, image, alignment.measure)
+    with figure_style():
+        figure = Figure(figsize=(columns * cell, rows * cell))
+        FigureCanvasAgg(figure)  # no display, no global state
+        axes = figure.add_axes((0, 0, 1, 1))
+        image = axes.imshow(alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix))
+        _label_cells(axes, alignment, cell, families)
+        if title is not None:
+            axes.set_title(title, family=families, parse_math=False, pad=12)
+        _add_colour_bar(figure, image, alignment.measure)
     if missing:
         warnings.warn(
             f"No installed font has the characters {missing[:20]!r}: they are drawn as boxes. Install a font that has "
             "them, such as Noto Sans CJK for Chinese, Japanese and Korean.",
             stacklevel=2,
         )
-    _save(figure, Path(path))
+    return figure
 
 
 def _colours(matrix: np.ndarray) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.ngrams import NgramScore
 
-from .figures import COLOURS, MARKERS, figure_style, new_figure
+from .figures import COLOURS, MARKERS, figure_style, new_figure, plain_label
 
 
 def plot_scores_by_length(
@@ -31,13 +31,13 @@ def plot_scores_by_length(
             places = [place + (number - (len(groups) - 1) / 2) * 0.12 for place in range(len(entries))]
             scores = [entry[metric.name] for entry in entries]
             colour = _cycle(COLOURS, number)
-            axes.plot(places, scores, color=colour, label=name, **_line_style(number))
+            axes.plot(places, scores, color=colour, label=plain_label(name), **_line_style(number))
             if entries and (key := f"{metric.name}_interval") in entries[0]:
                 lows, highs = zip(*(entry[key] for entry in entries), strict=True)
                 axes.vlines(places, lows, highs, color=colour, linewidth=2.5, alpha=0.45)
         some = next(iter(groups.values()))
         axes.set_xticks(range(len(some)), [_range(entry) for entry in some])
-        axes.set(xlabel="words in the source", ylabel=metric.label)
+        axes.set(xlabel="words in the source", ylabel=plain_label(metric.label))
         _finish(axes, len(groups))
     return figure
 
@@ -77,8 +77,8 @@ def _plot_by_order(curves: Mapping[str, Sequence[tuple[int, float]]], label: str
             axes.axhline(0, color="0.5", linewidth=1)
         for number, (name, points) in enumerate(curves.items()):
             orders, values = zip(*points, strict=True)
-            axes.plot(orders, values, color=_cycle(COLOURS, number), label=name, **_line_style(number))
-        axes.set(xlabel="length of the n-grams", ylabel=label)
+            axes.plot(orders, values, color=_cycle(COLOURS, number), label=plain_label(name), **_line_style(number))
+        axes.set(xlabel="length of the n-grams", ylabel=plain_label(label))
         _finish(axes, len(curves))
     return figure
 

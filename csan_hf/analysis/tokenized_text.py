@@ -45,11 +45,7 @@ def tokenize_texts(
     Raises:
         ValueError: if the tokenizer is not a fast one.
     """
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"{type(tokenizer).__name__} does not tell which word a token belongs to; alignments need a fast "
-            "tokenizer, one with a tokenizer.json."
-        )
+    check_fast(tokenizer)
     if not texts:
         return []
     encoded: Any = tokenizer(
@@ -64,6 +60,16 @@ def tokenize_texts(
         _tokenized_text(text, list(tokenizer.convert_ids_to_tokens(ids)), ids, offsets, special, byte_level)
         for text, ids, offsets, special in zip(texts, *columns, strict=True)
     ]
+
+
+def check_fast(*tokenizers: PreTrainedTokenizerBase) -> None:
+    """Raises `ValueError` if one of the tokenizers is not a fast one."""
+    for tokenizer in tokenizers:
+        if not tokenizer.is_fast:
+            raise ValueError(
+                f"{type(tokenizer).__name__} does not tell which word a token belongs to; alignments need a fast "
+                "tokenizer, one with a tokenizer.json."
+            )
 
 
 def _tokenized_text(

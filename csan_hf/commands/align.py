@@ -4,14 +4,16 @@ Words are what white space separates. Without --target the model's own translati
 
 import argparse
 import sys
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-from csan_hf.analysis import Alignment, align, draw_heat_map
+from csan_hf.analysis import Alignment, align_stream, draw_heat_map
 from csan_hf.command_line import script
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import DTYPES, load_translation_model
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.files import STANDARD_STREAM, read_lines, write_lines
+from csan_hf.files import STANDARD_STREAM, one_line, open_for_writing, open_lines
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -83,10 +85,10 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def read_pairs(options: argparse.Namespace) -> tuple[list[str], list[str] | None]:
+def read_pairs(options: argparse.Namespace) -> tuple[Collection[str], Collection[str] | None]:
     """Reads the sentence pairs, of which the targets may be missing."""
-    sources = list(read_lines(options.source))
-    targets = None if options.target is None else list(read_lines(options.target))
+    sources = open_lines(options.source)
+    targets = None if options.target is None else open_lines(options.target)
     if targets is not None and len(sources) != len(targets):
         raise ValueError(
             f"{options.source} has {len(sources)} lines and {options.target} has {len(targets)}: "
@@ -97,14 +99,14 @@ def read_pairs(options: argparse.Namespace) -> tuple[list[str], list[str] | None
     return sources, targets
 
 
-def align_files(options: argparse.Namespace) -> list[Alignment]:
+def align_files(options: argparse.Namespace) -> Iterator[Alignment]:
     """Aligns what the command line names."""
     sources, targets = read_pairs(options)
     model, tokenizers = load_translation_model(
         options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
     )
     generation = {} if options.num_beams is None else {"num_beams": options.num_beams}
-    return align(
+    return align_stream(
         model,
         tokenizers,
         sources,
@@ -121,12 +123,19 @@ def main(arguments: list[str]) -> None:
     """Runs `csan-hf align`."""
     options = parse_arguments(arguments)
     alignments = align_files(options)
-    if options.heat_map is not None:
-        draw_heat_map(alignments[options.sentence - 1], options.heat_map)
-    if options.translations is not None:
-        write_lines(options.translations, (alignment.target.text for alignment in alignments))
-    links = [alignment.pharaoh(threshold=options.threshold, symmetric=options.symmetric) for alignment in alignments]
-    write_lines(options.output, links)
+    links = []
+    with ExitStack() as files:
+        output = files.enter_context(open_for_writing(options.output))
+        translations = options.translations and files.enter_context(open_for_writing(options.translations))
+        for number, alignment in enumerate(alignments, 1):
+            line = alignment.pharaoh(threshold=options.threshold, symmetric=options.symmetric)
+            output.write(f"{line}\n")
+            if translations:
+                translations.write(f"{one_line(alignment.target.text)}\n")
+            if options.heat_map is not None and number == options.sentence:
+                draw_heat_map(alignment, options.heat_map)
+            if options.gold is not None:
+                links.append(line)
     if options.gold is not None:
         gold = [sentence.pharaoh() for sentence in read_alignments(options.gold, len(links))]
         found = load_metric("aer").results(links, gold)

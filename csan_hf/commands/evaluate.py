@@ -6,14 +6,16 @@ share the work.
 
 import argparse
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from csan_hf.command_line import script
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, metric_names, metrics_in
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.files import path_inside, read_lines, write_json, write_lines
+from csan_hf.files import open_lines, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
 
@@ -60,12 +62,14 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[str], list[str]]], Recipe | None]:
+def load_test_sets(
+    options: argparse.Namespace,
+) -> tuple[dict[str, tuple[Collection[str], Collection[str]]], Recipe | None]:
     """Returns {split: (sources, references)}, and the recipe where they come from one."""
     from csan_hf.data import load_translation_dataset
 
     if options.source is not None:
-        sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
+        sources, references = open_lines(options.source), open_lines(options.reference)
         if len(sources) != len(references):
             raise ValueError(
                 f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: "
@@ -78,14 +82,13 @@ def load_test_sets(options: argparse.Namespace) -> tuple[dict[str, tuple[list[st
     recipe = load_recipe(path)
     splits, _ = load_translation_dataset(recipe.data_arguments(), options.split)
     wanted = options.split or [name for name in splits if name != "train"]
-    sets = {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted}
-    return sets, recipe
+    return {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in wanted}, recipe
 
 
 def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
     """Scores the lines of a file."""
     [(name, (sources, references))] = load_test_sets(options)[0].items()
-    hypotheses = list(read_lines(options.hypotheses))
+    hypotheses = open_lines(options.hypotheses)
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{options.hypotheses} has {len(hypotheses)} lines and {options.reference} has {len(references)}: "
@@ -100,20 +103,18 @@ def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
 
 def score(
     options: argparse.Namespace,
-    sources: list[str],
-    hypotheses: list[str],
-    references: list[str],
+    sources: Collection[str],
+    hypotheses: Collection[str],
+    references: Collection[str],
     recipe: Recipe | None = None,
 ) -> dict:
     """Scores hypotheses by the metrics of the command line, or of the recipe."""
     tokenize = options.bleu_tokenize or (recipe.bleu_tokenize if recipe is not None else None)
     metrics = options.metrics or (recipe is not None and recipe.training.get("metrics")) or DEFAULT_METRICS
-    found = score_translations(hypotheses, references, sources=sources, metrics=metrics, tokenize=tokenize)
-    scores = {**found, "sentences": len(sources)}
+    chosen: Any = {"metrics": metrics, "tokenize": tokenize, "progress": not options.quiet}
+    scores = {**score_translations(hypotheses, references, sources=sources, **chosen), "sentences": len(sources)}
     if options.by_length:
-        scores["by_length"] = score_by_length(
-            sources, hypotheses, references, metrics=metrics, tokenize=tokenize, samples=BOOTSTRAP_SAMPLES
-        )
+        scores["by_length"] = score_by_length(sources, hypotheses, references, samples=BOOTSTRAP_SAMPLES, **chosen)
     return scores
 
 
@@ -137,7 +138,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
         hypotheses = translate(
             model,
             tokenizers,
-            sources,
+            list(sources),
             max_batch_tokens=options.max_batch_tokens,
             progress=not options.quiet,
             processes=processes,

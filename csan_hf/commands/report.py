@@ -12,8 +12,9 @@ from pathlib import Path
 
 from csan_hf.command_line import script
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, metric_names
-from csan_hf.files import read_lines
-from csan_hf.report import Report, compare_systems, load_system, write_report
+from csan_hf.files import open_lines
+from csan_hf.report import Report, check_card, compare_systems, load_systems, show_in_card, write_report
+from csan_hf.report.systems import name_and_paths
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -28,6 +29,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="a reference each")
     parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="HTML", help="(%(default)s)")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="folder for the plots as PNG and SVG")
+    parser.add_argument(
+        "--card", action="store_true", help="show the plots in the model card of the first system, a run's folder"
+    )
     parser.add_argument("--title", help="heading (default: the names of the systems)")
     parser.add_argument(
         "--metrics",
@@ -50,23 +54,20 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 def make_report(options: argparse.Namespace) -> Report:
     """Compares the systems of the command line."""
-    sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
+    sources, references = open_lines(options.source), open_lines(options.reference)
     if len(sources) != len(references):
         raise ValueError(
             f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: they must have "
             "as many."
         )
-    systems = [
-        load_system(
-            argument,
-            sources,
-            device=options.device,
-            trust_remote_code=options.trust_remote_code,
-            progress=not options.quiet,
-            num_beams=options.num_beams,
-        )
-        for argument in options.systems
-    ]
+    systems = load_systems(
+        options.systems,
+        sources,
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+        progress=not options.quiet,
+        num_beams=options.num_beams,
+    )
     return compare_systems(
         systems,
         sources,
@@ -85,5 +86,11 @@ def make_report(options: argparse.Namespace) -> Report:
 def main(arguments: list[str]) -> None:
     """Runs `csan-hf report`."""
     options = parse_arguments(arguments)
-    write_report(make_report(options), options.output, plots=options.plots)
+    run = name_and_paths(options.systems[0])[1][0]
+    if options.card:
+        check_card(run)
+    report = make_report(options)
+    write_report(report, options.output, plots=options.plots)
+    if options.card:
+        show_in_card(report, run)
     print(f"The report is {options.output}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from .metrics.corpus_metric import check_segments
 from .significance import bootstrap_scores, confidence_interval
 
 
-def group_by_length(sources: Sequence[str], groups: int = 5) -> list[np.ndarray]:
+def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
     """Groups sentences of about the same length, in words between spaces.
 
     Args:
@@ -27,7 +27,7 @@ def group_by_length(sources: Sequence[str], groups: int = 5) -> list[np.ndarray]
     """
     if groups < 1:
         raise ValueError(f"groups is {groups}; it must be at least 1.")
-    lengths = _words(sources)
+    lengths = count_words(sources)
     # The longest source of each group but the last
     bounds = np.unique(np.quantile(lengths, np.arange(1, groups) / groups, method="lower"))
     number = np.searchsorted(bounds, lengths)
@@ -35,14 +35,15 @@ def group_by_length(sources: Sequence[str], groups: int = 5) -> list[np.ndarray]
 
 
 def score_by_length(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    sources: Collection[str],
+    hypotheses: Collection[str],
+    references: Collection[str],
     *,
     groups: int = 5,
     metrics: Iterable[str] = DEFAULT_METRICS,
     tokenize: str | None = None,
     samples: int = 0,
+    progress: bool = False,
 ) -> list[dict[str, Any]]:
     """Scores translations in groups of sentences whose sources have about the same length.
 
@@ -54,6 +55,7 @@ def score_by_length(
         metrics: names in the table of metrics.
         tokenize: sacreBLEU's tokenizer; see `score_translations`.
         samples: resamples for 95% confidence intervals; 0 = none.
+        progress: shows bars on standard error.
 
     Returns:
         One entry a group, short sentences first: ``shortest`` and ``longest`` source, in words between spaces;
@@ -70,7 +72,7 @@ def score_by_length(
         )
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
-    lengths, ours, theirs = _words(sources), _words(hypotheses), _words(references)
+    lengths, ours, theirs = (count_words(lines) for lines in (sources, hypotheses, references))
     entries: list[dict[str, Any]] = [
         {
             "shortest": int(lengths[rows].min()),
@@ -82,14 +84,16 @@ def score_by_length(
         for rows in parts
     ]
     for metric in load_metrics(metrics, tokenize=tokenize):
-        counts = metric.statistics(hypotheses, references, sources)
+        title = f"{metric.label} by length"
+        counts = metric.segment_counts(hypotheses, references, sources, progress=progress, title=title)
         for entry, rows in zip(entries, parts, strict=True):
             entry[metric.name] = metric.score(counts[rows].sum(axis=0))
             if samples:
-                scores = bootstrap_scores(metric, [counts[rows]], samples=samples)
+                scores = bootstrap_scores(metric, [counts[rows]], samples=samples, progress=progress)
                 entry[f"{metric.name}_interval"] = confidence_interval(scores)
     return entries
 
 
-def _words(sentences: Sequence[str]) -> np.ndarray:
-    return np.array([len(sentence.split()) for sentence in sentences])
+def count_words(sentences: Collection[str]) -> np.ndarray:
+    """Returns the number of words between spaces of each sentence, [S]."""
+    return np.fromiter((len(sentence.split()) for sentence in sentences), np.int64, len(sentences))

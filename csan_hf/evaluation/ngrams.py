@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 import sacrebleu.metrics
+from tqdm.auto import tqdm
 
-from .metrics.corpus_metric import check_segments
+from .metrics.corpus_metric import check_segments, in_parts
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,12 @@ class NgramScore:
 
 
 def score_by_ngram(
-    hypotheses: Sequence[str], references: Sequence[str], *, orders: int = 8, tokenize: str | None = None
+    hypotheses: Collection[str],
+    references: Collection[str],
+    *,
+    orders: int = 8,
+    tokenize: str | None = None,
+    progress: bool = False,
 ) -> list[NgramScore]:
     """Scores n-grams of length 1 to ``orders``.
 
@@ -45,6 +52,7 @@ def score_by_ngram(
         references: a reference each.
         orders: the longest n-grams.
         tokenize: sacreBLEU's tokenizer; None picks 13a.
+        progress: shows a bar on standard error.
 
     Raises:
         ValueError: if the numbers of sentences differ or are zero, or orders is below 1.
@@ -54,7 +62,12 @@ def score_by_ngram(
         raise ValueError(f"orders is {orders}; it must be at least 1.")
     options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}
     scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **options)
-    score = scorer.corpus_score(list(hypotheses), [list(references)])
+    sums = np.zeros(2 + 2 * orders, dtype=np.int64)
+    with tqdm(total=len(hypotheses), desc="n-grams", unit="sentence", disable=not progress, delay=1) as bar:
+        for ours, theirs in in_parts([hypotheses, references], 1000):
+            sums += np.array(scorer._extract_corpus_statistics(ours, [theirs]), dtype=np.int64).sum(axis=0)
+            bar.update(len(ours))
+    score = scorer._compute_score_from_stats(sums.tolist())
     return [
         NgramScore(
             order,

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from .metrics import DEFAULT_METRICS, load_metrics
 
 
 def score_translations(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    hypotheses: Collection[str],
+    references: Collection[str],
     *,
-    sources: Sequence[str] | None = None,
+    sources: Collection[str] | None = None,
     metrics: Iterable[str] = DEFAULT_METRICS,
     tokenize: str | None = None,
+    progress: bool = False,
 ) -> dict[str, Any]:
-    """Scores translations against one reference each.
+    """Scores translations against one reference each; of files no more than a part is in memory.
 
     Args:
-        hypotheses: detokenised translations.
+        hypotheses: detokenised translations: a list, or a `csan_hf.files.TextFile`.
         references: as many references, in the same order.
         sources: the source sentences, for metrics that want them, such as COMET.
         metrics: names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: ``13a`` (the default), ``zh``, ``ja-mecab``, ``ko-mecab``, ``char``,
             ``intl``, ``none``...
+        progress: shows bars on standard error.
 
     Returns:
         For each metric what `CorpusMetric.results` gives: the score under its name and its signature; for BLEU also
@@ -36,5 +38,5 @@ def score_translations(
     """
     scores: dict[str, Any] = {}
     for metric in load_metrics(metrics, tokenize=tokenize):
-        scores |= metric.results(hypotheses, references, sources)
+        scores |= metric.results(hypotheses, references, sources, progress=progress)
     return scores

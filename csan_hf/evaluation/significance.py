@@ -1,7 +1,8 @@
 """Whether a difference between two systems is more than chance, and how sure a score is.
 
 The draws are sacreBLEU's: with the same seed and the same number of samples, p-values and intervals are those of
-``sacrebleu --paired-bs`` and ``--paired-ar``. sacreBLEU holds the counts of all samples at once, which are gigabytes
+``sacrebleu --paired-bs`` and ``--paired-ar``, but for two systems of exactly the same score, whose p-value is 1.
+sacreBLEU holds the counts of all samples at once, which are gigabytes
 for a hundred thousand sentences, and knows its own metrics alone; here a few samples at a time are added up, for any
 metric that is a function of counts.
 """
@@ -69,10 +70,10 @@ def bootstrap_scores(
     """
     _check_runs(runs, samples)
     number, segments = len(runs), len(runs[0])
-    stacked = np.concatenate(runs, axis=1)  # [S, R K]
+    stacked = runs[0] if number == 1 else np.concatenate(runs, axis=1)  # [S, R K]
     which = np.random.default_rng([seed, number]).integers(number, size=(samples, number))
     scores = np.empty(samples)
-    for start, stop in _chunks(samples, segments, f"bootstrap, {metric.label}", progress):
+    for start, stop in _chunks(samples, segments, 1, f"bootstrap, {metric.label}", progress):
         if start == 0:
             generator = np.random.default_rng(seed)
         drawn = generator.integers(segments, size=(stop - start, segments))
@@ -139,7 +140,8 @@ def paired_test(
     else:
         resamples = RANDOMISATION_TRIALS if samples is None else samples
         chance = _exchanged_differences(metric, system, baseline, resamples, seed, progress)
-    p_value = (int((chance > abs(difference)).sum()) + 1) / (resamples + 1)
+    # Of two systems with one score sacreBLEU's strict comparison makes the smallest p-value that there is
+    p_value = (int((chance > abs(difference)).sum()) + 1) / (resamples + 1) if difference else 1.0
     return PairedTest(difference, p_value, interval, test, resamples)
 
 
@@ -159,7 +161,8 @@ def _exchanged_differences(
         )
     generators = [np.random.default_rng(seed if run == 0 else [seed, run]) for run in range(len(system))]
     differences = np.empty(trials)
-    for start, stop in _chunks(trials, len(system[0]), f"randomisation, {metric.label}", progress):
+    # Of one random number 32 coins are made, so that the draws are those of all trials at once
+    for start, stop in _chunks(trials, len(system[0]), 32, f"randomisation, {metric.label}", progress):
         found = np.zeros(stop - start)
         for generator, ours, theirs in zip(generators, system, baseline, strict=True):
             keep = generator.integers(2, size=(stop - start, len(ours)), dtype=bool)
@@ -170,11 +173,9 @@ def _exchanged_differences(
     return differences
 
 
-def _chunks(samples: int, segments: int, description: str, progress: bool) -> Iterator[tuple[int, int]]:
-    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of 32, of which one
-    random number makes as many coins, so that the draws are those of all at once.
-    """
-    step = 32 * max(1, _DRAWS_AT_ONCE // segments // 32)
+def _chunks(samples: int, segments: int, multiple: int, description: str, progress: bool) -> Iterator[tuple[int, int]]:
+    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of a number."""
+    step = multiple * max(1, _DRAWS_AT_ONCE // segments // multiple)
     with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
         for start in range(0, samples, step):
             stop = min(start + step, samples)

@@ -148,7 +148,7 @@ def _score_problems(data: ModelCardData, text: str, results: dict[str, Any] | No
     table = score_table(text)
     index = {(str(entry.dataset_split), entry.metric_type): entry for entry in data.eval_results or []}
     for (split, metric), entry in index.items():
-        shown = _number(table.get(split, {}).get(metric))
+        shown = _number(table.get(split, {}).get(_heading(metric)))
         if shown != entry.metric_value and (shown is not None or results is not None):
             yield f"{metric} of {split} is {entry.metric_value} in the model-index and {shown} in the table"
     if results is None:
@@ -171,6 +171,11 @@ def _score_problems(data: ModelCardData, text: str, results: dict[str, Any] | No
             yield f"{key[1]} of {key[0]} is {value} in the results and {index[key].metric_value} in the card"
         if signature != (index[key].metric_args or {}).get("signature"):
             yield f"the signature of {key[1]} of {key[0]} is not that of the results, {signature}"
+
+
+def _heading(metric: str) -> str:
+    """Returns what a table of scores calls a metric, in small letters."""
+    return find_metric(metric).label.lower() if metric in metric_names() else metric
 
 
 def _number(cell: str | None) -> float | None:

@@ -22,6 +22,8 @@ from .public_files import is_local_path, public_recipe
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 LOCALITY_PICTURE = "locality.png"
+PLOTS = "plots"
+"""Folder of a report's plots, each as PNG and SVG; `results.json` lists them."""
 # What a card calls the metrics of classifiers, which go to 1; translations have the table of metrics
 _CLASSIFICATION = {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"}
 _TASKS = {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
@@ -43,7 +45,8 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
 
     Args:
         output_dir: The folder of a run or checkpoint. Its `config.json` describes the model, where there is one: a
-            translation model or a classifier, whose locality is drawn as `locality.png`. Its `training.png` is shown.
+            translation model or a classifier, whose locality is drawn as `locality.png`. Its `training.png` is shown,
+            and of `plots/` what the results list.
         recipe: The recipe as a dict: `name`, `description`, `language`, `license`, `dataset_name`, `init_from` and
             the sections `config`, `data`, `tokenizer`, `training`, `generation`; `hub_dataset`. All may be missing.
         results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split (`bleu`, `chrf` and
@@ -105,6 +108,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         chosen=(results.get("chosen") or {}).get("weights"),
         parameters=results.get("parameters"),
         environment=results.get("environment") or {},
+        plots=_plots(results, output_dir),
         **{key: file if (output_dir / file).is_file() else None for key, file in pictures.items()},
     )
 
@@ -113,7 +117,8 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     """Copies the card of a run to a folder of cards, with its pictures and the results that it was written from.
 
     `copy_model_card("runs/numbers", "model_cards/numbers.md")` writes `numbers.md`, `numbers.json` (the run's
-    `results.json`), `numbers.png` (loss and scores) and `numbers_locality.png`.
+    `results.json`), `numbers.png` (loss and scores), `numbers_locality.png` and, of a report's plots,
+    `numbers_NAME.png` and `numbers_NAME.svg`.
 
     Args:
         run: Folder of the run.
@@ -134,7 +139,10 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     if problems := card_problems(ModelCard(text), json.loads(results)):
         raise ValueError(f"The card of {run} and its results.json do not agree:\n- " + "\n- ".join(problems))
     path.parent.mkdir(parents=True, exist_ok=True)
-    for picture, name in (("training.png", f"{path.stem}.png"), (LOCALITY_PICTURE, f"{path.stem}_{LOCALITY_PICTURE}")):
+    names = {"training.png": f"{path.stem}.png", LOCALITY_PICTURE: f"{path.stem}_{LOCALITY_PICTURE}"}
+    for plot in _plots(json.loads(results), run):
+        names |= {f"{PLOTS}/{plot['name']}{end}": f"{path.stem}_{plot['name']}{end}" for end in (".png", ".svg")}
+    for picture, name in names.items():
         if f"]({picture})" in text:
             write_bytes(path.with_name(name), (run / picture).read_bytes())
             text = text.replace(f"]({picture})", f"]({name})")
@@ -163,6 +171,17 @@ def _metrics_of(task: str, scores: dict[str, Any]) -> dict[str, str]:
     if task == "translation":
         return {metric.name: metric.label for metric in metrics_in(measured or DEFAULT_METRICS)}
     return {metric: label for metric, label in _CLASSIFICATION.items() if metric in measured}
+
+
+def _plots(results: dict[str, Any], output_dir: Path) -> list[dict[str, str]]:
+    """Returns names and titles of a report's plots, those whose files are there."""
+    found = []
+    for entry in results.get("plots") or []:
+        name, title = str(entry["name"]), re.sub(r"([\\`*_\[\]()<>])", r"\\\1", " ".join(str(entry["title"]).split()))
+        files = [output_dir / PLOTS / f"{name}{end}" for end in (".png", ".svg")]
+        if re.fullmatch(r"[\w-]+", name) and all(file.is_file() for file in files):
+            found.append({"name": name, "title": title})
+    return found
 
 
 def _architecture(config: dict[str, Any], results: dict[str, Any], task: str) -> dict[str, Any]:

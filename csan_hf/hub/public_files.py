@@ -28,10 +28,11 @@ _TOKENIZER = (
 )
 _HYPOTHESES = "hypotheses"
 _PICTURE = re.compile(r"\]\(([^()\s]+\.(?:png|jpg|svg))\)")  # as Markdown shows one
+_IN_FOLDER = re.compile(r"[^/\\]+|plots/[\w-]+\.(?:png|svg)")
 
 # Keys of a recipe that say where, not what
 _PLACES = ("output_dir", "resume", "overwrite", "dry_run")
-_TEXT = (".json", ".yaml", ".md", ".txt", ".py", ".jinja", "LICENSE")
+_TEXT = (".json", ".yaml", ".md", ".txt", ".py", ".jinja", ".svg", "LICENSE")
 # In a sentence, a path ends where one of these stands
 _END = r"\s\"'`,;)\]}>|"
 
@@ -130,7 +131,7 @@ def _names_of_pictures(directory: Path) -> Iterator[str]:
     card = directory / "README.md"
     if card.is_file():
         shown = _PICTURE.findall(card.read_text(encoding="utf-8", errors="replace"))
-        yield from (name for name in shown if "/" not in name and "\\" not in name)
+        yield from (name for name in shown if _IN_FOLDER.fullmatch(name))
 
 
 # ---- content

@@ -1,17 +1,21 @@
 """A page for the browser that shows what models do: scores, significance, plots and every sentence."""
 
+from .card import check_card, show_in_card
 from .compare import compare_systems
 from .contents import Report, ReportPlot, ScoreCell
-from .page import render_report, write_report
-from .systems import System, load_system
+from .page import render_report, write_plots, write_report
+from .systems import System, load_systems
 
 __all__ = [
     "Report",
     "ReportPlot",
     "ScoreCell",
     "System",
+    "check_card",
     "compare_systems",
-    "load_system",
+    "load_systems",
     "render_report",
+    "show_in_card",
+    "write_plots",
     "write_report",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,28 +18,31 @@ from .contents import ReportPlot
 from .systems import System
 
 
-def attention_plots(system: System, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
+def attention_plots(system: System, name: str, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
     """Draws where the encoder of a checkpoint looks; a system without an attending encoder has no such plots.
 
     Args:
         system: the system.
+        name: what the plots' names end in.
         sources: source sentences to measure.
         progress: shows bars on standard error.
     """
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None or not hasattr(model.config, "encoder_attention_heads"):
         return []
-    name, plots = re.sub(r"\W+", "_", system.name), []
+    if not any(source.strip() for source in sources):
+        return []
+    plots = []
     found = attention_statistics(model, tokenizers, sources, progress=progress)
     last = found.mass.shape[2] - 1
     title = f"{system.name}: attention by distance from the query, means of the heads"
     columns = ["layer", *map(str, range(last)), f"{last} or more"]
     rows = [[str(layer + 1), *_percent(mass.mean(axis=0))] for layer, mass in enumerate(found.mass)]
-    plots.append(ReportPlot(f"distance_{name}", title, plot_attention_distance(found), columns, rows))
+    plots.append(ReportPlot(f"distance_{name}", title, plot_attention_distance(found), columns, rows, system.name))
     columns = ["layer", *(f"head {head + 1}" for head in range(found.entropy.shape[1]))]
     rows = [[str(layer + 1), *(f"{value:.2f}" for value in row)] for layer, row in enumerate(found.entropy)]
     title = f"{system.name}: entropy of the attention"
-    plots.append(ReportPlot(f"entropy_{name}", title, plot_attention_entropy(found), columns, rows))
+    plots.append(ReportPlot(f"entropy_{name}", title, plot_attention_entropy(found), columns, rows, system.name))
     if any(type(module).__name__ == "GaussianLocalness" for module in model.get_encoder().modules()):
         windows = learned_windows(model, tokenizers, sources, progress=progress)
         rows = [
@@ -48,7 +50,7 @@ def attention_plots(system: System, sources: Sequence[str], *, progress: bool = 
             for layer, heads in zip(windows.layers, windows.widths, strict=True)
         ]
         title = f"{system.name}: windows and centres of the Gaussians (numbers: median windows, tokens)"
-        plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows))
+        plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows, system.name))
     usage = area_usage(model, tokenizers, sources, progress=progress)
     usage = {layer: shares for layer, shares in usage.items() if _takes_from_others(shares)}
     if usage:
@@ -59,7 +61,7 @@ def attention_plots(system: System, sources: Sequence[str], *, progress: bool = 
             for head, row in enumerate(shares)
         ]
         title = f"{system.name}: what each head takes from its neighbours, %"
-        plots.append(ReportPlot(f"area_{name}", title, plot_area_usage(usage), columns, rows))
+        plots.append(ReportPlot(f"area_{name}", title, plot_area_usage(usage), columns, rows, system.name))
     return plots
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from csan_hf.analysis.alignment import align
 from csan_hf.analysis.score_plots import plot_ngram_accuracy, plot_ngram_gap, plot_scores_by_length
-from csan_hf.evaluation.lengths import group_by_length
+from csan_hf.evaluation.lengths import count_words, group_by_length
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
 from csan_hf.evaluation.ngrams import score_by_ngram
 from csan_hf.evaluation.significance import (
@@ -22,18 +23,20 @@ from csan_hf.evaluation.significance import (
     paired_test,
 )
 
+from .alignments import alignment_plots, word_matrices
 from .attention import attention_plots
 from .contents import Report, ReportPlot, ScoreCell
-from .systems import System
+from .systems import System, check_names
 
-_ALIGNED_AT_ONCE = 16
+MOST_LISTED = 100_000
+"""Sentences that a page lists: so many a browser opens without hanging. Scores and plots are of all."""
 _MEASURED = 500  # sentences, for what the attention does
 
 
 def compare_systems(
     systems: Sequence[System],
-    sources: Sequence[str],
-    references: Sequence[str],
+    sources: Collection[str],
+    references: Collection[str],
     *,
     title: str = "Translations compared",
     metrics: Iterable[str] = DEFAULT_METRICS,
@@ -47,7 +50,7 @@ def compare_systems(
 
     Args:
         systems: the systems.
-        sources: the source sentences.
+        sources: the source sentences: a list or, like the references, a `csan_hf.files.TextFile`.
         references: a reference each.
         title: heading of the report.
         metrics: names in the table of metrics; the first is plotted.
@@ -63,27 +66,27 @@ def compare_systems(
     names = [system.name for system in systems]
     if not names:
         raise ValueError("There is nothing to report: 0 systems.")
-    if len({*names}) < len(names):
-        raise ValueError(f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them apart.")
+    check_names(names)
     table = load_metrics(metrics, tokenize=tokenize)
     counts = [[_count(metric, system, sources, references, progress) for metric in table] for system in systems]
     report = Report(
         title=title,
         metrics=table,
-        sources=sources,
-        references=references,
+        sources=list(islice(sources, MOST_LISTED)),
+        references=list(islice(references, MOST_LISTED)),
         systems=names,
-        hypotheses=[system.runs[0] for system in systems],
+        hypotheses=[list(islice(system.runs[0], MOST_LISTED)) for system in systems],
         scores=[
             [_score(metric, runs, samples, progress) for metric, runs in zip(table, own, strict=True)]
             for own in counts
         ],
         segment_scores=[
-            [np.array([metric.segment_score(row) for row in runs[0]]) for metric, runs in zip(table, own, strict=True)]
+            [_segment_scores(metric, runs[0], progress) for metric, runs in zip(table, own, strict=True)]
             for own in counts
         ],
         test=test,
         runs=[len(system.runs) for system in systems],
+        sentences=len(sources),
     )
     for number in range(1, len(systems)):
         report.scores[number] = [
@@ -101,29 +104,38 @@ def compare_systems(
             )
             for place, (metric, cell) in enumerate(zip(table, report.scores[number], strict=True))
         ]
-    report.plots += [_length_plot(report, counts, samples), *_ngram_plots(report, tokenize)]
-    for system in systems:
-        report.plots += attention_plots(system, sources[:_MEASURED], progress=progress)
-    report.alignments = [_alignments(system, sources, aligned, progress) for system in systems]
+    report.plots.append(_length_plot(report, sources, counts, samples, progress))
+    report.plots += _ngram_plots(systems, references, tokenize, progress)
+    for system, name in zip(systems, _file_names(names), strict=True):
+        report.plots += attention_plots(system, name, report.sources[:_MEASURED], progress=progress)
+        report.plots += alignment_plots(system, name, report.sources[:_MEASURED], progress=progress)
+    report.alignments = [word_matrices(system, report.sources[:aligned], progress=progress) for system in systems]
     return report
 
 
-def _count(
-    metric: CorpusMetric, system: System, sources: Sequence[str], references: Sequence[str], progress: bool
-) -> list[np.ndarray]:
-    """Returns the counts of each run, [S, K]; a bar moves every thousand sentences."""
-    found = []
-    for run in system.runs:
-        parts = []
-        title = f"{metric.label}, {system.name}"
-        with tqdm(total=len(run), desc=title, unit="sentence", disable=not progress, delay=1) as bar:
-            step = len(run) if metric.needs_sources else 1000  # a neural metric loads its network once
-            for start in range(0, len(run), step):
-                part = slice(start, start + step)
-                parts.append(metric.statistics(run[part], references[part], sources[part]))
-                bar.update(len(parts[-1]))
-        found.append(np.concatenate(parts))
+def _file_names(names: Sequence[str]) -> list[str]:
+    """Returns for each system what the names of its plots end in, no two alike, whatever the file system."""
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W+", "_", name)[:60]
+        taken = {other.casefold() for other in found}
+        numbered = (plain if number == 1 else f"{plain}_{number}" for number in count(1))
+        found.append(next(choice for choice in numbered if choice.casefold() not in taken))
     return found
+
+
+def _count(
+    metric: CorpusMetric, system: System, sources: Collection[str], references: Collection[str], progress: bool
+) -> list[np.ndarray]:
+    """Returns the counts of each run, [S, K]."""
+    title = f"{metric.label}, {system.name}"
+    return [metric.segment_counts(run, references, sources, progress=progress, title=title) for run in system.runs]
+
+
+def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
+    rows = counts[:MOST_LISTED]
+    bar = tqdm(rows, desc=f"{metric.label} of each", unit="sentence", disable=not progress, delay=1, leave=False)
+    return np.array([metric.segment_score(row) for row in bar])
 
 
 def _score(metric: CorpusMetric, runs: Sequence[np.ndarray], samples: int, progress: bool) -> ScoreCell:
@@ -131,17 +143,23 @@ def _score(metric: CorpusMetric, runs: Sequence[np.ndarray], samples: int, progr
     return ScoreCell(mean_score(metric, runs), confidence_interval(scores))
 
 
-def _length_plot(report: Report, counts: Sequence[Sequence[Sequence[np.ndarray]]], samples: int) -> ReportPlot:
-    metric, lengths = report.metrics[0], np.array([len(source.split()) for source in report.sources])
+def _length_plot(
+    report: Report,
+    sources: Collection[str],
+    counts: Sequence[Sequence[Sequence[np.ndarray]]],
+    samples: int,
+    progress: bool,
+) -> ReportPlot:
+    metric, lengths = report.metrics[0], count_words(sources)
     groups: dict[str, list[dict[str, Any]]] = {name: [] for name in report.systems}
     rows = []
-    for part in group_by_length(report.sources):
+    for part in group_by_length(sources):
         span = {"shortest": int(lengths[part].min()), "longest": int(lengths[part].max())}
         row = [f"{span['shortest']} to {span['longest']}", f"{len(part):,}"]
         for name, own in zip(report.systems, counts, strict=True):
             runs = [run[part] for run in own[0]]
             score = mean_score(metric, runs)
-            low, high = confidence_interval(bootstrap_scores(metric, runs, samples=samples))
+            low, high = confidence_interval(bootstrap_scores(metric, runs, samples=samples, progress=progress))
             groups[name].append({**span, metric.name: score, f"{metric.name}_interval": (low, high)})
             row.append(f"{metric.format(score)} [{metric.format(low)}, {metric.format(high)}]")
         rows.append(row)
@@ -150,41 +168,23 @@ def _length_plot(report: Report, counts: Sequence[Sequence[Sequence[np.ndarray]]
     return ReportPlot("scores_by_length", title, plot_scores_by_length(groups, metric), columns, rows)
 
 
-def _ngram_plots(report: Report, tokenize: str | None) -> list[ReportPlot]:
+def _ngram_plots(
+    systems: Sequence[System], references: Collection[str], tokenize: str | None, progress: bool
+) -> list[ReportPlot]:
     scores = {
-        name: score_by_ngram(list(lines), list(report.references), tokenize=tokenize)
-        for name, lines in zip(report.systems, report.hypotheses, strict=True)
+        system.name: score_by_ngram(system.runs[0], references, tokenize=tokenize, progress=progress)
+        for system in systems
     }
 
     def table(cell: Callable[[Any], float]) -> list[list[str]]:
         orders = zip(*scores.values(), strict=True)
         return [[str(entries[0].order), *(f"{cell(entry):.2f}" for entry in entries)] for entries in orders]
 
-    columns = ["n", *report.systems]
+    columns = ["n", *scores]
     title = "n-grams of the hypotheses that are in the reference"
     accuracy = plot_ngram_accuracy(scores)
     plots = [ReportPlot("ngram_accuracy", title, accuracy, columns, table(lambda entry: entry.accuracy))]
     if len(scores) > 1:
-        title = f"BLEU of n-grams up to each length, beside {report.systems[-1]}"
+        title = f"BLEU of n-grams up to each length, beside {systems[-1].name}"
         plots.append(ReportPlot("ngram_gap", title, plot_ngram_gap(scores), columns, table(lambda entry: entry.bleu)))
     return plots
-
-
-def _alignments(system: System, sources: Sequence[str], aligned: int, progress: bool) -> dict[int, list[list[int]]]:
-    """Returns word matrices scaled to the largest number of each sentence."""
-    if system.model is None or system.tokenizers is None or aligned < 1:
-        return {}
-    found = align(
-        system.model,
-        system.tokenizers,
-        list(sources[:aligned]),
-        system.runs[0][:aligned],
-        batch_size=_ALIGNED_AT_ONCE,
-        progress=progress,
-    )
-    matrices = {}
-    for number, alignment in enumerate(found):
-        matrix = alignment.word_matrix()
-        if matrix.size and (largest := np.abs(matrix).max()) > 0:
-            matrices[number] = np.rint(99 * matrix / largest).astype(int).tolist()
-    return matrices

@@ -31,6 +31,7 @@ class ReportPlot:
         figure: the picture.
         columns: headings of the table of its numbers.
         rows: the table's cells.
+        system: the name of the system that it is about; None = all of them.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ReportPlot:
     figure: Figure
     columns: list[str]
     rows: list[list[str]]
+    system: str | None = None
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Report:
     Attributes:
         title: its heading.
         metrics: the metrics, in order; the first sorts and plots.
-        sources: the source sentences.
+        sources: the source sentences that are listed.
         references: a reference each.
         systems: names; the first is compared with each of the others.
         hypotheses: for each system its translations, those of its first run.
@@ -58,6 +60,7 @@ class Report:
             that say how much the words have to do with each other.
         test: the test of significance.
         runs: for each system how many seeds it was trained with.
+        sentences: of the test set, which all but the list is about; None = those that are listed.
     """
 
     title: str
@@ -72,3 +75,4 @@ class Report:
     alignments: list[dict[int, list[list[int]]]] = field(default_factory=list)
     test: Test = "bootstrap"
     runs: list[int] = field(default_factory=list)
+    sentences: int | None = None

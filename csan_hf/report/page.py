@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import jinja2
 from csan_hf.analysis.figures import page_svg, save_figure
 from csan_hf.files import write_text
 
-from .contents import Report
+from .contents import Report, ReportPlot
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -26,9 +27,14 @@ def write_report(report: Report, path: Path | str, *, plots: Path | str | None =
     """
     write_text(path, render_report(report))
     if plots is not None:
-        for plot in report.plots:
-            for ending in ("png", "svg"):
-                save_figure(plot.figure, Path(plots) / f"{plot.name}.{ending}")
+        write_plots(report.plots, plots)
+
+
+def write_plots(plots: Iterable[ReportPlot], folder: Path | str) -> None:
+    """Writes plots into a folder, each as PNG and SVG."""
+    for plot in plots:
+        for ending in ("png", "svg"):
+            save_figure(plot.figure, Path(folder) / f"{plot.name}.{ending}")
 
 
 def render_report(report: Report) -> str:
@@ -42,7 +48,8 @@ def render_report(report: Report) -> str:
     )
     return environment.get_template("report.html.jinja").render(
         report=report,
-        sentences=len(report.sources),
+        sentences=len(report.sources) if report.sentences is None else report.sentences,
+        listed=len(report.sources),
         plots=[(plot, page_svg(plot.figure, plot.name)) for plot in report.plots],
         aligned=max((max(matrices, default=-1) + 1 for matrices in report.alignments), default=0),
         signatures={metric.label: metric.signature for metric in report.metrics if metric.signature},

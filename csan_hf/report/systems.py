@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from transformers import PreTrainedModel
 
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.files import read_lines
+from csan_hf.files import open_lines
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -23,32 +25,34 @@ class System:
 
     Attributes:
         name: what the report calls it.
-        runs: its translations, one list for each training seed.
+        runs: its translations, one list or `csan_hf.files.TextFile` for each training seed.
         model: the model of the first run, if it is a checkpoint.
         tokenizers: the model's.
     """
 
     name: str
-    runs: list[list[str]]
+    runs: list[Collection[str]]
     model: PreTrainedModel | None = None
     tokenizers: TokenizerPair | None = None
 
 
-def load_system(
-    argument: str,
-    sources: Sequence[str],
+def load_systems(
+    arguments: Sequence[str],
+    sources: Collection[str],
     *,
     device: str | None = None,
     trust_remote_code: bool = False,
     progress: bool = False,
     **generate_arguments: Any,
-) -> System:
-    """Reads a system's translations, or makes them.
+) -> list[System]:
+    """Reads the translations of systems, or makes them.
+
+    Names and files are looked at first: a checkpoint may translate for hours.
 
     Args:
-        argument: ``[NAME=]PATH[,PATH…]``. A path is a file with a translation a line, or a checkpoint (a folder, or a
-            name on the Hub), which translates the sources. Several paths are the same system trained with several
-            seeds.
+        arguments: ``[NAME=]PATH[,PATH…]`` each. A path is a file with a translation a line, or a checkpoint (a folder,
+            or a name on the Hub), which translates the sources. Several paths are the same system trained with
+            several seeds.
         sources: the source sentences.
         device: torch device for checkpoints; None = the accelerator if there is one.
         trust_remote_code: whether code in a checkpoint may run.
@@ -56,29 +60,59 @@ def load_system(
         generate_arguments: for ``generate``, such as ``num_beams``.
 
     Raises:
-        ValueError: if a file has another number of lines than there are sources.
+        ValueError: if a file has another number of lines than there are sources, or two systems have one name.
         OSError: if there is no such file or checkpoint.
     """
-    name, _, paths = argument.rpartition("=")
-    first: System | None = None
-    for path in paths.split(","):
-        own_name = name or (Path(path).parent.name if path.endswith("/") else Path(path).name)
-        if Path(path).is_file():
-            run = System(own_name, [_read_translations(path, len(sources))])
-        else:
-            model, tokenizers = load_translation_model(path, device=device, trust_remote_code=trust_remote_code)
-            lines = translate(model, tokenizers, sources, progress=progress, **generate_arguments)
-            run = System(own_name, [lines], model, tokenizers)
-        if first is None:
-            first = run
-        else:
-            first.runs += run.runs
-    assert first is not None
-    return first
+    named = [name_and_paths(argument) for argument in arguments]
+    check_names([name for name, _ in named])
+    for path in (path for _, paths in named for path in paths):
+        _check_is_there(path)
+    files = {path: _open_translations(path, len(sources)) for _, paths in named for path in paths if _is_file(path)}
+
+    def load(name: str, path: str) -> System:
+        if path in files:
+            return System(name, [files[path]])
+        model, tokenizers = load_translation_model(path, device=device, trust_remote_code=trust_remote_code)
+        lines = translate(model, tokenizers, list(sources), progress=progress, **generate_arguments)
+        return System(name, [lines], model, tokenizers)
+
+    systems = []
+    for name, paths in named:
+        first, *others = (load(name, path) for path in paths)
+        systems.append(replace(first, runs=[*first.runs, *(run for other in others for run in other.runs)]))
+    return systems
 
 
-def _read_translations(path: str, number: int) -> list[str]:
-    lines = list(read_lines(path))
+def check_names(names: Sequence[str]) -> None:
+    """Raises `ValueError` if two systems have one name."""
+    if len({*names}) < len(names):
+        raise ValueError(f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them apart.")
+
+
+def name_and_paths(argument: str) -> tuple[str, list[str]]:
+    """Takes an argument apart; "=" and "," may stand in the name of what is there."""
+    name, separator, rest = ("", "", argument) if os.path.exists(argument) else argument.partition("=")
+    if not separator:
+        name, rest = "", argument
+    paths = [rest] if os.path.exists(rest) else rest.split(",")
+    if not all(paths):
+        raise ValueError(f"{argument!r} names no file or checkpoint: write [NAME=]PATH[,PATH…].")
+    return name or Path(paths[0]).name or Path(paths[0]).resolve().name, paths
+
+
+def _check_is_there(path: str) -> None:
+    """Raises `FileNotFoundError` for what is neither here nor a name that a checkpoint on the Hub can have."""
+    is_name = re.fullmatch(r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path) is not None and not path.startswith("-")
+    if not is_name and not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: no such file or checkpoint")
+
+
+def _is_file(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isdir(path)  # or a pipe
+
+
+def _open_translations(path: str, number: int) -> Collection[str]:
+    lines = open_lines(path)
     if len(lines) != number:
         raise ValueError(f"{path} has {len(lines)} lines for {number} sources: there must be one for each.")
     return lines

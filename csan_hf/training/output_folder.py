@@ -34,7 +34,7 @@ _FILES = (
     *("generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"),
     *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
 )
-_FOLDERS = ("runs", "hypotheses", "target_tokenizer", PREPARED_DATA)
+_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA)
 
 # Where an old run lies until the new one has begun: while it is moved there or back, then as a whole, then doomed.
 _MOVING, _PREVIOUS, _DELETED = "_moving-previous-run", "_previous-run", "_deleted-previous-run"

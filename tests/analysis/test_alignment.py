@@ -1,5 +1,6 @@
 """Word links from known matrices, and matrices from models."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,8 @@ from csan_hf import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
 )
-from csan_hf.analysis import Alignment, TokenizedText, align, channel_shares
+from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, channel_shares
+from csan_hf.analysis import alignment as alignment_module
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
@@ -361,3 +363,54 @@ def test_shares_of_channels(tokenizers):
     model.config.aggregation = "average"
     with pytest.raises(ValueError, match="Pervasive Attention with aggregation: max"):
         channel_shares(model, tokenizers, sources, targets)
+
+
+class Lines:
+    """Lines that are there only while they are gone through, as those of a file."""
+
+    def __init__(self, lines):
+        self.lines, self.read = lines, 0
+
+    def __len__(self):
+        return len(self.lines)
+
+    def __iter__(self):
+        for line in self.lines:
+            self.read += 1
+            yield line
+
+
+@pytest.mark.parametrize("translates", [False, True])
+def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
+    model = csan(len(tokenizers.source))
+    model.generation_config.max_length = 5
+    texts = ["one two", "", "three", "one", "two three one"]
+    monkeypatch.setattr(alignment_module, "WINDOW_LINES", 2)
+    monkeypatch.setattr(sys.modules["csan_hf.evaluation.translate"], "WINDOW_LINES", 2)
+    sources, targets = Lines(texts), None if translates else Lines(texts[::-1])
+    stream = align_stream(model, tokenizers, sources, targets)
+    first = next(stream)
+    assert sources.read == (2 + 2 if translates else 2)  # once to translate, once to align
+    expected = align(model, tokenizers, texts, None if translates else texts[::-1])
+    for found, whole in zip([first, *stream], expected, strict=True):
+        assert (found.source, found.target) == (whole.source, whole.target)
+        assert found.matrix == pytest.approx(whole.matrix, abs=1e-6)
+
+
+def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
+    model = csan(len(tokenizers.source))
+    texts = ["one two three " * 3, "one two three " * 3, "one", "two", "three"]
+    expected = align(model, tokenizers, texts, texts)
+    sizes, forward = [], alignment_module._cross_attention
+
+    def count(model, tokenizers, pairs, *others):
+        sizes.append(len(pairs))
+        return forward(model, tokenizers, pairs, *others)
+
+    monkeypatch.setattr(alignment_module, "_cross_attention", count)
+    monkeypatch.setattr(alignment_module, "BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
+    found = align(model, tokenizers, texts, texts)
+    assert sizes == [1, 1, 3]
+    for one, other in zip(found, expected, strict=True):
+        assert one.matrix == pytest.approx(other.matrix, abs=1e-6)
+        assert one.matrix.base is None  # it does not keep the padded weights of its batch

@@ -1,5 +1,7 @@
 """What the encoder's attention does, counted by hand on tiny models."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from csan_hf.analysis.attention_plots import (
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
 from csan_hf.analysis.figures import save_figure
 
+statistics = sys.modules["csan_hf.analysis.attention_statistics"]  # the function has the name of its module
 SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
 
 
@@ -150,3 +153,14 @@ def test_pictures(tokenizers, tmp_path):
 def test_nothing_to_measure(tokenizers):
     with pytest.raises(ValueError, match="0 sentences"):
         attention_statistics(make_model(tokenizers), tokenizers, [" "])
+
+
+def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
+    model = make_model(tokenizers)
+    together = statistics.attention_statistics(model, tokenizers, SENTENCES)
+    monkeypatch.setattr(statistics, "_CELLS", 2 * 7**2)  # two of "one two"
+    texts = ["one two", "x", "the number is twenty-one.", "one two", "one two"]
+    sizes = [len(batch["input_ids"]) for batch in statistics._batches(model, tokenizers, texts, 32, False)]
+    assert sizes == [2, 2, 1]
+    alone = statistics.attention_statistics(model, tokenizers, SENTENCES)
+    assert alone.mass == pytest.approx(together.mass, abs=1e-6)

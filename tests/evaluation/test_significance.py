@@ -65,6 +65,7 @@ def test_error_rates_by_the_same_draws():
     same = paired_test(metric, [counts], [counts], test="randomisation", samples=50)
     assert same.difference == 0
     assert same.interval == (0, 0)
+    assert same.p_value == paired_test(metric, [counts], [counts], samples=50).p_value == 1
 
 
 def test_several_seeds():

@@ -108,6 +108,18 @@ def test_marks_differences(page, report):
     assert page.find_elements(By.CSS_SELECTOR, ".example ins")
 
 
+def test_very_long_sentences_are_marked_as_a_whole(page):
+    parts = page.execute_script(
+        "const many = word => Array(3000).fill(word);"
+        "return difference([...many('a'), 'x'], ['x', ...many('b')]).map(([kind, run]) => [kind, run.length])"
+    )
+    assert parts == [["del", 3001], ["ins", 3001]]
+
+
+def test_the_direction_of_a_text_is_its_own(page):
+    assert page.execute_script("return [...document.querySelectorAll('.example .text')].every(n => n.dir === 'auto')")
+
+
 def test_opens_an_alignment_with_the_keyboard(page, report):
     button = page.find_element(By.CSS_SELECTOR, ".example button")
     assert button.text.startswith("Alignment")

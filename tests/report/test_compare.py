@@ -1,18 +1,32 @@
 """What a report says, and how the systems get into it."""
 
+import gzip
+import html
 import json
+import os
 import re
+import threading
 
 import numpy as np
 import pytest
 import torch
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+)
+from csan_hf.analysis import channel_shares
+from csan_hf.analysis.figures import page_svg
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, register_metric, unregister_metric
+from csan_hf.evaluation.metrics.wer import WordErrorRate
 from csan_hf.evaluation.significance import bootstrap_scores, confidence_interval, paired_test
-from csan_hf.report import System, compare_systems, load_system, render_report, write_report
+from csan_hf.files import open_lines
+from csan_hf.report import System, compare, compare_systems, load_systems, render_report, write_report
+from csan_hf.report.alignments import alignment_plots
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = ["die Zahl ist eins.", "zwei <b>", "drei & vier </script>", "fünf", "sechs sieben acht"]
@@ -124,14 +138,15 @@ def checkpoint(tmp_path_factory):
 
 def test_checkpoints_and_files(checkpoint, tmp_path):
     (tmp_path / "theirs.txt").write_text("".join(f"{line}\n" for line in THEIRS), encoding="utf-8")
-    ours = load_system(str(checkpoint), SOURCES, num_beams=1)
-    theirs = load_system(f"other={tmp_path / 'theirs.txt'},{tmp_path / 'theirs.txt'}", SOURCES)
+    arguments = [str(checkpoint), f"other={tmp_path / 'theirs.txt'},{tmp_path / 'theirs.txt'}"]
+    ours, theirs = load_systems(arguments, SOURCES, num_beams=1)
     assert (ours.name, len(ours.runs), len(ours.runs[0])) == ("checkpoint", 1, 5)
-    assert (theirs.name, theirs.runs, theirs.model) == ("other", [THEIRS, THEIRS], None)
+    assert (theirs.name, [list(run) for run in theirs.runs], theirs.model) == ("other", [THEIRS, THEIRS], None)
     report = compare_systems([ours, theirs], SOURCES, REFERENCES, samples=20, aligned=3)
-    assert [plot.name for plot in report.plots][-4:] == [
-        f"{name}_checkpoint" for name in ("distance", "entropy", "windows", "area")
+    assert [plot.name for plot in report.plots][-5:] == [
+        f"{name}_checkpoint" for name in ("distance", "entropy", "windows", "area", "alignment")
     ]
+    assert all(plot.system == ("checkpoint" if plot.name.endswith("_checkpoint") else None) for plot in report.plots)
     for number, matrix in report.alignments[0].items():
         shape = len(report.hypotheses[0][number].split()), len(SOURCES[number].split())
         assert np.array(matrix).shape == shape
@@ -146,10 +161,115 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
     assert embedded((tmp_path / "report.html").read_text(encoding="utf-8"))["systems"][0]["alignments"]
 
 
+def test_pervasive_attention_shows_its_channels():
+    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
+    config = PervasiveAttentionConfig(
+        vocab_size=len(tokenizer), decoder_vocab_size=len(tokenizer), source_embed_dim=8, target_embed_dim=8,
+        num_layers=2, growth_rate=4, aggregation="max",
+    )  # fmt: skip
+    torch.manual_seed(1)
+    system = System(
+        "g", [OURS], PervasiveAttentionForConditionalGeneration(config), TokenizerPair(tokenizer, tokenizer)
+    )
+    plots = {plot.name: plot for plot in alignment_plots(system, "g", SOURCES)}
+    assert list(plots) == ["alignment_g", "channels_g", "channel_ranks_g"]
+    shares = channel_shares(system.model, system.tokenizers, SOURCES, OURS)
+    example = shares[0]  # no sentence has five words: the first is drawn
+    assert plots["channels_g"].columns[1:] == list(example.source.tokens)
+    assert plots["channels_g"].rows[0] == [example.target.tokens[0], *(f"{x:.3f}" for x in example.matrix[0])]
+    rows = np.concatenate([np.sort(alignment.matrix, axis=1)[:, ::-1][:, :1] for alignment in shares])
+    assert plots["channel_ranks_g"].rows[0] == ["1", f"{100 * rows.mean():.1f}"]
+    assert page_svg(plots["channels_g"].figure, "channels_g").count(html.escape(example.source.tokens[0])) >= 1
+
+
+@pytest.fixture
+def long_files(tmp_path, invented):
+    """Sources, references and hypotheses in files, longer than what is scored at a time."""
+    sources, references, [ours] = invented(1010, (0.2,))
+    for name, lines in (("s", sources), ("r", references), ("h", ours)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return sources, references, ours, [open_lines(tmp_path / name) for name in "srh"]
+
+
+def test_files_are_read_a_part_at_a_time(long_files, monkeypatch):
+    sources, references, ours, (source_file, reference_file, ours_file) = long_files
+    options = {"metrics": ["wer"], "samples": 10}
+    monkeypatch.setattr(compare, "MOST_LISTED", 50)
+    expected = compare_systems([System("ours", [ours])], sources, references, **options)
+    parts, counted = [], WordErrorRate.statistics
+
+    def statistics(self, lines, *others):
+        parts.append(len(lines))
+        return counted(self, lines, *others)
+
+    monkeypatch.setattr(WordErrorRate, "statistics", statistics)
+    report = compare_systems([System("ours", [ours_file])], source_file, reference_file, **options)
+    assert parts == [1000, 10]
+    assert report.scores == expected.scores
+    assert [plot.rows for plot in report.plots] == [plot.rows for plot in expected.plots]
+    assert report.scores[0][0].score == score_translations(ours, references, metrics=["wer"])["wer"]
+    page = render_report(report)
+    assert "The first 50 of 1,010 sentences are listed" in page
+    assert embedded(page)["sources"] == sources[:50]
+    assert embedded(page)["systems"][0]["hypotheses"] == ours[:50]
+
+
+def test_names_that_matplotlib_and_files_would_take_amiss():
+    names = ["$a_{b", "$a_{b$", "_x", "x\\frac{$", "A b", "a-B"]
+    report = compare_systems([System(name, [OURS]) for name in names], SOURCES, REFERENCES, samples=2)
+    [texts] = [
+        [text.get_text() for text in plot.figure.axes[0].get_legend().get_texts()]
+        for plot in report.plots
+        if plot.name == "scores_by_length"
+    ]
+    assert [text.replace("\\$", "$").strip() for text in texts] == names
+    assert "$a_{b$" in page_svg(report.plots[0].figure, "x")  # as it stands, and no formula
+    assert len({name.casefold() for name in compare._file_names(names)}) == len(names)
+
+
+def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("csan_hf.report.systems.translate", None)
+    (tmp_path / "short.txt").write_text("eins\n")
+    for path, message in (
+        (tmp_path / "short.txt", "short.txt has 1 lines"),
+        (checkpoint, "Two systems have one name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_systems([str(checkpoint), str(path)], SOURCES)
+
+
+def test_signs_of_the_argument_in_the_names_of_files(tmp_path):
+    path = tmp_path / "lr=0.1,x.txt"
+    path.write_text("".join(f"{line}\n" for line in OURS), encoding="utf-8")
+    for argument, name in ((str(path), "lr=0.1,x.txt"), (f"ours={path}", "ours")):
+        [system] = load_systems([argument], SOURCES)
+        assert (system.name, [list(run) for run in system.runs]) == (name, [OURS])
+    for name in ("missing.txt", "./a/b", "/a", "a/b/c"):
+        with pytest.raises(FileNotFoundError, match=rf"^{re.escape(name)}: no such file or checkpoint$"):
+            load_systems([name], SOURCES)
+    with pytest.raises(ValueError, match=r"'ours=' names no file or checkpoint"):
+        load_systems(["ours="], SOURCES)
+
+
+def test_files_of_every_kind(tmp_path):
+    text = "".join(f"{line}\r\n" for line in OURS)
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (tmp_path / "b.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "latin").write_bytes("fünf\n".encode("latin-1") * 5)
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,), kwargs={"encoding": "utf-8"})
+    writer.start()
+    systems = load_systems([str(tmp_path / name) for name in ("a", "b.gz", "pipe")], SOURCES)
+    writer.join()
+    assert [list(system.runs[0]) for system in systems] == [OURS] * 3
+    with pytest.raises(ValueError, match="latin, line 1: not UTF-8"):
+        load_systems([str(tmp_path / "latin")], SOURCES)
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path):
     (tmp_path / "short.txt").write_text("eins\n")
     with pytest.raises(ValueError, match=r"short.txt has 1 lines for 5 sources"):
-        load_system(str(tmp_path / "short.txt"), SOURCES)
+        load_systems([str(tmp_path / "short.txt")], SOURCES)
     with pytest.raises(ValueError, match="Two systems have one name among a, a: write NAME=PATH"):
         compare_systems([System("a", [OURS]), System("a", [THEIRS])], SOURCES, REFERENCES)
     with pytest.raises(ValueError, match="0 systems"):

@@ -35,6 +35,7 @@ class Comet(corpus_metric.CorpusMetric):
     citation = "Rei et al. (2020), COMET: A Neural Framework for MT Evaluation"
     upper_bound = None
     needs_sources = True
+    segments_at_once = None
     on_hub = True
 
     def __init__(self, model: str = DEFAULT_MODEL, gpus: int = 0, **evaluate_arguments: Any) -> None:

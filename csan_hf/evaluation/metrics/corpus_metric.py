@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import datasets
 import numpy as np
+from tqdm.auto import tqdm
 
 from csan_hf.evaluation.metrics.library import import_evaluate
 
@@ -36,6 +38,7 @@ class CorpusMetric(evaluate.Metric, ABC):
             ``"alignments"`` in Pharaoh format.
         needs_sources: whether `statistics` wants the source sentences, too.
         uses_tokenizer: whether the constructor takes ``tokenize``, one of sacreBLEU's tokenizers.
+        segments_at_once: how many segments `statistics` is given at most; None = all, for what has to load much first.
         on_hub: whether https://hf.co/metrics has it by this name, so that the metadata of a card may.
     """
 
@@ -49,6 +52,7 @@ class CorpusMetric(evaluate.Metric, ABC):
     needs: ClassVar[Literal["text", "tokens", "alignments"]] = "text"
     needs_sources: ClassVar[bool] = False
     uses_tokenizer: ClassVar[bool] = False
+    segments_at_once: ClassVar[int | None] = 1000
     on_hub: ClassVar[bool] = False
 
     def __init__(self, **evaluate_arguments: Any) -> None:
@@ -77,13 +81,24 @@ class CorpusMetric(evaluate.Metric, ABC):
         """How exactly it was computed, in sacreBLEU's form; None if there is nothing to choose."""
         return None
 
-    def results(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> dict[str, Any]:
-        """Scores a corpus.
+    def counts(
+        self,
+        predictions: Collection[str],
+        references: Collection[str],
+        sources: Collection[str] | None = None,
+        *,
+        progress: bool = False,
+        title: str | None = None,
+    ) -> Iterator[np.ndarray]:
+        """Yields the counts of a corpus in order, a part of the segments at a time, float64 [part, K].
 
-        Returns:
-            The score under the metric's name, ``NAME_signature`` if it has one, and the `details`.
+        Args:
+            predictions: the hypotheses; like the others, anything that has a length and can be gone through, such as
+                a `csan_hf.files.TextFile`, which keeps no line in memory.
+            references: as many references.
+            sources: as many source sentences, for metrics that want them.
+            progress: shows a bar on standard error.
+            title: what the bar is called; None = the metric's label.
 
         Raises:
             ValueError: if the numbers of segments differ or are zero, or sources are missing.
@@ -91,7 +106,49 @@ class CorpusMetric(evaluate.Metric, ABC):
         check_segments(predictions, references, sources)
         if self.needs_sources and sources is None:
             raise ValueError(f"{self.label} compares with the source sentences: pass sources, too.")
-        sums = self.statistics(predictions, references, sources).sum(axis=0)
+        columns = [predictions, references, *(() if sources is None else (sources,))]
+        total, shown = len(predictions), title or self.label
+        with tqdm(total=total, desc=shown, unit="sentence", disable=not progress, delay=1) as bar:
+            for part in in_parts(columns, self.segments_at_once or total):
+                yield self.statistics(*part)
+                bar.update(len(part[0]))
+
+    def segment_counts(
+        self,
+        predictions: Collection[str],
+        references: Collection[str],
+        sources: Collection[str] | None = None,
+        *,
+        progress: bool = False,
+        title: str | None = None,
+    ) -> np.ndarray:
+        """Returns the counts of all segments, float64 [S, K], which resampling needs; see `counts`."""
+        parts = self.counts(predictions, references, sources, progress=progress, title=title)
+        first = next(parts)
+        found = np.empty((len(predictions), first.shape[1]))
+        found[: len(first)], done = first, len(first)
+        for part in parts:
+            found[done : done + len(part)] = part
+            done += len(part)
+        return found
+
+    def results(
+        self,
+        predictions: Collection[str],
+        references: Collection[str],
+        sources: Collection[str] | None = None,
+        *,
+        progress: bool = False,
+    ) -> dict[str, Any]:
+        """Scores a corpus; see `counts` for the arguments.
+
+        Returns:
+            The score under the metric's name, ``NAME_signature`` if it has one, and the `details`.
+
+        Raises:
+            ValueError: if the numbers of segments differ or are zero, or sources are missing.
+        """
+        sums: Any = sum(part.sum(axis=0) for part in self.counts(predictions, references, sources, progress=progress))
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
         return {self.name: self.score(sums), **signature, **self.details(sums)}
 
@@ -143,8 +200,19 @@ class SacrebleuMetric(CorpusMetric):
         return str(self.scorer.get_signature())
 
 
+def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple[str, ...]]]:
+    """Yields ``size`` entries of each column at a time, in memory for so many.
+
+    Raises:
+        ValueError: if a column ends before another.
+    """
+    rows = zip(*columns, strict=True)
+    while part := list(islice(rows, size)):
+        yield list(zip(*part, strict=True))
+
+
 def check_segments(
-    predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    predictions: Collection[str], references: Collection[str], sources: Collection[str] | None = None
 ) -> None:
     """Raises `ValueError` unless there are as many predictions, references and sources, and some."""
     if len(predictions) != len(references):

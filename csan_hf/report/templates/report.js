@@ -53,7 +53,10 @@ function refresh() {
 
 // ---- differences between two lists of words: the longest common subsequence
 
+const MOST_CELLS = 2 ** 22; // beyond, a page of sentences would take seconds
+
 function difference(from, to) {
+  if (from.length * to.length > MOST_CELLS) return [["del", from], ["ins", to]];
   const width = to.length + 1;
   const lengths = new Uint16Array((from.length + 1) * width);
   for (let i = from.length - 1; i >= 0; i--)
@@ -73,7 +76,7 @@ function difference(from, to) {
 }
 
 function markedText(text, other) {
-  const node = make("span", undefined, { class: "text" });
+  const node = make("span", undefined, { class: "text", dir: "auto" });
   if (other === null || other === text) {
     node.textContent = text;
     return node;
@@ -97,8 +100,8 @@ function example(row) {
   const item = make("li", undefined, { class: "example" });
   item.append(make("h3", `Sentence ${number(row + 1)}`));
   const list = make("dl");
-  list.append(make("dt", "source"), make("dd", data.sources[row]));
-  list.append(make("dt", "reference"), make("dd", data.references[row]));
+  list.append(make("dt", "source"), make("dd", data.sources[row], { dir: "auto" }));
+  list.append(make("dt", "reference"), make("dd", data.references[row], { dir: "auto" }));
   data.systems.forEach((system, s) => {
     const text = make("dd");
     text.append(markedText(system.hypotheses[row], comparedWith(row, s)), make("br"));
@@ -144,11 +147,11 @@ function showAlignment(row, system) {
   const table = make("table", undefined, { class: "matrix" });
   const head = table.createTHead().insertRow();
   head.append(make("th", "target \\ source", { scope: "col" }));
-  sources.forEach(word => head.append(make("th", word, { scope: "col" })));
+  sources.forEach(word => head.append(make("th", word, { scope: "col", dir: "auto" })));
   const body = table.createTBody();
   matrix.forEach((values, i) => {
     const line = body.insertRow();
-    line.append(make("th", targets[i] ?? "", { scope: "row" }));
+    line.append(make("th", targets[i] ?? "", { scope: "row", dir: "auto" }));
     const best = values.indexOf(Math.max(...values));
     values.forEach((value, j) => {
       const cell = make("td", value ? String(value) : "");
