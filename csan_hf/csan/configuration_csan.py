@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
@@ -19,6 +19,19 @@ from .key_area import check_head_area, check_window
 from .keyword_checks import check_config_keywords
 from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets
 from .locality_methods import LOCALNESS_WINDOWS
+
+if TYPE_CHECKING:
+    # Never run: of a checkpoint in a folder transformers 4 takes along only the files that are named here, and without
+    # the others that these import it could not even say that it is too old.
+    from .bi_directional import BiDirectional  # noqa: F401
+    from .block import BlockSummary  # noqa: F401
+    from .convolutions import Convolutions  # noqa: F401
+    from .gaussian import GaussianTerm  # noqa: F401
+    from .local_hard import LocalHard  # noqa: F401
+    from .locality_terms import Positions  # noqa: F401
+    from .neighbor import Neighbor  # noqa: F401
+    from .relative_positions import RelativePositionTerm  # noqa: F401
+    from .window_and_heads import Window  # noqa: F401
 
 logger = logging.get_logger(__name__)
 
