@@ -207,6 +207,46 @@ LONGEST_LINE = 2**26
 """Bytes; what has longer lines is no text, and could fill the memory."""
 
 
+def check_folder_or_name(name: Path | str, what: str) -> None:
+    """Checks what may be a folder or a name on the Hub, as far as can be said without asking the Hub.
+
+    Args:
+        name: the folder or name.
+        what: what it is to be, for the message: "model".
+
+    Raises:
+        FileNotFoundError: it can only be a folder, or lies in one that is here, and does not exist.
+    """
+    path = Path(name).expanduser()
+    if path.exists():
+        return
+    # A name on the Hub is OWNER/NAME
+    is_path = path.is_absolute() or str(name).startswith((".", "~")) or len(path.parts) > 2
+    if is_path or (len(path.parts) == 2 and path.parent.is_dir()):
+        raise FileNotFoundError(f"There is no folder {name} to read the {what} from.")
+
+
+@contextmanager
+def reading_folder_or_name(name: Path | str, what: str) -> Iterator[None]:
+    """Says of errors in its body which folder or name on the Hub could not be read.
+
+    Args:
+        name: the folder or name.
+        what: what is read, for the message: "model".
+
+    Raises:
+        FileNotFoundError: there is no such folder; see `check_folder_or_name`.
+        OSError: the name is not on the Hub, or the Hub is out of reach.
+    """
+    check_folder_or_name(name, what)
+    try:
+        yield
+    except OSError as error:
+        if Path(name).expanduser().exists():  # which the error names
+            raise
+        raise OSError(f"There is no folder {name} here, and of that name on the Hub: {error}") from error
+
+
 def read_lines(path: Path | str) -> Iterator[str]:
     r"""Yields the lines of UTF-8 text as they are read.
 

@@ -11,6 +11,8 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
+from csan_hf.files import reading_folder_or_name
+
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
@@ -65,8 +67,10 @@ def load_translation_model(
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = "cpu" if accelerator is None else accelerator.type
     place = _usable_device(device)
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
-    return model.to(place).eval(), TokenizerPair.from_pretrained(name)
+    with reading_folder_or_name(name, "model"):
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
+        tokenizers = TokenizerPair.from_pretrained(name)
+    return model.to(place).eval(), tokenizers
 
 
 def _usable_device(name: str) -> torch.device:

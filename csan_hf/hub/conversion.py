@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from ..csan import CsanConfig
 from ..csan.attention import CsanAttention
+from ..files import reading_folder_or_name
 
 logger = logging.get_logger(__name__)
 
@@ -39,12 +40,14 @@ def load_source(source: Any, model_class: Any, family: str) -> Any:
 
     Raises:
         ValueError: It is of another family, or the checkpoint is incomplete.
+        OSError: It is not there.
     """
     if isinstance(source, model_class):
         return source
     if not isinstance(source, str | os.PathLike):
         raise ValueError(f"Expected a {model_class.__name__}, a directory or a Hub name, got {type(source).__name__}.")
-    model_type = model_class.config_class.get_config_dict(source)[0].get("model_type")
+    with reading_folder_or_name(source, "model"):
+        model_type = model_class.config_class.get_config_dict(source)[0].get("model_type")
     if model_type != model_class.config_class.model_type:
         raise ValueError(f"{source} holds a model of type {model_type!r}, not {family} model.")
     # the library types this as if it always returned the model alone

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub.errors import HTTPError
 from transformers import PreTrainedModel
 
 from .card_rules import card_problems
@@ -96,16 +97,22 @@ def push_checkpoint(
     Raises:
         IncompleteCheckpointError: The checkpoint is incomplete, or holds what must not be uploaded; nothing was.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused.
+        ConnectionError: The Hub is out of reach.
     """
     if check:
         check_checkpoint(directory)
     additions = additions_of(Path(directory))
     api = HfApi(token=token)
-    api.create_repo(repo_id, private=private, exist_ok=True)
-    there = api.list_repo_files(repo_id, revision=revision)
-    private_files = [name for name in there if any(fnmatchcase(name, pattern) for pattern in _NOT_PUBLIC)]
-    operations: Any = [*additions, *(CommitOperationDelete(name) for name in private_files)]
-    return api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
+    try:
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        there = api.list_repo_files(repo_id, revision=revision)
+        private_files = [name for name in there if any(fnmatchcase(name, pattern) for pattern in _NOT_PUBLIC)]
+        operations: Any = [*additions, *(CommitOperationDelete(name) for name in private_files)]
+        return api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
+    except HTTPError as error:
+        if isinstance(error, OSError):  # an answer of the Hub
+            raise
+        raise ConnectionError(f"The Hub cannot be reached, {directory} was not uploaded: {error}") from error
 
 
 def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:

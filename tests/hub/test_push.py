@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard
+from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.errors import HTTPError
 from reference.loopback_hub import LoopbackHub, Repository
 
 from csan_hf import CsanForTokenClassification
@@ -17,6 +18,7 @@ from csan_hf.hub import (
     IncompleteCheckpointError,
     card_problems,
     check_checkpoint,
+    push_checkpoint,
     save_self_contained,
     write_model_card,
 )
@@ -206,6 +208,17 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
     assert "updates per second" in text
     assert f"Device: {results['environment']['device']}, 1 thread" in text
     assert not [path for path in repository.files if path.startswith(("checkpoint-", "training_args"))]
+
+
+def test_a_hub_that_is_out_of_reach_is_said(joint, tmp_path, monkeypatch):
+    directory = save_self_contained(*joint, tmp_path / "model")
+
+    def refuse(self, *arguments, **options):
+        raise HTTPError("[Errno 111] Connection refused")
+
+    monkeypatch.setattr(HfApi, "create_repo", refuse)
+    with pytest.raises(ConnectionError, match=r"The Hub cannot be reached, .*/model was not uploaded: .*refused"):
+        push_checkpoint(directory, "tester/model", check=False)
 
 
 def test_a_classifier_is_pushed_as_what_it_is(hub, joint, tmp_path):
