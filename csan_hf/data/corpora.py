@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
-from csan_hf.files import check_file_name
+from csan_hf.files import check_file_name, check_folder_or_name
 
+from .language_pairs import arguments_of_pair, merge_language_pairs, parse_language_pairs
 from .numbers import load_numbers
 from .readers import file_format, pairs_of_table, read_table, read_text_pair
 from .report import FilterReport
 
 BUILT_IN = "numbers"
+_SHUFFLED_AT_ONCE = 10_000
 _NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
 
 
@@ -50,6 +52,20 @@ class DataArguments:
         metadata={
             "help": "file pattern or Hub split of the test data (the split is then called 'test'), or several as a "
             'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\''
+        },
+    )
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "read a Hub dataset as a stream, of which train_size pairs are taken (shuffled by a buffer of "
+            "10,000): nothing else of it is downloaded"
+        },
+    )
+    language_pairs: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
+            "there are several target languages, a tag such as >>de<< before a source says which"
         },
     )
     source_lang: str = field(default="en", metadata={"help": "source language, what {lang} stands for"})
@@ -90,10 +106,7 @@ class DataArguments:
             self.test = _parse_test(self.test)
         self._check_numbers()
         self._check_source()
-        if self.source_lang == self.target_lang:
-            raise ValueError(
-                f"source_lang and target_lang are both {self.source_lang!r}; choose two different languages"
-            )
+        self._check_languages()
         reserved = {"train", "validation"} & set(self.test_patterns)
         if reserved:
             raise ValueError(f"test has an entry called {reserved.pop()!r}; give the test set another name")
@@ -122,6 +135,26 @@ class DataArguments:
                 "dataset is 'numbers', which has no configurations: leave out dataset_config, dataset_revision"
             )
 
+        if self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None):
+            raise ValueError("streaming reads a dataset on the Hub, of which train_size pairs are taken: set both")
+
+    def _check_languages(self) -> None:
+        if self.source_lang == self.target_lang:
+            raise ValueError(
+                f"source_lang and target_lang are both {self.source_lang!r}; choose two different languages"
+            )
+        if self.language_pairs is not None:
+            parse_language_pairs(self.language_pairs)
+            if not self.language_pairs:
+                raise ValueError("language_pairs is empty; name a pair such as de-en")
+            if self.source_column or self.target_column:
+                raise ValueError("language_pairs finds columns by language: leave out source_column, target_column")
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of languages, source first."""
+        return parse_language_pairs(self.language_pairs or [f"{self.source_lang}-{self.target_lang}"])
+
     @property
     def columns(self) -> tuple[str, str]:
         """Names of the source and the target column."""
@@ -139,6 +172,18 @@ class DataArguments:
         """Name of every split -> its file pattern or Hub split."""
         named = {"train": self.train, "validation": self.validation, **self.test_patterns}
         return {split: pattern for split, pattern in named.items() if pattern}
+
+    @property
+    def split_names(self) -> dict[str, str]:
+        """Name of every split of the loaded corpus -> its pattern; with several pairs each has test splits."""
+        if not self.language_pairs:
+            return self.split_patterns
+        tests = {
+            f"{name}_{source}-{target}": pattern
+            for source, target in self.pairs
+            for name, pattern in self.test_patterns.items()
+        }
+        return {**{s: p for s, p in self.split_patterns.items() if s in ("train", "validation")}, **tests}
 
     def size_of(self, split: str) -> int | None:
         """The size asked for of a split, None for all."""
@@ -171,6 +216,8 @@ def load_translation_dataset(
     Raises:
         ValueError: something is wrong with the corpus; the message names file, line and reason.
     """
+    if args.language_pairs:
+        return _load_pairs(args, splits)
     loaders = _numbers_loaders(args) if args.dataset == BUILT_IN else None
     loaders = loaders or (_hub_loaders(args) if args.dataset else _file_loaders(args))
     wanted = list(loaders) if splits is None else list(splits)
@@ -178,6 +225,41 @@ def load_translation_dataset(
         raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(loaders)}")
     report = FilterReport()
     return DatasetDict({split: _finish(split, *loaders[split](), args, report) for split in wanted}), report
+
+
+def _load_pairs(args: DataArguments, splits: Sequence[str] | None) -> tuple[DatasetDict, FilterReport]:
+    loaded = {}
+    for pair in args.pairs:
+        suffix = f"_{pair[0]}-{pair[1]}"
+        wanted = None if splits is None else [split.removesuffix(suffix) for split in splits if _is_of(split, suffix)]
+        if wanted is None or wanted:
+            loaded[pair] = load_translation_dataset(arguments_of_pair(args, pair), wanted)
+    if not loaded:
+        raise ValueError(
+            f"the corpus has no split {', '.join(splits or ())}; those of tests end in a pair of languages"
+        )
+    return merge_language_pairs(args.pairs, loaded)
+
+
+def _is_of(split: str, suffix: str) -> bool:
+    return split in ("train", "validation") or split.endswith(suffix)
+
+
+def check_files(args: DataArguments) -> None:
+    """Checks that the files are there, without reading them.
+
+    Raises:
+        ValueError: one is missing; the message names what was looked for.
+        FileNotFoundError: `dataset` can only be a folder, and there is none.
+    """
+    if args.dataset:
+        if args.dataset != BUILT_IN:
+            check_folder_or_name(args.dataset, "data")
+        return
+    for source_lang, target_lang in args.pairs:
+        for split, pattern in args.split_patterns.items():
+            for lang in (source_lang, target_lang) if "{lang}" in pattern else (None,):
+                _find_file(args, split, pattern, lang)
 
 
 Loader = Callable[[], "tuple[Dataset, str]"]
@@ -245,11 +327,11 @@ def _as_dataset(source: list[str], target: list[str]) -> Dataset:
 
 def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
     name = str(args.dataset)
-    options = {"data_dir": args.data_dir, "revision": args.dataset_revision}
+    options = {"data_dir": args.data_dir, "revision": args.dataset_revision, "streaming": args.streaming}
     loaded = datasets.load_dataset(
         name, args.dataset_config, **{key: value for key, value in options.items() if value}
     )
-    if not isinstance(loaded, DatasetDict):
+    if not isinstance(loaded, DatasetDict | IterableDatasetDict):
         raise ValueError(f"dataset {name!r} has no named splits; only datasets with splits can be used")
     wanted = args.split_patterns
     for split in ("train", "validation", "test"):
@@ -258,14 +340,23 @@ def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
     for split, stored in wanted.items():
         if stored not in loaded:
             raise ValueError(f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}")
-    return {split: _hub_loader(args, f"{name}, split {stored}", loaded[stored]) for split, stored in wanted.items()}
+    return {split: _hub_loader(args, split, f"{name}, split {at}", loaded[at]) for split, at in wanted.items()}
 
 
-def _hub_loader(args: DataArguments, where: str, rows: Dataset) -> Loader:
+def _hub_loader(args: DataArguments, split: str, where: str, rows: Dataset | IterableDataset) -> Loader:
     def load() -> tuple[Dataset, str]:
-        return _as_dataset(*pairs_of_table(where, rows.with_format("arrow")[:], args.columns)), where
+        whole = _take(args, split, rows) if isinstance(rows, IterableDataset) else rows
+        return _as_dataset(*pairs_of_table(where, whole.with_format("arrow")[:], args.columns)), where
 
     return load
+
+
+def _take(args: DataArguments, split: str, stream: IterableDataset) -> Dataset:
+    """Reads as much of a stream as is wanted of its split."""
+    if split == "train":
+        stream = stream.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
+    size = args.size_of(split)
+    return Dataset.from_list(list(stream if size is None else stream.take(size)))
 
 
 def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:

@@ -40,6 +40,14 @@ class FilterReport:
         if pairs:
             self.noted.setdefault(split, Counter())[remark] += pairs
 
+    def add(self, split: str, other: FilterReport, name: str) -> None:
+        """Add what another report counts of its split `name` to the counts of a split."""
+        for mine, theirs in ((self.read, other.read), (self.kept, other.kept)):
+            mine[split] = mine.get(split, 0) + theirs[name]
+        for counts, more in ((self.dropped, other.dropped), (self.noted, other.noted)):
+            if name in more:
+                counts.setdefault(split, Counter()).update(more[name])
+
     def merge(self, later: FilterReport) -> FilterReport:
         """The report of this step followed by a later one."""
         merged = FilterReport(dict(self.read), dict(self.kept))

@@ -200,8 +200,9 @@ def train_tokenizers(
     model_max_length: int | None = None,
     split_digits: bool = True,
     show_progress: bool = False,
+    pretrained: str | None = None,
 ) -> TokenizerPair:
-    """Train the tokenizers of a corpus on its training split.
+    """Train the tokenizers of a corpus on its training split, or load those that there are.
 
     Args:
         dataset: columns source and target; of a `DatasetDict` the split "train".
@@ -211,10 +212,14 @@ def train_tokenizers(
         model_max_length: see :func:`train_tokenizer`.
         split_digits: see :func:`train_tokenizer`.
         show_progress: see :func:`train_tokenizer`.
+        pretrained: folder or Hub name of tokenizers to take as they are; nothing else matters then.
 
     Raises:
         ValueError: there is no training split, or a vocabulary is too small.
+        OSError: `pretrained` is not there.
     """
+    if pretrained is not None:
+        return TokenizerPair.from_pretrained(pretrained)
     if isinstance(dataset, DatasetDict):
         if "train" not in dataset:
             raise ValueError(f"there is no split 'train' to train tokenizers on, only {', '.join(dataset)}")

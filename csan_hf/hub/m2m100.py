@@ -4,7 +4,7 @@
 import os
 from typing import Any
 
-from transformers import M2M100ForConditionalGeneration
+from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from ..csan import CsanConfig, CsanForConditionalGeneration
 from .conversion import check_overrides, load_source, shared_fields, transfer
@@ -42,9 +42,27 @@ def convert_m2m100(
     """
     check_overrides(config_overrides)
     source = load_source(name_or_path_or_model, M2M100ForConditionalGeneration, "an M2M100")
-    fields = shared_fields(source.config, CsanConfig)
-    fields |= {"normalize_before": True, "sinusoids": "m2m_100", "share_encoder_decoder_embeddings": True}
-    config = CsanConfig(**{**fields, "local_window": local_window, "head_area": head_area, **config_overrides})
+    config = convert_config(source.config, local_window=local_window, head_area=head_area, **config_overrides)
     model: Any = CsanForConditionalGeneration(config)
     weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}  # which M2M100 does not have
     return transfer(source, model, weights, "CSAN cannot represent this M2M100 model.")
+
+
+def convert_config(
+    m2m100: M2M100Config, *, local_window: int | None = None, head_area: int = 1, **config_overrides: Any
+) -> CsanConfig:
+    """Returns the config that `convert_m2m100` gives the CSAN.
+
+    Args:
+        m2m100: The config of the M2M100 model.
+        local_window: See `convert_m2m100`.
+        head_area: See `convert_m2m100`.
+        **config_overrides: See `convert_m2m100`.
+
+    Raises:
+        ValueError: An override names no field of `CsanConfig`, or is out of range.
+    """
+    check_overrides(config_overrides)
+    fields = shared_fields(m2m100, CsanConfig)
+    fields |= {"normalize_before": True, "sinusoids": "m2m_100", "share_encoder_decoder_embeddings": True}
+    return CsanConfig(**{**fields, "local_window": local_window, "head_area": head_area, **config_overrides})

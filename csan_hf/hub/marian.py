@@ -56,7 +56,7 @@ def convert_marian(
     """
     check_overrides(config_overrides)
     marian = load_source(name_or_path_or_model, MarianMTModel, "a Marian")
-    config = _convert_config(marian.config, {"local_window": local_window, "head_area": head_area, **config_overrides})
+    config = convert_config(marian.config, local_window=local_window, head_area=head_area, **config_overrides)
     model: Any = CsanForConditionalGeneration(config)
     weights = dict(marian.state_dict())
     positions = {name: weights.pop(name) for name in _POSITIONS if name in weights}
@@ -95,8 +95,22 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     return transfer(model, marian, {**model.state_dict(), **positions}, "Marian cannot represent this CSAN.")
 
 
-def _convert_config(marian: MarianConfig, overrides: dict[str, Any]) -> CsanConfig:
-    """Returns CSAN's config with Marian's settings, which go by the same names."""
+def convert_config(
+    marian: MarianConfig, *, local_window: int | None = None, head_area: int = 1, **config_overrides: Any
+) -> CsanConfig:
+    """Returns the config that `convert_marian` gives the CSAN: Marian's settings, which go by the same names.
+
+    Args:
+        marian: The config of the Marian model.
+        local_window: See `convert_marian`.
+        head_area: See `convert_marian`.
+        **config_overrides: See `convert_marian`.
+
+    Raises:
+        ValueError: See `convert_marian`.
+    """
+    overrides = {"local_window": local_window, "head_area": head_area, **config_overrides}
+    check_overrides(overrides)
     for name, expected in _ARCHITECTURE.items():
         if getattr(marian, name, expected) not in (expected, None):
             raise ValueError(

@@ -248,6 +248,8 @@ def _languages(recipe: dict[str, Any]) -> list[str]:
         return [languages] if isinstance(languages, str) else list(languages)
     if not (data := recipe.get("data")):
         return []
+    if pairs := data.get("language_pairs"):
+        return list(dict.fromkeys(language for pair in pairs for language in pair.split("-")))
     return [data.get("source_lang", DataArguments.source_lang), data.get("target_lang", DataArguments.target_lang)]
 
 

@@ -8,11 +8,15 @@ import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from datasets import DatasetDict
 from sacrebleu.metrics import BLEU
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.integrations import get_available_reporting_integrations
 
 from csan_hf.data import TokenizerPair, train_tokenizers
+from csan_hf.data.corpora import check_files
+from csan_hf.data.language_pairs import add_language_tags, language_tags
 from csan_hf.data.tokenization import (
     DEFAULT_VOCABULARY_SIZE,
     EOS_TOKEN,
@@ -20,30 +24,61 @@ from csan_hf.data.tokenization import (
     SPECIAL_TOKENS,
     check_vocabulary_sizes,
 )
+from csan_hf.files import reading_folder_or_name
 
 from .options import RecipeError
-from .recipe import Recipe, find_family
+from .recipe import PRETRAINED, Recipe, find_family
 
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
 
 
 def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
-    """Trains the tokenizers on the training split, or takes those of ``init_from``.
+    """Trains the tokenizers on the training split, or takes those that there are (`load_tokenizers`).
+
+    With several target languages, the tags of `csan_hf.data.language_pairs` are added.
 
     Raises:
-        RecipeError: if the recipe both starts from a checkpoint and describes a tokenizer, or if the section
-            tokenizer is refused.
+        RecipeError: if the section tokenizer is refused.
     """
-    if recipe.init_from:
-        if recipe.tokenizer:
-            raise RecipeError(
-                f"The section tokenizer cannot be used with init_from: {recipe.init_from} has its own tokenizer."
-            )
-        return TokenizerPair.from_pretrained(recipe.init_from)
     try:
-        return train_tokenizers(splits["train"], **recipe.tokenizer)
+        tokenizers = load_tokenizers(recipe) or train_tokenizers(splits["train"], **recipe.tokenizer)
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error
+    add_language_tags(tokenizers, language_tags(recipe.data_arguments().pairs))
+    return tokenizers
+
+
+def load_tokenizers(recipe: Recipe) -> TokenizerPair | None:
+    """Loads the tokenizers of `init_from`, or else those that `tokenizer.pretrained` names; None: to be trained.
+
+    Raises:
+        RecipeError: if they cannot be loaded, or have no token for padding or the end of a sentence.
+    """
+    key, name = (
+        ("init_from", recipe.init_from) if recipe.init_from else ("tokenizer", recipe.tokenizer.get(PRETRAINED))
+    )
+    if not name:
+        return None
+    try:
+        with reading_folder_or_name(name, "tokenizer"):
+            tokenizers = TokenizerPair.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as error:
+        raise RecipeError(f"{key}: the tokenizer of {name} cannot be loaded: {error}") from error
+    for tokenizer in (tokenizers.source, tokenizers.target):
+        for token in ("pad_token", "eos_token"):
+            if getattr(tokenizer, token) is None:
+                raise RecipeError(f"{key}: the tokenizer of {name} has no {token}, which translation needs.")
+    return tokenizers
+
+
+def note_unused_tokenizer(recipe: Recipe) -> str | None:
+    """Says which settings of a tokenizer are not used because weights come with one; None: all are used."""
+    if not recipe.init_from or not recipe.tokenizer:
+        return None
+    return (
+        f"tokenizer.{', tokenizer.'.join(recipe.tokenizer)} not used: the weights of {recipe.init_from} go with its "
+        "own tokenizer."
+    )
 
 
 def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
@@ -55,6 +90,8 @@ def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
     family = find_family(recipe.model)
     if recipe.init_from:
         model = _load_initial(recipe, recipe.init_from, family)
+        if len(tokenizers.source) > model.config.vocab_size:  # language tags were added
+            model.resize_token_embeddings(len(tokenizers.source))
     else:
         model = family.model_class(build_config(recipe, Vocabularies.of(tokenizers)))
     check_positions(recipe, model.config)
@@ -89,10 +126,14 @@ class Vocabularies:
 
 def expected_vocabularies(recipe: Recipe) -> Vocabularies:
     """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
+    tags = language_tags(recipe.data_arguments().pairs)
+    if (tokenizers := load_tokenizers(recipe)) is not None:
+        add_language_tags(tokenizers, tags)
+        return Vocabularies.of(tokenizers)
     settings = recipe.tokenizer
-    size = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE))
+    size, joint = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE)), bool(settings.get("joint", True))
     pad, eos = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(EOS_TOKEN)
-    return Vocabularies(size, size, bool(settings.get("joint", True)), pad, eos)
+    return Vocabularies(size + len(tags), size + (len(tags) if joint else 0), joint, pad, eos)
 
 
 def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
@@ -121,13 +162,68 @@ def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
         raise RecipeError(f"The section config is refused: {error}") from error
 
 
-def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
-    found = AutoConfig.from_pretrained(name)
+def planned_config(recipe: Recipe) -> Any:
+    """Builds the configuration that the model of a recipe will have, without data and weights.
+
+    Raises:
+        RecipeError: if ``init_from`` is not there or of no use, or if the config is refused.
+    """
+    if not recipe.init_from:
+        return build_config(recipe, expected_vocabularies(recipe))
+    family = find_family(recipe.model)
+    found = _config_of(recipe.init_from)
+    try:
+        if converter := _converter(found, recipe):
+            convert_config = pkgutil.resolve_name(f"{converter.partition(':')[0]}:convert_config")
+            before, config = convert_config(found), convert_config(found, **recipe.config)
+        else:
+            values, _ = family.config_class.get_config_dict(recipe.init_from)
+            before, config = found, family.config_class.from_dict({**values, **recipe.config})  # checked as a whole
+        _check_shapes(family.model_class, before, config)
+    except Exception as error:  # the library's strict configs raise classes of their own
+        raise RecipeError(f"The section config is refused: {error}") from error
+    return config
+
+
+def _check_shapes(model_class: Any, before: Any, after: Any) -> None:
+    """Refuses a config by which weights of a checkpoint would have other shapes than they have."""
+    with torch.device("meta"):
+        old, new = (dict(model_class(config).named_parameters()) for config in (before, after))
+    changed = [name for name in old if name in new and old[name].shape != new[name].shape]
+    if changed:
+        shapes = " to ".join(str(tuple(weights[changed[0]].shape)) for weights in (old, new))
+        raise ValueError(
+            f"it changes the shapes of {len(changed)} weights of the checkpoint ({changed[0]} from {shapes}); leave "
+            "out what describes sizes"
+        )
+
+
+def _config_of(name: str) -> Any:
+    try:
+        with reading_folder_or_name(name, "model"):
+            return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"init_from: {error}") from error
+
+
+def _converter(found: Any, recipe: Recipe) -> str | None:
+    """Returns the name of the function that makes a model of init_from; None: it is one of the family.
+
+    Raises:
+        RecipeError: if there is none.
+    """
+    family = find_family(recipe.model)
     if found.model_type == family.config_class.model_type:
-        return family.model_class.from_pretrained(name, **recipe.config)
+        return None
     if found.model_type in family.converters:
-        return pkgutil.resolve_name(family.converters[found.model_type])(name, **recipe.config)
-    raise RecipeError(f"init_from: {name} is a {found.model_type} model, which {recipe.model} cannot use.")
+        return family.converters[found.model_type]
+    raise RecipeError(f"init_from: {recipe.init_from} is a {found.model_type} model, which {recipe.model} cannot use.")
+
+
+def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
+    if converter := _converter(_config_of(name), recipe):
+        return pkgutil.resolve_name(converter)(name, **recipe.config)
+    return family.model_class.from_pretrained(name, **recipe.config)
 
 
 def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: TokenizerPair) -> None:
@@ -154,9 +250,16 @@ def check_tokenizer(recipe: Recipe) -> None:
     """Checks the section tokenizer without data.
 
     Raises:
-        RecipeError: if a vocabulary is too small for what every one holds, or if there is one for both languages and
-            another one for the target.
+        RecipeError: if a vocabulary is too small for what every one holds, if there is one for both languages and
+            another one for the target, or if an existing tokenizer is named and another one described.
     """
+    if PRETRAINED in recipe.tokenizer:
+        if others := [name for name in recipe.tokenizer if name != PRETRAINED]:
+            raise RecipeError(
+                f"tokenizer.{PRETRAINED} names a tokenizer that is there: leave out "
+                f"tokenizer.{', tokenizer.'.join(others)}."
+            )
+        return
     settings = recipe.tokenizer
     try:
         check_vocabulary_sizes(
@@ -245,10 +348,34 @@ def check_recipe(recipe: Recipe) -> None:
     """
     recipe.data_arguments()
     check_bleu_tokenizer(recipe.bleu_tokenize)
+    check_reports(recipe.training.get("report_to"))
     check_generation(recipe)
-    if not recipe.init_from:  # a checkpoint has a config and a tokenizer of its own
+    if not recipe.init_from:  # a checkpoint has a tokenizer of its own
         check_tokenizer(recipe)
-        check_positions(recipe, build_config(recipe, expected_vocabularies(recipe)))
+    check_positions(recipe, planned_config(recipe))
+
+
+def check_data_files(recipe: Recipe) -> None:
+    """Checks that the files of the data are there, before anything is written.
+
+    Raises:
+        RecipeError: otherwise.
+    """
+    try:
+        check_files(recipe.data_arguments())
+    except (ValueError, FileNotFoundError) as error:
+        raise RecipeError(f"The data cannot be used: {error}") from error
+
+
+def check_reports(report_to: str | list[str] | None) -> None:
+    """Checks that what a run is to report to is installed.
+
+    Raises:
+        RecipeError: otherwise.
+    """
+    for name in [report_to] if isinstance(report_to, str) else report_to or []:
+        if name not in ("none", "all", *get_available_reporting_integrations()):
+            raise RecipeError(f"training.report_to is {name!r}, which is not installed here: pip install {name}")
 
 
 def check_bleu_tokenizer(name: str | None) -> None:

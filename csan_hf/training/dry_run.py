@@ -21,7 +21,7 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .build import build_config, check_recipe, expected_vocabularies
+from .build import check_recipe, note_unused_tokenizer, planned_config
 from .options import RecipeError
 from .recipe import Recipe, find_family
 
@@ -62,6 +62,8 @@ def dry_run(recipe: Recipe) -> str:
     args = recipe.training_arguments()
     check_recipe(recipe)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(recipe.data_arguments())]
+    if note := note_unused_tokenizer(recipe):
+        lines += ["", "Tokenizer", f"  {note}"]
     lines += ["", "Model", *_describe_model(recipe, args)]
     return "\n".join(lines)
 
@@ -75,7 +77,7 @@ def describe_data(args: DataArguments) -> list[str]:
     Raises:
         RecipeError: if what is there is wrong: unequal line counts, missing columns, an empty split...
     """
-    languages = f"{args.source_lang} to {args.target_lang}"
+    languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
     if args.dataset and args.dataset != BUILT_IN and not Path(args.dataset).exists():
         return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
     if args.dataset == BUILT_IN:
@@ -86,13 +88,13 @@ def describe_data(args: DataArguments) -> list[str]:
 
 def _describe_files(args: DataArguments) -> list[str]:
     lines = []
-    for split in args.split_patterns:
+    for split in args.split_names:
         try:
             loaded, _ = load_translation_dataset(args, [split])
         except ValueError as error:
             if "no file for" not in str(error):
                 raise RecipeError(f"The data cannot be used: {error}") from error
-            lines.append(f"  {split}: not there ({args.split_patterns[split]})")
+            lines.append(f"  {split}: not there ({args.split_names[split]})")
         else:
             lines.append(f"  {split}: {len(loaded[split]):,} pairs")
     return lines
@@ -126,7 +128,7 @@ def _check_columns(args: DataArguments, info: Any) -> None:
 
 
 def _describe_model(recipe: Recipe, args: TranslationTrainingArguments) -> list[str]:
-    config = build_config(recipe, expected_vocabularies(recipe))
+    config = planned_config(recipe)
     with FakeTensorMode():
         model = find_family(recipe.model).model_class(config)
         found = estimate(model, recipe, args)

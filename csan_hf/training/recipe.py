@@ -24,6 +24,8 @@ from .options import Option, RecipeError, Section, key_path, nearest
 # Keys that say what to do with a recipe
 _COMMANDS = ("resume", "overwrite", "dry_run")
 SECTIONS = ("config", "data", "tokenizer", "training", "generation")
+# The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
+PRETRAINED = "pretrained"
 
 # Keys that exist in the underlying classes but follow from something else, and from what.
 _RESERVED: dict[str, dict[str, str]] = {
@@ -93,7 +95,7 @@ class Recipe:
         dry_run: whether only to check the recipe and its data, and to print sizes, memory and time.
         config: fields of the model's configuration.
         data: fields of `csan_hf.data.DataArguments`.
-        tokenizer: arguments of `csan_hf.data.train_tokenizers`: vocab_size, joint...
+        tokenizer: arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name of an existing one.
         training: fields of `TranslationTrainingArguments`.
         generation: fields of `GenerationArguments`, for the final scores and the saved model.
     """
@@ -304,6 +306,8 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     refuse_credentials(content, str(path))
     for key, text in overrides:
         refuse_credentials({key: _value_or_text(text)}, "the command line")
+    if isinstance(name := content.get("tokenizer"), str):
+        content["tokenizer"] = {PRETRAINED: name}
     model = next((text for key, text in reversed(overrides) if key == "model"), content.get("model", "csan"))
     sections = recipe_sections(model if isinstance(model, str) else repr(model))
     recipe = Recipe()

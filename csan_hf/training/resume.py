@@ -14,7 +14,7 @@ from .callbacks import evaluations_without_gain
 from .checkpoints import delete_checkpoint, find_fault, is_unfinished, list_checkpoints, read_file_list
 from .options import RecipeError
 from .output_folder import DAMAGED
-from .recipe import Recipe, load_recipe, recipe_options
+from .recipe import PRETRAINED, Recipe, load_recipe, recipe_options
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -174,6 +174,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
         if isinstance(getattr(recipe, field.name), str | list | None)
     }
     defaults = {option.path: option.default for option in recipe_options(recipe.model)}
+    has_tokenizer = recipe.init_from is not None or PRETRAINED in recipe.tokenizer
     sections = {
         "config": recipe.config,
         "data": dataclasses.asdict(recipe.data_arguments()),
@@ -182,7 +183,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
         "generation": recipe.generation,
     }
     for section, given in sections.items():
-        if section in ("config", "tokenizer") and not recipe.init_from:
+        if {"config": not recipe.init_from, "tokenizer": not has_tokenizer}.get(section):
             values |= {key: value for key, value in defaults.items() if key.startswith(f"{section}.")}
         values |= {f"{section}.{name}": _plain(value) for name, value in given.items()}
     return {key: value for key, value in values.items() if value is not None}

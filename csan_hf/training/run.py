@@ -19,7 +19,7 @@ from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_datas
 from csan_hf.files import write_text
 
 from .arguments import TranslationTrainingArguments
-from .build import build_model, build_tokenizers, check_recipe
+from .build import build_model, build_tokenizers, check_data_files, check_recipe, note_unused_tokenizer
 from .checkpoints import list_checkpoints, load_weights, read_weights
 from .finish import finish_run
 from .options import RecipeError
@@ -56,6 +56,9 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     refuse_credentials(recipe.to_dict(), "the recipe")
     args = recipe.training_arguments()
     check_recipe(recipe)
+    check_data_files(recipe)
+    if note := note_unused_tokenizer(recipe):
+        _say(args, note)
     with StopSignals(args.output_dir) as signals, contextlib.ExitStack() as held:
         try:
             on_main_process(args, lambda: held.enter_context(lock_folder(Path(args.output_dir))))
@@ -175,7 +178,7 @@ def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) 
     data_arguments = recipe.data_arguments()
     try:
         splits, loaded = load_translation_dataset(data_arguments)
-    except ValueError as error:
+    except (ValueError, FileNotFoundError, ConnectionError) as error:  # the latter two: unknown, or out of reach
         raise RecipeError(f"The data cannot be used: {error}") from error
     if "train" not in splits:
         raise RecipeError(f"The data cannot be used: there is no split train, only {', '.join(splits)}.")

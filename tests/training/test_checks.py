@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.data import train_tokenizer
 from csan_hf.training import build, load_recipe
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError
@@ -49,6 +51,12 @@ def no_data(monkeypatch):
         ({"encoder_attention_heads": "5"}, "section config is refused"),
         ({"report_to": "foo"}, "training.report_to must be one of none, all, .*tensorboard.*, got 'foo'"),
         ({"report_to": "[tensorboard, foo]"}, "training.report_to must be one of .*got 'foo'"),
+        ({"report_to": "wandb"}, "training.report_to is 'wandb', which is not installed here: pip install wandb"),
+        ({"init_from": "/no/such"}, "init_from: There is no folder /no/such to read the model from"),
+        ({"tokenizer.pretrained": "x"}, "names a tokenizer that is there: leave out tokenizer.vocab_size"),
+        ({"language_pairs": "de_en"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
+        ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' stands twice"),
+        ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
         ({"eval_steps": "0"}, "training.eval_steps must be above 0, got 0"),
         ({"eval_steps": ".inf"}, "training.eval_steps must be above 0, got inf"),
         ({"save_steps": "-1"}, "training.save_steps must be above 0, got -1"),
@@ -70,6 +78,50 @@ def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
     for run in (dry_run, train_from_recipe):
         with pytest.raises(RecipeError, match=words):
             run(recipe)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tokenizer = train_tokenizer(["eins zwei drei"] * 9, 300)
+    tokenizer.save_pretrained(folder)
+    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 2, "decoder_layers": 1}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    CsanForConditionalGeneration(CsanConfig(**sizes, **heads)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"local_window": "4"}, "section config is refused: .*local_window"),
+        ({"localness_layers": "[7]"}, "section config is refused: .*localness_layers"),
+        ({"d_model": "32"}, r"section config is refused: it changes the shapes of .* from \(\d+, 16\) to \(\d+, 32\)"),
+        ({"model": "pervasive_attention"}, "init_from: .* is a csan model, which pervasive_attention cannot use"),
+    ],
+)
+def test_what_a_checkpoint_cannot_be_made_is_refused(checkpoint, tmp_path, overrides, words):
+    pairs = {"init_from": str(checkpoint), "output_dir": str(tmp_path / "run"), "data.dataset": "numbers", **overrides}
+    recipe = load_recipe(None, list(pairs.items()))
+    for run in (dry_run, train_from_recipe):
+        with pytest.raises(RecipeError, match=words):
+            run(recipe)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_that_is_named_is_looked_for_first(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"tokenizer: {tmp_path}/none\noutput_dir: {tmp_path}/run\ndata: {{dataset: numbers}}\n")
+    with pytest.raises(RecipeError, match=r"tokenizer: the tokenizer of .*/none cannot be loaded: There is no folder"):
+        train_from_recipe(load_recipe(path))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_the_data_are_looked_for_first(tmp_path):
+    files = [("data_dir", str(tmp_path)), ("data.train", "train.{lang}"), ("output_dir", str(tmp_path / "run"))]
+    with pytest.raises(RecipeError, match=r"The data cannot be used: no file for train of language 'en'"):
+        train_from_recipe(load_recipe(None, files))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -210,7 +210,10 @@ def test_another_experiment_in_the_same_folder_is_refused(main, run, recipe, cap
         (["--output_dir", "x", "--source_lang", "qq"], ["data cannot be used", "qq"]),
         (["--output_dir", "x", "--max_source_length", "2"], ["data cannot be used", "max_source_length=2"]),
         (["--output_dir", "x", "--num_beams", "0"], ["section generation is refused", "num_beams", "got 0"]),
-        (["--output_dir", "x", "--init_from", "y"], ["section tokenizer cannot be used with init_from"]),
+        (["--output_dir", "x", "--init_from", "./y"], ["init_from: There is no folder ./y to read the model from"]),
+        (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
+        (["--output_dir", "x", "--dataset", "./none"], ["data cannot be used: There is no folder ./none to read"]),
+        (["--output_dir", "x", "--report_to", "wandb"], ["report_to is 'wandb', which is not installed", "pip"]),
         (["second.yaml"], ["'second.yaml' is not understood"]),
     ],
 )
@@ -266,13 +269,14 @@ def test_a_field_of_another_family_among_its_own_is_refused(main, recipe, tmp_pa
     assert "unknown key config.growth_rate" in capsys.readouterr().err
 
 
-def test_fine_tuning_from_a_checkpoint(main, run, tmp_path):
+def test_fine_tuning_from_a_checkpoint(main, run, tmp_path, capsys):
     output = tmp_path / "tuned"
-    recipe = {**RECIPE, "init_from": str(run[0]), "config": {"local_window": 5}, "tokenizer": {}}
+    recipe = {**RECIPE, "init_from": str(run[0]), "config": {"local_window": 5}}
     recipe["training"] = {**RECIPE["training"], "max_steps": 2, "eval_steps": 2}
     path = tmp_path / "tune.yaml"
     path.write_text(yaml.safe_dump(recipe))
     assert main([str(path), "--output_dir", str(output)]) == 0
+    assert f"tokenizer.vocab_size not used: the weights of {run[0]} go with its own" in capsys.readouterr().err
     assert json.loads((output / "config.json").read_text())["local_window"] == 5
     assert (output / "tokenizer.json").read_bytes() == (run[0] / "tokenizer.json").read_bytes()
     results, before = (json.loads((folder / "results.json").read_text()) for folder in (output, run[0]))

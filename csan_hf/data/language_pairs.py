@@ -1,0 +1,89 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Several language pairs in one corpus: a tag before each source says the language to translate into."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from datasets import DatasetDict, concatenate_datasets
+from tokenizers import AddedToken
+
+from .report import FilterReport
+
+if TYPE_CHECKING:
+    from .corpora import DataArguments
+    from .tokenization import TokenizerPair
+
+Pair = tuple[str, str]
+
+
+def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
+    """Reads pairs such as "de-en".
+
+    Raises:
+        ValueError: one is not written like that, has one language twice, or stands twice.
+    """
+    pairs = []
+    for text in texts:
+        source, dash, target = str(text).partition("-")
+        if not (source and dash and target) or "-" in target:
+            raise ValueError(f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en")
+        if source == target:
+            raise ValueError(f"language_pairs: {text!r} has one language twice")
+        if (source, target) in pairs:
+            raise ValueError(f"language_pairs: {text!r} stands twice")
+        pairs.append((source, target))
+    return pairs
+
+
+def language_tags(pairs: Sequence[Pair]) -> list[str]:
+    """Returns what stands before a source, ">>de<<" as in Marian's models; nothing where there is one target language.
+
+    `TranslationPipeline` writes the tag where it is given `tgt_lang="de"`.
+    """
+    targets = list(dict.fromkeys(target for _, target in pairs))
+    return [f">>{target}<<" for target in targets] if len(targets) > 1 else []
+
+
+def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
+    """Makes each tag one token of the source vocabulary, unless it is one already."""
+    # Not normalised, so that text before and after it is encoded as without it; rstrip takes the space after it
+    new = [AddedToken(tag, rstrip=True, normalized=False, special=False) for tag in tags]
+    tokenizers.source.add_tokens(new)
+
+
+def merge_language_pairs(
+    pairs: Sequence[Pair], loaded: dict[Pair, tuple[DatasetDict, FilterReport]]
+) -> tuple[DatasetDict, FilterReport]:
+    """Puts the corpora of several pairs together: one training and one validation split, the test splits of each pair.
+
+    Args:
+        pairs: all pairs, which decide whether there are tags.
+        loaded: corpus and counts of those that were loaded.
+
+    Returns:
+        Splits "train", "validation" and, for each pair, "test_de-en" and the like, and the counts.
+    """
+    tags = language_tags(pairs)
+    parts: dict[str, list] = {}
+    report = FilterReport()
+    for (source, target), (splits, counts) in loaded.items():
+        for name, rows in splits.items():
+            split = name if name in ("train", "validation") else f"{name}_{source}-{target}"
+            if tags:
+                rows = rows.map(_add_tag, fn_kwargs={"tag": f">>{target}<<"}, batched=True)
+            parts.setdefault(split, []).append(rows)
+            report.add(split, counts, name)
+    return DatasetDict({split: concatenate_datasets(rows) for split, rows in parts.items()}), report
+
+
+def _add_tag(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
+    # A blank source stays blank: it has no translation
+    return {"source": [f"{tag} {text}" if text.strip() else text for text in batch["source"]]}
+
+
+def arguments_of_pair(args: DataArguments, pair: Pair) -> DataArguments:
+    """Returns the arguments that load one of the pairs."""
+    return dataclasses.replace(args, language_pairs=None, source_lang=pair[0], target_lang=pair[1])

@@ -1,0 +1,65 @@
+"""From weights or a tokenizer that are there: the shipped recipe, and several language pairs with tags."""
+
+import json
+from pathlib import Path
+
+from training.tiny_marian import save_tiny_marian
+from transformers import AutoTokenizer
+
+from csan_hf.pipelines import translation_pipeline
+from csan_hf.training import load_recipe, train_from_recipe
+
+RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
+SHORT = {
+    **{"max_steps": "2", "eval_steps": "2", "warmup_steps": "1", "use_cpu": "true", "bf16": "false"},
+    **{"num_beams": "1", "generation.max_length": "8", "report_to": "none", "training.keep_best": "1"},
+}
+
+
+def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
+    marian = save_tiny_marian(tmp_path / "marian")
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        for language, text in (("de", "ein Hund läuft\n"), ("en", "a dog runs\n")):
+            (tmp_path / f"{split}.{language}").write_text(text * 4, encoding="utf-8")
+    places = {"init_from": str(marian), "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run")}
+    results = train_from_recipe(load_recipe(RECIPE, [*SHORT.items(), *places.items()]))
+    assert list(results["scores"]) == ["validation", "test_2016", "test_2017"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["model_type"], config["local_window"], config["head_area"]) == ("csan", 11, 3)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (marian / "tokenizer.json").read_bytes()
+
+
+def test_several_language_pairs_with_a_tokenizer_that_is_there(tmp_path):
+    folder = save_tiny_marian(tmp_path / "tokenizer")
+    (tmp_path / "recipe.yaml").write_text(
+        f"tokenizer: {folder}\n"
+        "data: {dataset: numbers, language_pairs: [de-en, en-de], train_size: 30, validation_size: 3, test_size: 2}\n"
+        "config: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 4,\n"
+        "  decoder_attention_heads: 4, encoder_ffn_dim: 16, decoder_ffn_dim: 16}\n"
+    )
+    output = tmp_path / "run"
+    recipe = load_recipe(tmp_path / "recipe.yaml", [*SHORT.items(), ("output_dir", str(output))])
+    results = train_from_recipe(recipe)
+    assert {name: entry["sentences"] for name, entry in results["scores"].items()} == {
+        "validation": 6,
+        "test_de-en": 2,
+        "test_en-de": 2,
+    }
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    assert tokenizer.convert_tokens_to_ids([">>en<<", ">>de<<"]) == [len(tokenizer) - 2, len(tokenizer) - 1]
+    assert json.loads((output / "config.json").read_text())["vocab_size"] == len(tokenizer)
+    assert "\n- de\n- en\n" in (output / "README.md").read_text(encoding="utf-8")
+    # The pipeline knows the tags by the names of the languages
+    translate = translation_pipeline(str(output), device="cpu")
+    tagged = [translate(f">>{language}<< zwei")[0] for language in ("de", "en")]
+    assert [translate("zwei", tgt_lang=language)[0] for language in ("de", "en")] == tagged
+
+
+def test_language_tags_are_added_to_the_weights_of_a_checkpoint(tmp_path):
+    marian = save_tiny_marian(tmp_path / "marian")
+    settings = {"init_from": str(marian), "data.dataset": "numbers", "language_pairs": "de-en,en-de"}
+    sizes = {"train_size": "20", "validation_size": "2", "test_size": "2", "output_dir": str(tmp_path / "run")}
+    train_from_recipe(load_recipe(None, [*SHORT.items(), *settings.items(), *sizes.items()]))
+    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (marian, tmp_path / "run"))
+    assert len(after) == len(before) + 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["vocab_size"] == len(after)
