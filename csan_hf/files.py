@@ -207,7 +207,7 @@ LONGEST_LINE = 2**26
 """Bytes; what has longer lines is no text, and could fill the memory."""
 
 
-def check_folder_or_name(name: Path | str, what: str) -> None:
+def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
     """Checks what may be a folder or a name on the Hub, as far as can be said without asking the Hub.
 
     Args:
@@ -227,7 +227,7 @@ def check_folder_or_name(name: Path | str, what: str) -> None:
 
 
 @contextmanager
-def reading_folder_or_name(name: Path | str, what: str) -> Iterator[None]:
+def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
     """Says of errors in its body which folder or name on the Hub could not be read.
 
     Args:
