@@ -51,13 +51,11 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     """Sees to it that a run writes over nothing but what a run of ours wrote.
 
     Raises:
-        RecipeError: if the folder is that of ``init_from``, or one within the other; or if files that a run writes
-            lie there and no run of ours made them; or if a checkpoint that the run would go on from or rotate is a
-            link: what lies where it leads would be changed.
+        RecipeError: if it is a file; if files that a run writes lie there and no run of ours made them; or if a
+            checkpoint that the run would go on from or rotate is a link: what lies where it leads would be changed.
     """
     if output.exists() and not output.is_dir():
         raise RecipeError(f"output_dir is {output}, which is a file: choose another.")
-    _check_initial_folder(recipe, output)
     starts_anew = recipe.overwrite or not recipe.resume
     links = [path for path in list_checkpoints(output) if path.is_symlink()]
     if links and not starts_anew:
@@ -76,7 +74,12 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
         )
 
 
-def _check_initial_folder(recipe: Recipe, output: Path) -> None:
+def check_initial_folder(recipe: Recipe, output: Path) -> None:
+    """Checks that a run does not write where it reads from, before anything is read.
+
+    Raises:
+        RecipeError: if the folder is that of ``init_from``, or one within the other.
+    """
     if not recipe.init_from or not Path(recipe.init_from).expanduser().exists():
         return
     initial, own = Path(recipe.init_from).expanduser().resolve(), output.resolve()

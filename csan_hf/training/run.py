@@ -25,6 +25,7 @@ from .finish import finish_run
 from .options import RecipeError
 from .output_folder import (
     DeletePreviousRun,
+    check_initial_folder,
     check_output_folder,
     lock_folder,
     mark_run,
@@ -55,6 +56,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     """
     refuse_credentials(recipe.to_dict(), "the recipe")
     args = recipe.training_arguments()
+    check_initial_folder(recipe, Path(args.output_dir))
     check_recipe(recipe)
     check_data_files(recipe)
     if note := note_unused_tokenizer(recipe):
