@@ -54,6 +54,11 @@ class GaussianTerm(Term):
         sigma = width.float().clamp(min=MINIMUM_WINDOW) / 2
         return -0.5 * ((cells.key_position - center.float()) / sigma) ** 2
 
+    @property
+    def focus(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """P and D."""
+        return self.center, self.width
+
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
         """See `Term`."""
         for name in ("center", "width"):
