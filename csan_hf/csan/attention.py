@@ -210,6 +210,10 @@ class CsanAttention(nn.Module):
     """Multi-head attention, full or local: what is local says `config.layer_locality`.
 
     The parameters of a locality method are a submodule under the method's `module_name`.
+
+    Attributes:
+        locality: What is local here, or None.
+        observe_terms: Is handed the terms of every call, for whoever studies a model; None = nobody.
     """
 
     def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
@@ -221,6 +225,7 @@ class CsanAttention(nn.Module):
         self.is_cross_attention = part == "cross"
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
+        self.observe_terms: Callable[[list[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
         methods = () if self.locality is None else self.locality.methods
         if self.locality is None or self.locality.replacement is None:
@@ -369,7 +374,10 @@ class CsanAttention(nn.Module):
             for method in locality.methods
             if method.has_term
         ]
-        return [term for term in terms if term is not None]
+        added = [term for term in terms if term is not None]
+        if self.observe_terms is not None:
+            self.observe_terms(added)
+        return added
 
     def _positions(
         self,

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from .key_area import KeyArea, check_head_area, check_window
 from .locality_terms import Cells, DenseBias, Positions, Term
 
-
 _Made = TypeVar("_Made")
 
 

@@ -7,6 +7,7 @@ Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <=
 | backend | memory in the length | what it is | value terms |
 | --- | --- | --- | --- |
 | `eager` | quadratic | matrix products and a float32 softmax; the only one that gives attention weights | yes |
+| `chunked` | linear | the same in chunks of queries, computed again in the backward pass | yes |
 | `sdpa` | linear to quadratic (the mask) | torch's fused attention with a mask | no |
 | `blocked` | linear, forward and backward | blocks of queries against their keys and m on either side | yes |
 | `flex_attention` | linear | torch's FlexAttention; on CPU it has no backward | no |
@@ -19,7 +20,7 @@ import torch
 
 from .attention_call import AttentionCall, as_terms, make_call
 from .backend_blocked import blocked_attention, blocked_cannot_run
-from .backend_eager import eager_attention
+from .backend_eager import chunked_attention, eager_attention
 from .backend_flex import flex_cannot_run, flex_local_attention
 from .backend_sdpa import sdpa_attention, sdpa_cannot_run
 from .key_area import KeyArea
@@ -40,6 +41,7 @@ class Backend(NamedTuple):
 
 BACKENDS = {
     "eager": Backend(eager_attention, lambda call: None),
+    "chunked": Backend(chunked_attention, lambda call: None),
     "sdpa": Backend(sdpa_attention, sdpa_cannot_run),
     "blocked": Backend(blocked_attention, blocked_cannot_run),
     "flex_attention": Backend(flex_local_attention, flex_cannot_run),
@@ -76,7 +78,8 @@ def local_attention(
         causal: Whether keys after the query are invisible.
         scale: Factor of the dot products, default 1/sqrt(D).
         dropout_p: Probability of dropping an attention weight.
-        backend: `"eager"`, `"sdpa"`, `"blocked"`, `"flex_attention"`, or `None` for the fastest that can run.
+        backend: `"eager"`, `"chunked"`, `"sdpa"`, `"blocked"`, `"flex_attention"`, or `None` for the fastest that can
+            run.
 
     Returns:
         [B, H, I, D]. A query that sees no key yields zeros.

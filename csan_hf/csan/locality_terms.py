@@ -231,6 +231,11 @@ def check_broadcast(tensor: torch.Tensor, expected: tuple[int, ...], name: str, 
         raise ValueError(f"`{name}` must broadcast to [{axes}] = {list(expected)}, got {list(tensor.shape)}.")
 
 
+def exact(values: torch.Tensor) -> torch.Tensor:
+    """`values` in float32, or float64 where they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def gather_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Entries `index` [..., I, J] of rows [..., I, K], leading axes broadcast: [..., I, J]."""
     shape = torch.broadcast_shapes(rows.shape[:-1], index.shape[:-1])
