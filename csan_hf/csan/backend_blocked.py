@@ -130,10 +130,20 @@ def blocked_cannot_run(call: AttentionCall) -> str | None:
     return None if call.area.window is not None else "needs a window; use 'sdpa' or 'eager' without one."
 
 
+def span_of_a_block(area: KeyArea) -> int:
+    """Positions that a block of queries sees in a long sentence, where there is a window."""
+    m = area.half_window or 0
+    return _block_size(m) + (m if area.causal else 2 * m)
+
+
+def _block_size(half_window: int) -> int:
+    return _BLOCK_SIZE if 4 * half_window <= 3 * _BLOCK_SIZE else half_window
+
+
 def _blocks_of(call: AttentionCall) -> _Blocks:
     query_length = call.query.shape[2]
     m = min(call.area.half_window or 0, call.key.shape[2] - 1)
-    size = _BLOCK_SIZE if 4 * m <= 3 * _BLOCK_SIZE else m
+    size = _block_size(m)
     if not torch.compiler.is_compiling() or query_length == 1:
         size = min(size, query_length)  # compiled, one size serves sentences of all lengths
     return _Blocks(-(-query_length // size), size, m, size + (m if call.area.causal else 2 * m))

@@ -10,8 +10,10 @@ from torch.utils.checkpoint import checkpoint
 from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_blind_rows
 from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
 
-_CHUNK_CELLS = 2**18
-"""Cells (queries times keys) of a chunk for each head: a megabyte of float32."""
+_CHUNK_CELLS = 2**21
+"""Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's cache holds."""
+_LEAST_CHUNK = 16
+"""Queries of a chunk at least: fewer make matrix products inefficient."""
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +46,9 @@ def eager_attention(call: AttentionCall) -> torch.Tensor:
 def chunked_attention(call: AttentionCall) -> torch.Tensor:
     """[B, H, I, D]."""
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
-    size = max(1, _CHUNK_CELLS // keys.shape[2])
+    size = max(_LEAST_CHUNK, _CHUNK_CELLS // (call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
+    if call.query.shape[2] <= size:
+        return _attend(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
     outputs, start = [], 0
     for queries in call.query.split(size, dim=2):
         chunk = slice(start, start := start + queries.shape[2])

@@ -20,11 +20,12 @@ import torch
 
 from .attention_call import AttentionCall, as_terms, make_call
 from .backend_blocked import blocked_attention, blocked_cannot_run
+from .backend_choice import fastest_backend
 from .backend_eager import chunked_attention, eager_attention
 from .backend_flex import flex_cannot_run, flex_local_attention
 from .backend_sdpa import sdpa_attention, sdpa_cannot_run
 from .key_area import KeyArea
-from .locality_terms import DenseBias, Term
+from .locality_terms import Term
 
 
 class Backend(NamedTuple):
@@ -116,25 +117,10 @@ def choose_backend(call: AttentionCall, backend: str | None) -> str:
         ValueError: Unknown backend, or one that cannot do what is asked.
     """
     if backend is None:
-        return _fastest_backend(call)
+        return fastest_backend(call)
     if backend not in BACKENDS:
         raise ValueError(f"`backend` must be one of {list(BACKENDS)} or None, got {backend!r}.")
     reason = BACKENDS[backend].cannot_run(call)
     if reason is not None:
         raise ValueError(f"backend={backend!r} {reason}")
     return backend
-
-
-# From here on, blocks of queries beat the masked whole (scripts/benchmark.py, CPU).
-_BLOCKED_FROM_LENGTH = 128
-
-
-def _fastest_backend(call: AttentionCall) -> str:
-    window = call.area.window
-    # An exported program has one way for all lengths
-    one_way = torch.compiler.is_exporting()
-    if window is not None and not one_way and call.query.shape[2] >= max(_BLOCKED_FROM_LENGTH, 2 * window):
-        return "blocked"
-    # A fused kernel takes no gradient for an energy and gives no weights: the plain computation is the faster one.
-    computed = any(not isinstance(term, DenseBias) for term in call.energy_terms)
-    return "eager" if computed or call.value_terms or call.terms_require_grad else "sdpa"

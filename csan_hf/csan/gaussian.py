@@ -42,7 +42,7 @@ class GaussianTerm(Term):
 
     Attributes:
         center: P, a position, [B, H, I] or broadcastable to it, float32 or better.
-        width: D in tokens, [B, H, I] or broadcastable to it, float32 or better; values under `MINIMUM_WINDOW` are raised.
+        width: D in tokens, [B, H, I] or broadcastable to it, float32 or better; under `MINIMUM_WINDOW` it is raised.
     """
 
     center: torch.Tensor

@@ -37,8 +37,8 @@ def check_attention_is_kept(config: CsanConfig) -> None:
             if locality is not None and locality.replacement is not None:
                 key = locality.replacement.key
                 raise ValueError(
-                    f"The locality method {key!r} of {part} layer {layer} replaces the attention, so its weights cannot "
-                    f"be converted; choose a method that keeps it."
+                    f"The locality method {key!r} of {part} layer {layer} replaces the attention, so its weights "
+                    f"cannot be converted; choose a method that keeps it."
                 )
 
 

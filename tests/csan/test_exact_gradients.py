@@ -80,7 +80,7 @@ def test_torch_func_equals_autograd(backend, head_area):
 def test_locality_methods_stay_in_float64(specification):
     """Finite differences of 1e-6 drown in float32."""
     torch.manual_seed(0)
-    sizes = {"d_model": 4, "encoder_attention_heads": 2, "encoder_layers": 1}
+    sizes = {"d_model": 4, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1}
     attention = CsanAttention(CsanConfig(**sizes, encoder_locality=[specification]), "encoder").double()
     states = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
     assert attention(states)[0].dtype == torch.float64
