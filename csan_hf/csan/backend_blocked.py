@@ -2,7 +2,6 @@
 """Local attention of blocks of queries to their keys and m on either side: linear memory, forward and backward."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,46 +35,29 @@ class _Blocks:
 
 
 class _BlockCells:
-    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway."""
+    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway.
+
+    Attributes:
+        key_place: [R, span]; below 0 or beyond the last key at the ends.
+        query_position: [B or 1, 1, R, size, 1].
+        key_position: [B or 1, 1, R, 1, span].
+        distance: [size, span].
+        head: [H, 1, 1, 1].
+    """
 
     def __init__(self, blocks: _Blocks, call: AttentionCall) -> None:
-        self.blocks, self.positions, self.device = blocks, call.positions, call.query.device
-        _, self.num_heads, self.query_length, _ = call.query.shape
-        self.key_length = call.key.shape[2]
+        device = call.query.device
+        _, num_heads, self.query_length, _ = call.query.shape
+        self.blocks, self.device, self.key_length = blocks, device, call.key.shape[2]
         # Place of the first query among the keys (decoding steps have earlier keys, at most m of them).
-        self.shift = self.key_length - self.query_length
-
-    def _starts(self) -> torch.Tensor:
-        return torch.arange(self.blocks.count, device=self.device) * self.blocks.size  # [R]
-
-    @cached_property
-    def key_place(self) -> torch.Tensor:
-        """[R, span]; below 0 or beyond the last key at the ends."""
-        return (self._starts() + (self.shift - self.blocks.left))[:, None] + torch.arange(
-            self.blocks.span, device=self.device
-        )
-
-    @cached_property
-    def query_position(self) -> torch.Tensor:
-        """[B or 1, 1, R, size, 1]."""
-        places = self._starts()[:, None] + torch.arange(self.blocks.size, device=self.device)
-        return count_from(self.positions.query_start, places[None, None, :, :, None])
-
-    @cached_property
-    def key_position(self) -> torch.Tensor:
-        """[B or 1, 1, R, 1, span]."""
-        return count_from(self.positions.key_start, self.key_place[None, None, :, None, :])
-
-    @cached_property
-    def distance(self) -> torch.Tensor:
-        """[size, span]."""
-        queries = torch.arange(self.blocks.size, device=self.device) + self.blocks.left
-        return torch.arange(self.blocks.span, device=self.device)[None, :] - queries[:, None]
-
-    @cached_property
-    def head(self) -> torch.Tensor:
-        """[H, 1, 1, 1]."""
-        return torch.arange(self.num_heads, device=self.device)[:, None, None, None]
+        shift = self.key_length - self.query_length
+        starts = (torch.arange(blocks.count, device=device) * blocks.size)[:, None]  # [R, 1]
+        in_block, in_span = torch.arange(blocks.size, device=device), torch.arange(blocks.span, device=device)
+        self.key_place = starts + (shift - blocks.left) + in_span
+        self.query_position = count_from(call.positions.query_start, (starts + in_block)[None, None, :, :, None])
+        self.key_position = count_from(call.positions.key_start, self.key_place[None, None, :, None, :])
+        self.distance = in_span[None, :] - (in_block + blocks.left)[:, None]
+        self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
         """[B or 1, H or 1, R or 1, size or 1, 1]."""

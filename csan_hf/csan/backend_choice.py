@@ -14,6 +14,7 @@ import torch
 
 from .attention_call import AttentionCall
 from .backend_blocked import span_of_a_block
+from .backend_sdpa import fused_is_faster
 
 
 class _Crossing(NamedTuple):
@@ -48,7 +49,7 @@ def fastest_backend(call: AttentionCall) -> str:
         call: The call.
     """
     length, area = call.query.shape[2], call.area
-    dense = _fastest_of_all_pairs(call)
+    dense = "sdpa" if fused_is_faster(call) else "eager"
     if torch.compiler.is_exporting():
         return dense  # an exported program has one way for all lengths
     if area.window is not None:
@@ -63,18 +64,6 @@ def fastest_backend(call: AttentionCall) -> str:
     if writes_all_pairs and min(length, call.key.shape[2]) >= _CHUNKED_FROM_KEYS and not torch.compiler.is_compiling():
         return "chunked"
     return dense
-
-
-def _fastest_of_all_pairs(call: AttentionCall) -> str:
-    """`"sdpa"`, or `"eager"` for what the fused kernel does not do, or does in another precision than the model's.
-
-    It takes no gradient for an energy and gives no weights; energies of terms make it compute in float32.
-    """
-    if call.value_terms or (torch.is_grad_enabled() and call.terms_require_grad):
-        return "eager"
-    if call.energy_terms and call.query.dtype in (torch.float16, torch.bfloat16):
-        return "eager"
-    return "sdpa"
 
 
 def _has_backward(call: AttentionCall) -> bool:

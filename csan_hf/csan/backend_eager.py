@@ -1,19 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention by matrix products and a float32 softmax: quadratic memory, and the attention weights.
-
-In chunks of queries, whose weights the backward pass computes again, its memory is linear in the keys.
-"""
+"""Local attention by matrix products and a float32 softmax: quadratic memory, and the attention weights."""
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_blind_rows
 from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
-
-_CHUNK_CELLS = 2**21
-"""Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's cache holds."""
-_LEAST_CHUNK = 16
-"""Queries of a chunk at least: fewer make matrix products inefficient."""
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,40 +31,10 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
 def eager_attention(call: AttentionCall) -> torch.Tensor:
     """[B, H, I, D]."""
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
-    return _attend(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
+    return attend_all_pairs(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
 
 
-def chunked_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]."""
-    keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
-    size = max(_LEAST_CHUNK, _CHUNK_CELLS // (call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
-    if call.query.shape[2] <= size:
-        return _attend(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
-    outputs, start = [], 0
-    for queries in call.query.split(size, dim=2):
-        chunk = slice(start, start := start + queries.shape[2])
-        outputs.append(_attend_again_in_backward(call, queries, keys, values, chunk))
-    return torch.cat(outputs, dim=2)
-
-
-def _attend_again_in_backward(
-    call: AttentionCall, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, chunk: slice
-) -> torch.Tensor:
-    """The output [B, H, I, D] of a chunk of queries, of which the backward pass keeps the inputs alone."""
-
-    def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return _attend(call, query, keys, values, dense_masks(call, chunk))
-
-    # torch.func has a backward pass of its own, which cannot compute anything again.
-    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-        return attend(query, keys, values)
-    output: torch.Tensor = checkpoint(
-        attend, query, keys, values, use_reentrant=False, preserve_rng_state=call.dropout_p > 0
-    )
-    return output
-
-
-def _attend(
+def attend_all_pairs(
     call: AttentionCall, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masks: DenseMasks
 ) -> torch.Tensor:
     """The output [B, H, I, D] of queries [B, H, I, D], all or a chunk, for keys and values [B, H, N * J, D]."""

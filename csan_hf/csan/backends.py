@@ -7,7 +7,7 @@ Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <=
 | backend | memory in the length | what it is | value terms |
 | --- | --- | --- | --- |
 | `eager` | quadratic | matrix products and a float32 softmax; the only one that gives attention weights | yes |
-| `chunked` | linear | the same in chunks of queries, computed again in the backward pass | yes |
+| `chunked` | linear | all pairs in chunks of queries, computed again in the backward pass | yes |
 | `sdpa` | linear to quadratic (the mask) | torch's fused attention with a mask | no |
 | `blocked` | linear, forward and backward | blocks of queries against their keys and m on either side | yes |
 | `flex_attention` | linear | torch's FlexAttention; on CPU it has no backward | no |
@@ -21,7 +21,8 @@ import torch
 from .attention_call import AttentionCall, as_terms, make_call
 from .backend_blocked import blocked_attention, blocked_cannot_run
 from .backend_choice import fastest_backend
-from .backend_eager import chunked_attention, eager_attention
+from .backend_chunked import chunked_attention
+from .backend_eager import eager_attention
 from .backend_flex import flex_cannot_run, flex_local_attention
 from .backend_sdpa import sdpa_attention, sdpa_cannot_run
 from .key_area import KeyArea

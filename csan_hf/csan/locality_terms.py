@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -251,7 +250,11 @@ def sum_rows(weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Ten
 class DenseCells:
     """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the queries of the chunk.
 
-    Positions have an axis of 1 where they do not vary.
+    Attributes:
+        query_position: [B or 1, 1, I, 1].
+        key_position: [B or 1, 1, 1, J].
+        distance: [I, J]; the queries are the last of the J positions.
+        head: [H, 1, 1].
     """
 
     def __init__(
@@ -263,29 +266,12 @@ class DenseCells:
         device: Any = None,
         chunk: slice | None = None,
     ) -> None:
-        self.num_heads, self.query_length, self.key_length = num_heads, query_length, key_length
-        self.positions, self.device, self.chunk = positions, device, chunk
-
-    @cached_property
-    def query_position(self) -> torch.Tensor:
-        """[B or 1, 1, I, 1]."""
-        return self._rows(self.positions.queries(self.query_length, self.device)[:, None, :], -1).unsqueeze(-1)
-
-    @cached_property
-    def key_position(self) -> torch.Tensor:
-        """[B or 1, 1, 1, J]."""
-        return self.positions.keys(self.key_length, self.device)[:, None, None, :]
-
-    @cached_property
-    def distance(self) -> torch.Tensor:
-        """[I, J]; the queries are the last of the J positions."""
-        queries = torch.arange(self.key_length - self.query_length, self.key_length, device=self.device)
-        return torch.arange(self.key_length, device=self.device)[None, :] - self._rows(queries, 0)[:, None]
-
-    @cached_property
-    def head(self) -> torch.Tensor:
-        """[H, 1, 1]."""
-        return torch.arange(self.num_heads, device=self.device)[:, None, None]
+        self.chunk = chunk
+        self.query_position = self._rows(positions.queries(query_length, device)[:, None, :], -1).unsqueeze(-1)
+        self.key_position = positions.keys(key_length, device)[:, None, None, :]
+        queries = torch.arange(key_length - query_length, key_length, device=device)
+        self.distance = torch.arange(key_length, device=device)[None, :] - self._rows(queries, 0)[:, None]
+        self.head = torch.arange(num_heads, device=device)[:, None, None]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
         """[B or 1, H or 1, I or 1, 1]."""
