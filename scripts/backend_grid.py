@@ -44,6 +44,12 @@ class Row:
         return f"{self.length:,} | {self.window or 'none'} | {self.area} | {self.terms} | {direction}"
 
 
+def describe(device: str, dtype: str) -> str:
+    """One line on what was measured where."""
+    where = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {where}; torch {torch.__version__}"
+
+
 def rows(only: str | None) -> Iterator[Row]:
     """All rows, those of different lengths alone behind each other."""
     for window, area, terms, backward in itertools.product(WINDOWS, AREAS, TERMS, (False, True)):
@@ -59,6 +65,7 @@ def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) ->
     Returns:
         The rows, with all times.
     """
+    print(f"{describe(device, dtype)}\n")
     print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
     print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
     found: list[dict[str, Any]] = []

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import backend_grid
 import torch
-from backend_grid import print_grid
 from measuring import last_number_printed_by, peak_memory_of, seconds_of
 from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
@@ -67,12 +67,13 @@ def main(arguments: list[str]) -> None:
         print(peak_memory_of(make_step(build(name, args), workload, args), args.device))
         return
     if args.backends:
-        rows = print_grid(args.device, args.dtype, args.rounds, args.only)
+        setting = backend_grid.describe(args.device, args.dtype)
+        rows = backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
     else:
         check_models(args)
-        rows = print_workloads(args)
+        setting, rows = describe(args), print_workloads(args)
     if args.output:
-        write_json(args.output, {"setting": describe(args), "rows": rows})
+        write_json(args.output, {"setting": setting, "rows": rows})
 
 
 def print_workloads(args: argparse.Namespace) -> list[dict]:
