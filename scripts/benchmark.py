@@ -9,6 +9,7 @@ what the process held before it (CPU), or the peak of the allocator (CUDA).
 
     python scripts/benchmark.py                    # the table of the README
     python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
+    OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # the backends of local attention (backend_grid.py)
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import backend_grid
 import torch
 from measuring import last_number_printed_by, peak_memory_of, seconds_of
 from transformers import MarianConfig, MarianMTModel
@@ -54,6 +56,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--only", help="run only the workloads whose name contains this")
+    parser.add_argument("--backends", action="store_true", help="compare the backends of local attention instead")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS)
@@ -63,7 +66,18 @@ def main(arguments: list[str]) -> None:
         name, workload = args.memory_of
         print(peak_memory_of(make_step(build(name, args), workload, args), args.device))
         return
-    check_models(args)
+    if args.backends:
+        setting = backend_grid.describe(args.device, args.dtype)
+        rows = backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
+    else:
+        check_models(args)
+        setting, rows = describe(args), print_workloads(args)
+    if args.output:
+        write_json(args.output, {"setting": setting, "rows": rows})
+
+
+def print_workloads(args: argparse.Namespace) -> list[dict]:
+    """Prints the table of the models row by row, and returns its rows."""
     rows = []
     print(f"\n{describe(args)}\n")
     print("| workload | model | median s | speed × Marian | peak memory MiB |\n| --- | --- | --- | --- | --- |")
@@ -76,8 +90,7 @@ def main(arguments: list[str]) -> None:
             print(
                 f"| {workload} | {row['model']} | {row['seconds']:.3f} | {row['speed']:.2f} | {memory} |", flush=True
             )
-    if args.output:
-        write_json(args.output, {"setting": describe(args), "rows": rows})
+    return rows
 
 
 def describe(args: argparse.Namespace) -> str:

@@ -43,13 +43,13 @@ class AttentionStatistics:
 
 @dataclass(frozen=True)
 class LearnedWindows:
-    """The Gaussians that a model with localness predicts, by layer and head.
+    """Where the locality methods of a model make its queries look, by layer and head.
 
     Attributes:
-        layers: the numbers of the encoder layers that have a Gaussian.
-        widths: for each of them float32 [H, queries], the window D in tokens.
-        shares: the same, D over the length of the sentence (every sentence has as many queries as tokens).
-        offsets: the same, the centre P minus the query's position, in tokens: below 0 is to the left.
+        layers: the numbers of the encoder layers that have such a method.
+        widths: for each of them float32 [H, queries], the width of the window in tokens.
+        shares: the same, the width over the length of the sentence (every sentence has as many queries as tokens).
+        offsets: the same, the window's middle minus the query's position, in tokens: below 0 is to the left.
     """
 
     layers: list[int]
@@ -119,53 +119,57 @@ def learned_windows(
     *,
     batch_size: int = 32,
     progress: bool = False,
-) -> LearnedWindows:
-    """Reads windows and centres of the encoder's Gaussians (Yang et al., EMNLP 2018, Figures 2 and 3).
+) -> LearnedWindows | None:
+    """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2 and 3).
 
     Args:
-        model: a CSAN with ``localness_window``.
+        model: a Transformer; of interest is a CSAN whose locality methods say where a query looks (`Term.focus`).
         tokenizers: its tokenizers.
         sentences: source sentences; blank ones are left out.
         batch_size: sentences at a time.
         progress: shows a bar on standard error.
 
+    Returns:
+        The windows, or None where no layer has any.
+
     Raises:
-        ValueError: if there is no sentence, or no encoder layer has a Gaussian.
+        ValueError: if there is no sentence.
     """
     model = evaluation_view(model)
-    modules = {
-        int(match[1]): module
-        for name, module in model.named_modules()
-        if type(module).__name__ == "GaussianLocalness" and (match := _LAYER.match(name))
-    }
-    if not modules:
-        raise ValueError("No encoder layer of the model has a Gaussian: its config has no localness_window.")
-    found: dict[int, list[tuple[np.ndarray, ...]]] = {layer: [] for layer in modules}
+    found: dict[int, list[tuple[np.ndarray, ...]]] = {}
     current: dict[str, torch.Tensor] = {}
 
-    def keep(layer: int) -> Callable[..., None]:
-        def hook(module: nn.Module, arguments: Any, output: Any) -> None:
-            found[layer].append(_gaussian_of_real_queries(output, current["mask"], _heads(model)))
+    def keep(layer: int) -> Callable[[Sequence[Any]], None]:
+        def observe(terms: Sequence[Any]) -> None:
+            for center, width in (term.focus for term in terms if term.focus is not None):
+                found.setdefault(layer, []).append(
+                    _focus_of_real_queries(center, width, current["mask"], _heads(model))
+                )
 
-        return hook
+        return observe
 
-    for layer, module in modules.items():
-        module.register_forward_hook(keep(layer))  # of the view
+    for name, module in model.named_modules():
+        if getattr(module, "locality", None) is not None and (match := _LAYER.fullmatch(name)):
+            attention: Any = module
+            attention.observe_terms = keep(int(match[1]))  # of the view
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
         current["mask"] = batch["attention_mask"].bool()
         model.get_encoder()(**batch)
+        if not found:
+            return None
     columns = [[np.concatenate(parts, axis=1) for parts in zip(*found[layer], strict=True)] for layer in found]
     widths, shares, offsets = (list(column) for column in zip(*columns, strict=True))
     return LearnedWindows(list(found), widths, shares, offsets)
 
 
-def _gaussian_of_real_queries(gaussian: Any, mask: torch.Tensor, heads: int) -> tuple[np.ndarray, ...]:
-    """Returns width, width over length, and centre minus position of the real queries, [H, queries] each."""
+def _focus_of_real_queries(
+    center: torch.Tensor, width: torch.Tensor, mask: torch.Tensor, heads: int
+) -> tuple[np.ndarray, ...]:
+    """Returns width, width over length, and middle minus position of the real queries, [H, queries] each."""
     batch, length = mask.shape
-    width = gaussian.width.expand(batch, heads, length).float()
-    centre = gaussian.center.expand(batch, heads, length).float()
+    width = width.expand(batch, heads, length).float()
     share = width / mask.sum(dim=1).view(-1, 1, 1)
-    offset = centre - torch.arange(length, device=mask.device)
+    offset = center.expand(batch, heads, length).float() - torch.arange(length, device=mask.device)
     return tuple(values.transpose(0, 1)[:, mask].cpu().numpy() for values in (width, share, offset))
 
 

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_call import exact_energies, make_call
+from .attention_call import AttentionCall, SharedMasks, exact_energies, make_call
 from .backend_eager import attention_with_weights
-from .backends import choose_backend, run
+from .backends import run
 from .configuration_csan import CsanConfig
 from .locality import LayerLocality, parameters_name
 from .locality_terms import Positions, Term, TermInputs
@@ -35,12 +36,16 @@ _LOCAL_BACKENDS: dict[str, str | None] = {
 }
 
 
-def check_local_implementation(implementation: str) -> None:
-    """Raise `ValueError` unless local layers can run under this attention implementation."""
-    if implementation not in _LOCAL_BACKENDS:
+def check_local_implementation(implementation: str, locality: LayerLocality) -> None:
+    """Raise `ValueError` unless a local layer can run under this attention implementation."""
+    if implementation in _LOCAL_BACKENDS:
+        return
+    is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
+    if not is_flash or locality.has_terms or locality.area.head_area > 1:
+        knows = " (of locality it knows a window of positions alone)" if is_flash else ""
         raise ValueError(
-            f"attn_implementation={implementation!r} cannot run CSAN's local layers (local_window, head_area, "
-            f"localness_window or a specification); use one of {list(_LOCAL_BACKENDS)}."
+            f"attn_implementation={implementation!r} cannot run CSAN's local layers{knows}: "
+            f"{', '.join(method.key for method in locality.methods)}; use one of {list(_LOCAL_BACKENDS)}."
         )
 
 
@@ -70,11 +75,13 @@ class AttentionMasks(NamedTuple):
         full: What the library's attention functions take; for full attention.
         padding: [B, J] boolean, True = a real token; for local attention. None = all real.
         first_real: [B], place of each sentence's first real token, where terms ask for positions; None = 0.
+        shared: What the local layers make of these.
     """
 
     full: Any = None
     padding: torch.Tensor | None = None
     first_real: torch.Tensor | None = None
+    shared: SharedMasks | None = None
 
 
 def eager_attention_forward(
@@ -172,6 +179,13 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
         return torch.cat([angles.sin(), angles.cos()[..., : self.embedding_dim // 2]], dim=-1).float()
 
 
+def _padding_if_any(padding: torch.Tensor | None) -> torch.Tensor | None:
+    """What FlashAttention takes: a mask [B, J] only where there is padding, as the library's own mask function."""
+    if padding is None or (not torch.compiler.is_compiling() and padding.all()):
+        return None
+    return padding
+
+
 def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
     """Weights [B, H, I, K] of the keys up to the last query as weights of all positions, zero where they are none.
 
@@ -196,6 +210,10 @@ class CsanAttention(nn.Module):
     """Multi-head attention, full or local: what is local says `config.layer_locality`.
 
     The parameters of a locality method are a submodule under the method's `module_name`.
+
+    Attributes:
+        locality: What is local here, or None.
+        observe_terms: Is handed the terms of every call, for whoever studies a model; None = nobody.
     """
 
     def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
@@ -207,6 +225,7 @@ class CsanAttention(nn.Module):
         self.is_cross_attention = part == "cross"
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
+        self.observe_terms: Callable[[list[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
         methods = () if self.locality is None else self.locality.methods
         if self.locality is None or self.locality.replacement is None:
@@ -251,13 +270,16 @@ class CsanAttention(nn.Module):
             query_offset: Place of the first query (decoding with a cache).
 
         Returns:
-            Output [B, I, d] and, under the `eager` implementation, weights [B, H, I, J]. In a layer with an area
-            of heads they are summed over the area; they are zero where something else replaces the attention.
+            Output [B, I, d] and, under the `eager` implementation, weights [B, H, I, J]; those of a local layer only
+            with `output_attentions`. In a layer with an area of heads they are summed over the area; they are zero
+            where something else replaces the attention.
         """
         masks = attention_mask or AttentionMasks()
+        asked = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
         if self.locality is not None and (replacement := self.locality.replacement) is not None:
             module = getattr(self, parameters_name(replacement))
-            return self._with_weights(*replacement.attend(module, hidden_states, masks.padding))
+            output, weights = replacement.attend(module, hidden_states, masks.padding)
+            return output, self._weights_of_replacement(output, weights) if asked else None
         query = self._split_heads(self.q_proj(hidden_states))
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         if self.locality is None:
@@ -268,19 +290,54 @@ class CsanAttention(nn.Module):
                 self, query, key, value, masks.full, dropout=dropout, scaling=self.scaling, **kwargs
             )
         else:
-            output, weights = self._attend_locally(query, key, value, self.locality, masks, query_offset)
+            held = key.shape[2]
+            call = self._local_call(query, key, value, self.locality, masks, query_offset)
+            output, weights = self._attend_locally(call, asked)
+            if weights is not None and self.is_causal:
+                weights = _over_all_positions(weights, held, query_offset)
         return self.out_proj(output.flatten(-2)), weights
 
-    def _with_weights(
-        self, output: torch.Tensor, weights: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Zeros where a replacement has no weights: the library drops a None, and later layers would move up."""
+    def _weights_of_replacement(self, output: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
+        """Zeros where it has none: the library drops a None, and later layers would move up."""
         if weights is None and self.config._attn_implementation == "eager":
             batch, length = output.shape[:2]
             weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
-        return output, weights
+        return weights
 
-    def _attend_locally(
+    def _attend_locally(self, call: AttentionCall, wants_weights: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output [B, I, H, D] of a call and, where they are asked for and there are any, its weights."""
+        assert self.locality is not None  # for the type checker
+        implementation = self.config._attn_implementation or "eager"
+        check_local_implementation(implementation, self.locality)
+        if implementation not in _LOCAL_BACKENDS:
+            return self._attend_by_flash_attention(call, implementation), None
+        backend, weights = _LOCAL_BACKENDS[implementation], None
+        if backend == "eager" and wants_weights:
+            output, weights = attention_with_weights(call)
+        else:
+            if call.area.window is None and backend == "blocked":
+                backend = None  # blocks follow a window; a layer without one has nothing to split
+            output = run(call, backend)
+        return output.transpose(1, 2), weights
+
+    def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> torch.Tensor:
+        """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        half_window = call.area.half_window
+        output: torch.Tensor = attend(
+            self,
+            call.query,
+            call.key,
+            call.value,
+            call.once("flash_attention", lambda: _padding_if_any(call.key_padding_mask)),
+            dropout=call.dropout_p,
+            scaling=call.scale,
+            # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
+            sliding_window=None if half_window is None else half_window + 1,
+        )[0]
+        return output
+
+    def _local_call(
         self,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -288,8 +345,8 @@ class CsanAttention(nn.Module):
         locality: LayerLocality,
         masks: AttentionMasks,
         query_offset: int | torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        held, padding = key.shape[2], masks.padding
+    ) -> AttentionCall:
+        padding = masks.padding
         if self.is_causal and isinstance(query_offset, torch.Tensor):
             key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset, locality)
         elif self.is_causal:
@@ -298,7 +355,7 @@ class CsanAttention(nn.Module):
         if padding is not None and padding.shape[-1] > key.shape[2]:
             padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
         positions = self._positions(query, key, masks.first_real, query_offset)
-        call = make_call(
+        return make_call(
             query,
             key,
             value,
@@ -308,17 +365,8 @@ class CsanAttention(nn.Module):
             positions=positions,
             scale=self.scaling,
             dropout_p=self.dropout if self.training else 0.0,
+            shared=masks.shared,
         )
-        backend, weights = self._local_backend(), None
-        if backend == "eager":
-            output, weights = attention_with_weights(call)
-            if self.is_causal:
-                weights = _over_all_positions(weights, held, query_offset)
-        else:
-            if locality.area.window is None and backend == "blocked":
-                backend = None  # blocks follow a window; a layer without one has nothing to split
-            output = run(call, choose_backend(call, backend))
-        return output.transpose(1, 2), weights
 
     def _terms(self, inputs: TermInputs, locality: LayerLocality) -> list[Term]:
         terms = [
@@ -326,7 +374,10 @@ class CsanAttention(nn.Module):
             for method in locality.methods
             if method.has_term
         ]
-        return [term for term in terms if term is not None]
+        added = [term for term in terms if term is not None]
+        if self.observe_terms is not None:
+            self.observe_terms(added)
+        return added
 
     def _positions(
         self,
@@ -369,11 +420,6 @@ class CsanAttention(nn.Module):
         if padding is not None:
             real = real & padding.index_select(1, index)
         return key.index_select(2, index), value.index_select(2, index), real
-
-    def _local_backend(self) -> str | None:
-        implementation = self.config._attn_implementation or "eager"
-        check_local_implementation(implementation)
-        return _LOCAL_BACKENDS[implementation]
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)

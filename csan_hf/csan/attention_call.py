@@ -4,14 +4,28 @@
 Query (h, i) attends jointly to the keys (s, j) of its `KeyArea`, as far as padding and the terms let it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 
 from .key_area import KeyArea, check_head_area, check_window
 from .locality_terms import Cells, DenseBias, Positions, Term
+
+_Made = TypeVar("_Made")
+
+
+class SharedMasks:
+    """Masks, positions and block structures that the layers of one forward have in common.
+
+    The calls of one forward that hold it must agree in padding and positions wherever they have as many queries and
+    keys; see `AttentionCall.once`.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,7 @@ class AttentionCall:
         positions: Where queries and keys stand in their sentences.
         scale: Factor λ of the dot products.
         dropout_p: Probability of dropping an attention weight.
+        shared: What other layers of the forward have made already.
     """
 
     query: torch.Tensor
@@ -39,6 +54,26 @@ class AttentionCall:
     positions: Positions
     scale: float
     dropout_p: float
+    shared: SharedMasks = field(default_factory=SharedMasks)
+
+    def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What `make` gives, made once for all layers of a forward that see the same.
+
+        Args:
+            name: What is made; together with sizes, area and visibility terms it says all that it depends on. A
+                visibility term with tensors of its layer's own is not shared.
+            make: Makes it, without anything that takes part in gradients.
+        """
+        visibility = tuple(term.shared_visibility for term in self.visibility_terms)
+        # A compiled program finds equal computations by itself.
+        if torch.compiler.is_compiling() or None in visibility:
+            return make()
+        sizes = (*self.query.shape[:3], self.key.shape[2], self.query.device)
+        key = (name, self.area, sizes, visibility)
+        if key not in self.shared.made:
+            self.shared.made[key] = make()
+        made: _Made = self.shared.made[key]
+        return made
 
     @property
     def energy_terms(self) -> list[Term]:
@@ -72,6 +107,7 @@ def make_call(
     positions: Positions | None = None,
     scale: float | None = None,
     dropout_p: float = 0.0,
+    shared: SharedMasks | None = None,
 ) -> AttentionCall:
     """A validated call; see `AttentionCall` and `local_attention`.
 
@@ -103,7 +139,18 @@ def make_call(
         positions = Positions(key_length - query_length if area.causal else 0)
     if scale is None:
         scale = head_dim**-0.5
-    return AttentionCall(query, key, value, area, tuple(terms), key_padding_mask, positions, scale, dropout_p)
+    return AttentionCall(
+        query,
+        key,
+        value,
+        area,
+        tuple(terms),
+        key_padding_mask,
+        positions,
+        scale,
+        dropout_p,
+        SharedMasks() if shared is None else shared,
+    )
 
 
 def as_terms(bias: torch.Tensor | Term | None) -> tuple[Term, ...]:
@@ -152,18 +199,18 @@ def softmax_weights(
     call: AttentionCall,
     query: torch.Tensor,
     key: torch.Tensor,
-    visible: torch.Tensor | None,
+    hidden: torch.Tensor | None,
     added: torch.Tensor | None,
 ) -> torch.Tensor:
     """Weights [..., I, J] of keys [..., J, D] for queries [..., I, D], in float32 or better.
 
-    `added` goes to the energies.
+    `added` goes to the energies; what is `hidden` gets no weight.
     """
     energies = exact_energies(query * call.scale, key)
     if added is not None:
         energies = energies + added
-    if visible is not None:
-        energies = energies.masked_fill_(~visible, float("-inf"))  # in place: nobody else holds the energies
+    if hidden is not None:
+        energies = energies.masked_fill_(hidden, float("-inf"))  # in place: nobody else holds the energies
     return torch.softmax(energies, dim=-1)
 
 
@@ -195,15 +242,15 @@ def add_values(output: torch.Tensor, call: AttentionCall, cells: Cells, weights:
     return output
 
 
-def zero_blind_rows(output: torch.Tensor, row_visible: torch.Tensor | None) -> torch.Tensor:
-    """`output` [..., I, D], zero for the queries that see no key (`row_visible` [..., I, 1])."""
-    return output if row_visible is None else output.masked_fill(~row_visible, 0.0)
+def zero_blind_rows(output: torch.Tensor, blind: torch.Tensor | None) -> torch.Tensor:
+    """`output` [..., I, D], zero for the queries that see no key (`blind` [..., I, 1])."""
+    return output if blind is None else output.masked_fill(blind, 0.0)
 
 
 def open_blind_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks [..., I, J] in which no softmax sees an empty row, and the queries that see any key [..., I, 1]."""
-    row_visible = visible.any(dim=-1, keepdim=True)
-    return visible | ~row_visible, row_visible
+    """Masks [..., I, J] in which no softmax sees an empty row, and the queries that see no key [..., I, 1]."""
+    blind = ~visible.any(dim=-1, keepdim=True)
+    return visible | blind, blind
 
 
 def dropout(weights: torch.Tensor, call: AttentionCall) -> torch.Tensor:

@@ -35,44 +35,29 @@ class _Blocks:
 
 
 class _BlockCells:
-    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway."""
+    """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway.
+
+    Attributes:
+        key_place: [R, span]; below 0 or beyond the last key at the ends.
+        query_position: [B or 1, 1, R, size, 1].
+        key_position: [B or 1, 1, R, 1, span].
+        distance: [size, span].
+        head: [H, 1, 1, 1].
+    """
 
     def __init__(self, blocks: _Blocks, call: AttentionCall) -> None:
-        self.blocks, self.call, self.device = blocks, call, call.query.device
+        device = call.query.device
+        _, num_heads, self.query_length, _ = call.query.shape
+        self.blocks, self.device, self.key_length = blocks, device, call.key.shape[2]
         # Place of the first query among the keys (decoding steps have earlier keys, at most m of them).
-        self.shift = call.key.shape[2] - call.query.shape[2]
-
-    def _starts(self) -> torch.Tensor:
-        return torch.arange(self.blocks.count, device=self.device) * self.blocks.size  # [R]
-
-    @property
-    def key_place(self) -> torch.Tensor:
-        """[R, span]; below 0 or beyond the last key at the ends."""
-        return (self._starts() + (self.shift - self.blocks.left))[:, None] + torch.arange(
-            self.blocks.span, device=self.device
-        )
-
-    @property
-    def query_position(self) -> torch.Tensor:
-        """[B or 1, 1, R, size, 1]."""
-        places = self._starts()[:, None] + torch.arange(self.blocks.size, device=self.device)
-        return count_from(self.call.positions.query_start, places[None, None, :, :, None])
-
-    @property
-    def key_position(self) -> torch.Tensor:
-        """[B or 1, 1, R, 1, span]."""
-        return count_from(self.call.positions.key_start, self.key_place[None, None, :, None, :])
-
-    @property
-    def distance(self) -> torch.Tensor:
-        """[size, span]."""
-        queries = torch.arange(self.blocks.size, device=self.device) + self.blocks.left
-        return torch.arange(self.blocks.span, device=self.device)[None, :] - queries[:, None]
-
-    @property
-    def head(self) -> torch.Tensor:
-        """[H, 1, 1, 1]."""
-        return torch.arange(self.call.query.shape[1], device=self.device)[:, None, None, None]
+        shift = self.key_length - self.query_length
+        starts = (torch.arange(blocks.count, device=device) * blocks.size)[:, None]  # [R, 1]
+        in_block, in_span = torch.arange(blocks.size, device=device), torch.arange(blocks.span, device=device)
+        self.key_place = starts + (shift - blocks.left) + in_span
+        self.query_position = count_from(call.positions.query_start, (starts + in_block)[None, None, :, :, None])
+        self.key_position = count_from(call.positions.key_start, self.key_place[None, None, :, None, :])
+        self.distance = in_span[None, :] - (in_block + blocks.left)[:, None]
+        self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
         """[B or 1, H or 1, R or 1, size or 1, 1]."""
@@ -80,7 +65,7 @@ class _BlockCells:
 
     def of_pair(self, values: torch.Tensor) -> torch.Tensor:
         """Broadcastable to [B, H, R, size, span]."""
-        queries, keys = self.call.query.shape[2], self.call.key.shape[2]
+        queries, keys = self.query_length, self.key_length
         values = values.expand(*values.shape[:-2], queries, keys)
         rows = torch.arange(self.blocks.count * self.blocks.size, device=self.device).clamp(max=queries - 1)
         rows = rows.view(self.blocks.count, self.blocks.size, 1)
@@ -96,7 +81,7 @@ class _BlockCells:
 
     def _rows(self, values: torch.Tensor) -> torch.Tensor:
         """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1, always safe."""
-        if values.shape[2] == 1 and self.call.query.shape[2] != 1:
+        if values.shape[2] == 1 and self.query_length != 1:
             return values.unsqueeze(2)
         padded = F.pad(values, (0, 0, 0, self.blocks.count * self.blocks.size - values.shape[2]), value=1.0)
         return padded.unflatten(2, (self.blocks.count, self.blocks.size))
@@ -111,16 +96,15 @@ def blocked_attention(call: AttentionCall) -> torch.Tensor:
     query = F.pad(call.query, (0, 0, 0, padded_length)).unflatten(2, (blocks.count, blocks.size))
     left = blocks.left - (key_length - query_length)
     right = (blocks.count - 1) * blocks.size + blocks.span - left - key_length
-    cells = _BlockCells(blocks, call)
+    masks = call.once("blocks", lambda: _block_masks(call, blocks, left, right))
     keys = _key_blocks(call.key, call.area, blocks, left, right)
     values = _key_blocks(call.value, call.area, blocks, left, right)
-    visible, row_visible = _blocked_visibility(call, cells, left, right)
-    added = sum_energies(call, cells)
+    added = sum_energies(call, masks.cells)
     if added is not None:
         added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
-    weights = dropout(softmax_weights(call, query, keys, visible, added).to(values.dtype), call)
-    output = add_values(torch.matmul(weights, values), call, cells, weights)
-    return zero_blind_rows(output, row_visible).flatten(2, 3)[:, :, :query_length]
+    weights = dropout(softmax_weights(call, query, keys, masks.hidden, added).to(values.dtype), call)
+    output = add_values(torch.matmul(weights, values), call, masks.cells, weights)
+    return zero_blind_rows(output, masks.blind).flatten(2, 3)[:, :, :query_length]
 
 
 def blocked_cannot_run(call: AttentionCall) -> str | None:
@@ -128,10 +112,20 @@ def blocked_cannot_run(call: AttentionCall) -> str | None:
     return None if call.area.window is not None else "needs a window; use 'sdpa' or 'eager' without one."
 
 
+def span_of_a_block(area: KeyArea) -> int:
+    """Positions that a block of queries sees in a long sentence, where there is a window."""
+    m = area.half_window or 0
+    return _block_size(m) + (m if area.causal else 2 * m)
+
+
+def _block_size(half_window: int) -> int:
+    return _BLOCK_SIZE if 4 * half_window <= 3 * _BLOCK_SIZE else half_window
+
+
 def _blocks_of(call: AttentionCall) -> _Blocks:
     query_length = call.query.shape[2]
     m = min(call.area.half_window or 0, call.key.shape[2] - 1)
-    size = _BLOCK_SIZE if 4 * m <= 3 * _BLOCK_SIZE else m
+    size = _block_size(m)
     if not torch.compiler.is_compiling() or query_length == 1:
         size = min(size, query_length)  # compiled, one size serves sentences of all lengths
     return _Blocks(-(-query_length // size), size, m, size + (m if call.area.causal else 2 * m))
@@ -206,11 +200,23 @@ class _OverlappingBlocks(torch.autograd.Function):
         return total.flatten(2, 3)[:, :, :length], None, None
 
 
-def _blocked_visibility(
-    call: AttentionCall, cells: _BlockCells, left: int, right: int
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Visible keys [B or 1, H or 1, R, size, N * span], and the queries that see any, [B or 1, H or 1, R, size, 1]."""
-    device, blocks = call.query.device, cells.blocks
+@dataclass
+class _BlockMasks:
+    """What layers that see the same share.
+
+    Attributes:
+        cells: The cells of the blocks.
+        hidden: Keys that a query does not see, [B or 1, H or 1, R, size, N * span].
+        blind: The queries that see no key, [B or 1, H or 1, R, size, 1]; None: there are none.
+    """
+
+    cells: _BlockCells
+    hidden: torch.Tensor
+    blind: torch.Tensor | None
+
+
+def _block_masks(call: AttentionCall, blocks: _Blocks, left: int, right: int) -> _BlockMasks:
+    device, cells = call.query.device, _BlockCells(blocks, call)
     real = call.key_padding_mask
     if real is None:
         real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=device)
@@ -222,7 +228,7 @@ def _blocked_visibility(
     visible = band & real[:, None, :, None, :]  # [B or 1, 1, R, size, span]
     restricted = restrict(visible, call, cells)
     assert restricted is not None  # for the type checker
-    visible, row_visible = open_blind_rows(restricted)
+    visible, blind = open_blind_rows(restricted)
     heads = visible_heads(call.query.shape[1], call.area, device)
     if heads is None:
         visible = repeat_over_area(visible, call.area)
@@ -230,4 +236,4 @@ def _blocked_visibility(
         visible = (visible.unsqueeze(-2) & heads[None, :, None, None, :, None]).flatten(-2)
     # Rows past the last query are cut off: only padding and terms can leave a real query blind.
     may_be_blind = call.key_padding_mask is not None or bool(call.visibility_terms)
-    return visible, row_visible if may_be_blind else None
+    return _BlockMasks(cells, ~visible, blind if may_be_blind else None)

@@ -4,7 +4,7 @@
 import torch
 
 from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_blind_rows
-from .dense_parts import dense_cells, dense_energies, dense_visibility, keys_of_area
+from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -14,11 +14,10 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
         The output [B, H, I, D] and the weight of each key position [B, H, I, J], summed over the heads of the area.
         The output is made from these weights, so a gradient reaches them.
     """
-    cells = dense_cells(call)
-    visible, row_visible = dense_visibility(call, cells)
+    masks = call.once("dense", lambda: dense_masks(call))
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
-    weights = softmax_weights(call, call.query, keys, visible, dense_energies(call, cells))
-    joint = zero_blind_rows(weights, row_visible).unflatten(-1, (call.area.head_area, -1))  # [B, H, I, N, J]
+    weights = softmax_weights(call, call.query, keys, masks.hidden, dense_energies(call, masks.cells))
+    joint = zero_blind_rows(weights, masks.blind).unflatten(-1, (call.area.head_area, -1))  # [B, H, I, N, J]
     sums = joint.sum(dim=-2)
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:
@@ -26,9 +25,19 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
         shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-2)
         weights = (of_positions.unsqueeze(-2) * shares).flatten(-2).to(values.dtype)
     weights = dropout(weights, call)
-    return add_values(torch.matmul(weights, values), call, cells, weights), of_positions
+    return add_values(torch.matmul(weights, values), call, masks.cells, weights), of_positions
 
 
 def eager_attention(call: AttentionCall) -> torch.Tensor:
     """[B, H, I, D]."""
-    return attention_with_weights(call)[0]
+    keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
+    return attend_all_pairs(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
+
+
+def attend_all_pairs(
+    call: AttentionCall, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masks: DenseMasks
+) -> torch.Tensor:
+    """The output [B, H, I, D] of queries [B, H, I, D], all or a chunk, for keys and values [B, H, N * J, D]."""
+    weights = softmax_weights(call, query, keys, masks.hidden, dense_energies(call, masks.cells))
+    weights = dropout(weights.to(values.dtype), call)
+    return zero_blind_rows(add_values(torch.matmul(weights, values), call, masks.cells, weights), masks.blind)

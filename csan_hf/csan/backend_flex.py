@@ -3,21 +3,51 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from .attention_call import AttentionCall
 from .key_area import gather_head_area, visible_heads, within_window
-from .locality_terms import count_from
+from .locality_terms import Positions, count_from
+
+_BLOCK = 128
+"""Queries, and keys, of a block of the kernel's."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where queries and keys stand; keeps none of the call's tensors but the positions.
+
+    Attributes:
+        queries: I.
+        keys: J.
+        slot: Places of a head in the keys of an area, J rounded up to whole blocks: place p is key p % slot of the
+            neighbour p // slot.
+        positions: Those of the call.
+    """
+
+    queries: int
+    keys: int
+    slot: int
+    positions: Positions
+
+
+def _layout(call: AttentionCall) -> _Layout:
+    keys = call.key.shape[2]
+    slot = keys if call.area.head_area == 1 else -(-keys // _BLOCK) * _BLOCK
+    return _Layout(call.query.shape[2], keys, slot, call.positions)
 
 
 class _OneCell:
-    """A single cell, as FlexAttention asks for it; the place p of a key is the one of slot p // J at p % J."""
+    """A single cell, as FlexAttention asks for it; what lies beyond the keys is masked anyway."""
 
-    def __init__(self, call: AttentionCall, b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, p: torch.Tensor):
-        self.call, self.index = call, (b, h, i, p % call.key.shape[2])
+    def __init__(self, layout: _Layout, b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, place: torch.Tensor):
+        self.layout = layout
+        self.index = (b, h, i, (place % layout.slot).clamp(max=layout.keys - 1))
 
     def _start(self, start: int | torch.Tensor) -> int | torch.Tensor:
         return start[self.index[0]] if isinstance(start, torch.Tensor) and start.dim() == 1 else start
@@ -25,17 +55,17 @@ class _OneCell:
     @property
     def query_position(self) -> torch.Tensor:
         """[]."""
-        return count_from(self._start(self.call.positions.query_start), self.index[2])
+        return count_from(self._start(self.layout.positions.query_start), self.index[2])
 
     @property
     def key_position(self) -> torch.Tensor:
         """[]."""
-        return count_from(self._start(self.call.positions.key_start), self.index[3])
+        return count_from(self._start(self.layout.positions.key_start), self.index[3])
 
     @property
     def distance(self) -> torch.Tensor:
         """[]."""
-        return self.index[3] - (self.index[2] + (self.call.key.shape[2] - self.call.query.shape[2]))
+        return self.index[3] - (self.index[2] + (self.layout.keys - self.layout.queries))
 
     @property
     def head(self) -> torch.Tensor:
@@ -64,20 +94,75 @@ class _OneCell:
 
 
 def flex_local_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]; zeros for a query that sees no key.
-
-    The neighbouring heads' keys are laid behind each other.
-    """
-    batch, num_heads, query_length, _ = call.query.shape
-    keys = gather_head_area(call.key, call.area).flatten(2, 3).contiguous()
-    values = gather_head_area(call.value, call.area).flatten(2, 3).contiguous()
-    block_mask = create_block_mask(
-        _visibility(call), batch, num_heads, query_length, keys.shape[2], device=str(call.query.device)
-    )
+    """[B, H, I, D]."""
+    layout = _layout(call)
     output = _kernel(call.query.device.type)(
-        call.query, keys, values, score_mod=_score(call), block_mask=block_mask, scale=call.scale
+        call.query,
+        _keys_of_area(call.key, call, layout),
+        _keys_of_area(call.value, call, layout),
+        score_mod=_score(call, layout),
+        block_mask=call.once("flex_attention", lambda: flex_block_mask(call)),
+        scale=call.scale,
     )
     return output
+
+
+def _keys_of_area(states: torch.Tensor, call: AttentionCall, layout: _Layout) -> torch.Tensor:
+    """[B, H, J, D] -> [B, H, N * slot, D]."""
+    padded = F.pad(states, (0, 0, 0, layout.slot - layout.keys))
+    return gather_head_area(padded, call.area).flatten(2, 3).contiguous()
+
+
+def flex_block_mask(call: AttentionCall) -> BlockMask:
+    """Which blocks of keys each block of queries sees, from the area's geometry and the padding.
+
+    Blocks that are seen as a whole are not looked into; the others are, cell by cell, as the kernel comes to them.
+    torch's `create_block_mask` would write out all cells.
+    """
+    some, whole = _visible_blocks(call)
+    layout = _layout(call)
+    return BlockMask.from_kv_blocks(
+        *_ordered(some & ~whole),
+        *_ordered(whole),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=_visibility(call, layout),
+        seq_lengths=(layout.queries, layout.slot * call.area.head_area),
+    )
+
+
+def _visible_blocks(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether blocks may hold a visible cell, and whether all of theirs are: [B or 1, H or 1, blocks, N * blocks]."""
+    area, device = call.area, call.query.device
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    query_blocks = torch.arange(0, queries, _BLOCK, device=device)[:, None]
+    first_key = torch.arange(0, keys, _BLOCK, device=device)
+    last_key = (first_key + (_BLOCK - 1)).clamp(max=keys - 1)
+    first_query = query_blocks + (keys - queries)  # in places of keys
+    last_query = (query_blocks + (_BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
+    nearest, farthest = first_key - last_query, last_key - first_query  # distances in a block lie between
+    reach = max(queries, keys) if area.half_window is None else area.half_window
+    most = 0 if area.causal else reach
+    some = (farthest >= -reach) & (nearest <= most)
+    whole = (nearest >= -reach) & (farthest <= most) & (first_key + _BLOCK <= keys)
+    some, whole = some[None, None, :, None], whole[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
+    if call.key_padding_mask is not None:
+        real = F.pad(call.key_padding_mask, (0, -keys % _BLOCK)).unflatten(1, (-1, _BLOCK))
+        some = some & real.any(dim=-1)[:, None, None, None]
+        whole = whole & real.all(dim=-1)[:, None, None, None]
+    if call.visibility_terms:
+        whole = torch.zeros_like(whole)
+    heads = visible_heads(call.query.shape[1], area, device)
+    if heads is None:
+        heads = torch.ones(1, area.head_area, dtype=torch.bool, device=device)
+    heads = heads[None, :, None, :, None]
+    return (some & heads).flatten(-2), (whole & heads).flatten(-2)
+
+
+def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many blocks of each row, and the blocks, those first: what a `BlockMask` is made of."""
+    numbers = blocks.int()
+    order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
+    return numbers.sum(dim=-1, dtype=torch.int32), order.to(torch.int32).contiguous()
 
 
 def flex_cannot_run(call: AttentionCall) -> str | None:
@@ -99,30 +184,30 @@ def _kernel(device_type: str) -> Callable[..., torch.Tensor]:
     return kernel
 
 
-def _visibility(call: AttentionCall) -> Callable[..., torch.Tensor]:
-    key_length = call.key.shape[2]
+def _visibility(call: AttentionCall, layout: _Layout) -> Callable[..., torch.Tensor]:
     heads = visible_heads(call.query.shape[1], call.area, call.query.device)
+    area, terms, padding = call.area, call.visibility_terms, call.key_padding_mask
 
     def visible(b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        cell = _OneCell(call, b, h, i, place)
-        seen = within_window(cell.distance, call.area)
-        for term in call.visibility_terms:
+        cell = _OneCell(layout, b, h, i, place)
+        seen = within_window(cell.distance, area) & (place % layout.slot < layout.keys)
+        for term in terms:
             seen = seen & term.visible(cell)
         if heads is not None:
-            seen = seen & heads[h, place // key_length]
-        if call.key_padding_mask is not None:
-            seen = seen & call.key_padding_mask[b, place % key_length]
+            seen = seen & heads[h, place // layout.slot]
+        if padding is not None:
+            seen = seen & padding[b, cell.index[3]]
         return seen
 
     return visible
 
 
-def _score(call: AttentionCall) -> Callable[..., torch.Tensor] | None:
+def _score(call: AttentionCall, layout: _Layout) -> Callable[..., torch.Tensor] | None:
     if not call.energy_terms:
         return None
 
     def added(energy, b, h, i, place):  # type: ignore[no-untyped-def]
-        cell = _OneCell(call, b, h, i, place)
+        cell = _OneCell(layout, b, h, i, place)
         for term in call.energy_terms:
             energy = energy + term.energy(cell)
         return energy

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from .attention_call import AttentionCall, zero_blind_rows
-from .dense_parts import dense_cells, dense_energies, dense_visibility, keys_of_area
+from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
 
 
 def sdpa_attention(call: AttentionCall) -> torch.Tensor:
@@ -16,21 +16,49 @@ def sdpa_attention(call: AttentionCall) -> torch.Tensor:
         return F.scaled_dot_product_attention(
             query, key, value, dropout_p=call.dropout_p, is_causal=area.causal, scale=call.scale
         )
-    cells = dense_cells(call)
-    visible, row_visible = dense_visibility(call, cells)
+    masks = call.once("dense", lambda: dense_masks(call))
+    seen = None
+    if not call.energy_terms:
+        seen = call.once(("additive", query.dtype), lambda: _additive_mask(masks, query.dtype))
+    return attend_fused(call, query, keys_of_area(key, area), keys_of_area(value, area), masks, seen)
+
+
+def attend_fused(
+    call: AttentionCall,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    masks: DenseMasks,
+    seen: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The output [B, H, I, D] of queries [B, H, I, D], all or a chunk, for keys and values [B, H, N * J, D].
+
+    `seen` is what the masks say as a number to add, where it has been made.
+    """
     dtype = query.dtype
-    energies = dense_energies(call, cells)
+    energies = dense_energies(call, masks.cells)
     if energies is not None:
         # Energies and softmax are float32 or better whatever the model's precision.
         exact = torch.promote_types(dtype, torch.float32)
-        query, key, value = query.to(exact), key.to(exact), value.to(exact)
-    mask = _additive_mask(visible, energies, query.dtype)
-    keys, values = keys_of_area(key, area), keys_of_area(value, area)
+        query, keys, values = query.to(exact), keys.to(exact), values.to(exact)
+        seen = _additive_energies(masks, energies.to(exact))
+    elif seen is None:
+        seen = _additive_mask(masks, dtype)
     with torch.autocast(query.device.type, enabled=False):
         output = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, dropout_p=call.dropout_p, scale=call.scale
+            query, keys, values, attn_mask=seen, dropout_p=call.dropout_p, scale=call.scale
         )
-    return zero_blind_rows(output.to(dtype), row_visible)
+    return zero_blind_rows(output.to(dtype), masks.blind)
+
+
+def fused_is_faster(call: AttentionCall) -> bool:
+    """Whether torch's fused attention is the better way to compute all pairs.
+
+    It takes no gradient for an energy and gives no weights; energies of terms make it compute in float32.
+    """
+    if call.value_terms or (torch.is_grad_enabled() and call.terms_require_grad):
+        return False
+    return not (call.energy_terms and call.query.dtype in (torch.float16, torch.bfloat16))
 
 
 def sdpa_cannot_run(call: AttentionCall) -> str | None:
@@ -40,10 +68,12 @@ def sdpa_cannot_run(call: AttentionCall) -> str | None:
     return None
 
 
-def _additive_mask(
-    visible: torch.Tensor | None, energies: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor | None:
-    if energies is None:
-        return visible
-    energies = energies.to(dtype)
-    return energies if visible is None else energies.masked_fill(~visible, float("-inf"))
+def _additive_mask(masks: DenseMasks, dtype: torch.dtype) -> torch.Tensor | None:
+    """0 for what is seen, -inf for what is not; torch's function would make it of a boolean mask in every layer."""
+    if masks.hidden is None:
+        return None
+    return torch.zeros_like(masks.hidden, dtype=dtype).masked_fill_(masks.hidden, float("-inf"))
+
+
+def _additive_energies(masks: DenseMasks, energies: torch.Tensor) -> torch.Tensor:
+    return energies if masks.hidden is None else energies.masked_fill(masks.hidden, float("-inf"))

@@ -7,6 +7,7 @@ Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <=
 | backend | memory in the length | what it is | value terms |
 | --- | --- | --- | --- |
 | `eager` | quadratic | matrix products and a float32 softmax; the only one that gives attention weights | yes |
+| `chunked` | linear | all pairs in chunks of queries, computed again in the backward pass | yes |
 | `sdpa` | linear to quadratic (the mask) | torch's fused attention with a mask | no |
 | `blocked` | linear, forward and backward | blocks of queries against their keys and m on either side | yes |
 | `flex_attention` | linear | torch's FlexAttention; on CPU it has no backward | no |
@@ -19,11 +20,13 @@ import torch
 
 from .attention_call import AttentionCall, as_terms, make_call
 from .backend_blocked import blocked_attention, blocked_cannot_run
+from .backend_choice import fastest_backend
+from .backend_chunked import chunked_attention
 from .backend_eager import eager_attention
 from .backend_flex import flex_cannot_run, flex_local_attention
 from .backend_sdpa import sdpa_attention, sdpa_cannot_run
 from .key_area import KeyArea
-from .locality_terms import DenseBias, Term
+from .locality_terms import Term
 
 
 class Backend(NamedTuple):
@@ -40,6 +43,7 @@ class Backend(NamedTuple):
 
 BACKENDS = {
     "eager": Backend(eager_attention, lambda call: None),
+    "chunked": Backend(chunked_attention, lambda call: None),
     "sdpa": Backend(sdpa_attention, sdpa_cannot_run),
     "blocked": Backend(blocked_attention, blocked_cannot_run),
     "flex_attention": Backend(flex_local_attention, flex_cannot_run),
@@ -76,7 +80,8 @@ def local_attention(
         causal: Whether keys after the query are invisible.
         scale: Factor of the dot products, default 1/sqrt(D).
         dropout_p: Probability of dropping an attention weight.
-        backend: `"eager"`, `"sdpa"`, `"blocked"`, `"flex_attention"`, or `None` for the fastest that can run.
+        backend: `"eager"`, `"chunked"`, `"sdpa"`, `"blocked"`, `"flex_attention"`, or `None` for the fastest that can
+            run.
 
     Returns:
         [B, H, I, D]. A query that sees no key yields zeros.
@@ -113,25 +118,10 @@ def choose_backend(call: AttentionCall, backend: str | None) -> str:
         ValueError: Unknown backend, or one that cannot do what is asked.
     """
     if backend is None:
-        return _fastest_backend(call)
+        return fastest_backend(call)
     if backend not in BACKENDS:
         raise ValueError(f"`backend` must be one of {list(BACKENDS)} or None, got {backend!r}.")
     reason = BACKENDS[backend].cannot_run(call)
     if reason is not None:
         raise ValueError(f"backend={backend!r} {reason}")
     return backend
-
-
-# From here on, blocks of queries beat the masked whole (scripts/benchmark.py, CPU).
-_BLOCKED_FROM_LENGTH = 128
-
-
-def _fastest_backend(call: AttentionCall) -> str:
-    window = call.area.window
-    # An exported program has one way for all lengths
-    one_way = torch.compiler.is_exporting()
-    if window is not None and not one_way and call.query.shape[2] >= max(_BLOCKED_FROM_LENGTH, 2 * window):
-        return "blocked"
-    # A fused kernel takes no gradient for an energy and gives no weights: the plain computation is the faster one.
-    computed = any(not isinstance(term, DenseBias) for term in call.energy_terms)
-    return "eager" if computed or call.value_terms or call.terms_require_grad else "sdpa"

@@ -245,10 +245,15 @@ class CsanConfig(PreTrainedConfig):
         candidates = self._named_layers(part) if specifications is None else range(len(specifications))
         return [index for index in candidates if self.layer_locality(part, index) is not None]
 
+    def localities(self) -> list[LayerLocality]:
+        """What is local in any attention of the model."""
+        found = [self.layer_locality(part, index) for part in PARTS for index in range(self._depth(part))]
+        return [locality for locality in found if locality is not None]
+
     @property
     def is_local(self) -> bool:
         """Whether any layer is local."""
-        return any(self.local_layers(part) for part in PARTS)
+        return bool(self.localities())
 
     def _depth(self, part: str) -> int:
         return self.encoder_layers if part == "encoder" else self.decoder_layers

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Masks, energies and keys of a call written out for all pairs, for the eager and the sdpa backend."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,18 +12,31 @@ from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, withi
 from .locality_terms import DenseCells
 
 
-def dense_cells(call: AttentionCall) -> DenseCells:
-    """All cells of the call."""
-    _, heads, queries, _ = call.query.shape
-    return DenseCells(heads, queries, call.key.shape[2], call.positions, call.query.device)
+@dataclass
+class DenseMasks:
+    """What layers that see the same share.
 
-
-def dense_visibility(call: AttentionCall, cells: DenseCells) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Visible keys [B or 1, H or 1, I, N*J] (`None`: all), and the queries that see any, [B or 1, H or 1, I, 1].
-
-    The rows of queries without any visible key are opened, so that no softmax sees an empty row; their output is
-    replaced by zeros afterwards.
+    Attributes:
+        cells: The cells of the call.
+        hidden: Keys that a query does not see, [B or 1, H or 1, I, N*J]; None: it sees all. The rows of queries that
+            see no key are opened, so that no softmax is of an empty row; their output is replaced by zeros.
+        blind: The queries that see no key, [B or 1, H or 1, I, 1]; None: there are none.
     """
+
+    cells: DenseCells
+    hidden: torch.Tensor | None
+    blind: torch.Tensor | None
+
+
+def dense_masks(call: AttentionCall, chunk: slice | None = None) -> DenseMasks:
+    """Masks of the call, or of a chunk of its queries."""
+    _, heads, queries, _ = call.query.shape
+    cells = DenseCells(heads, queries, call.key.shape[2], call.positions, call.query.device, chunk)
+    visible, blind = _visibility(call, cells)
+    return DenseMasks(cells, None if visible is None else ~visible, blind)
+
+
+def _visibility(call: AttentionCall, cells: DenseCells) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     visible = None
     if call.area.window is not None or call.area.causal:
         visible = within_window(cells.distance, call.area)[None, None]
@@ -30,10 +44,10 @@ def dense_visibility(call: AttentionCall, cells: DenseCells) -> tuple[torch.Tens
     if call.key_padding_mask is not None:
         padding = call.key_padding_mask[:, None, None, :]
         visible = padding if visible is None else visible & padding
-    row_visible = None
+    blind = None
     if visible is not None and (call.key_padding_mask is not None or call.visibility_terms):
-        visible, row_visible = open_blind_rows(visible)
-    return _over_heads(visible, call), row_visible
+        visible, blind = open_blind_rows(visible)
+    return _over_heads(visible, call), blind
 
 
 def _over_heads(visible: torch.Tensor | None, call: AttentionCall) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import initialization as init
 
 from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Positions, Term, TermInputs, check_broadcast
+from .locality_terms import Cells, Positions, Term, TermInputs, check_broadcast, exact
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
@@ -41,18 +41,23 @@ class GaussianTerm(Term):
     """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2 (equation 5).
 
     Attributes:
-        center: P, a position, [B, H, I] or broadcastable to it, float32.
-        width: D in tokens, [B, H, I] or broadcastable to it, float32; values under `MINIMUM_WINDOW` are raised.
+        center: P, a position, [B, H, I] or broadcastable to it, float32 or better.
+        width: D in tokens, [B, H, I] or broadcastable to it, float32 or better; under `MINIMUM_WINDOW` it is raised.
     """
 
     center: torch.Tensor
     width: torch.Tensor
 
     def energy(self, cells: Cells) -> torch.Tensor:
-        """G, float32."""
+        """G, float32 or better."""
         center, width = cells.of_query(self.center), cells.of_query(self.width)
-        sigma = width.float().clamp(min=MINIMUM_WINDOW) / 2
-        return -0.5 * ((cells.key_position - center.float()) / sigma) ** 2
+        sigma = exact(width).clamp(min=MINIMUM_WINDOW) / 2
+        return -0.5 * ((cells.key_position - exact(center)) / sigma) ** 2
+
+    @property
+    def focus(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """P and D."""
+        return self.center, self.width
 
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
         """See `Term`."""
@@ -84,9 +89,9 @@ class QueryPredictor(LocalityModule):
         self.head_proj = nn.Linear(site.d_model // 2, site.num_heads, bias=False)
 
     def forward(self, inputs: TermInputs) -> torch.Tensor:
-        """A position or a window in tokens, L · sigmoid(u_h · tanh(W q_i)): [B, H, I], float32."""
+        """A position or a window in tokens, L · sigmoid(u_h · tanh(W q_i)): [B, H, I], float32 or better."""
         hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))
-        return inputs.visible_length * torch.sigmoid(self.head_proj(hidden).transpose(1, 2).float())
+        return inputs.visible_length * torch.sigmoid(exact(self.head_proj(hidden).transpose(1, 2)))
 
 
 class GaussianLocalness(LocalityModule):
@@ -117,17 +122,17 @@ class GaussianLocalness(LocalityModule):
         """The Gaussian of every query."""
         hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))  # [B, I, d]
         length = inputs.visible_length  # L, [B or 1, 1, I or 1]
-        center = length * torch.sigmoid(self.center_proj(hidden).transpose(1, 2).float())
+        center = length * torch.sigmoid(exact(self.center_proj(hidden).transpose(1, 2)))
         return GaussianTerm(center, self._width(hidden, inputs, length))
 
     def _width(self, hidden: torch.Tensor, inputs: TermInputs, length: torch.Tensor) -> torch.Tensor:
         if self.strategy == "fixed":
-            return torch.full((1, 1, 1), self.window_size, device=hidden.device)
+            return exact(hidden).new_full((1, 1, 1), self.window_size)
         if self.strategy == "head":
-            return raise_to_floor(50.0 * torch.sigmoid(self.head_window.float())[None, :, None])
+            return raise_to_floor(50.0 * torch.sigmoid(exact(self.head_window))[None, :, None])
         if self.strategy == "layer":
             hidden = torch.tanh(self.key_proj(_mean_key(inputs)))
-        return raise_to_floor(length * torch.sigmoid(self.window_proj(hidden).transpose(1, 2).float()))
+        return raise_to_floor(length * torch.sigmoid(exact(self.window_proj(hidden).transpose(1, 2))))
 
 
 def _mean_key(inputs: TermInputs) -> torch.Tensor:
@@ -137,10 +142,10 @@ def _mean_key(inputs: TermInputs) -> torch.Tensor:
     keys = keys * real.to(keys.dtype).unsqueeze(-1)
     if inputs.causal:
         queries = inputs.query.shape[2]
-        sums = keys.float().cumsum(dim=1)[:, -queries:]  # the queries are the last positions
+        sums = exact(keys).cumsum(dim=1)[:, -queries:]  # the queries are the last positions
         counts = real.cumsum(dim=1)[:, -queries:]
     else:
-        sums, counts = keys.float().sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
+        sums, counts = exact(keys).sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
     return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(inputs.key.dtype)
 
 

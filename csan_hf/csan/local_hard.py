@@ -8,7 +8,7 @@ import torch
 
 from .gaussian import GaussianMethod, GaussianTerm, QueryPredictor
 from .locality import AttentionSite
-from .locality_terms import Cells, TermInputs
+from .locality_terms import Cells, TermInputs, exact
 
 
 @dataclass
@@ -18,7 +18,7 @@ class CutOffGaussianTerm(GaussianTerm):
     def visible(self, cells: Cells) -> torch.Tensor:
         """Whether the key lies within the window; the centre gets its gradient from the energies alone."""
         center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
-        return (cells.key_position - center.float()).abs() <= width.float()
+        return (cells.key_position - exact(center)).abs() <= exact(width)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LocalHard(GaussianMethod):
         return self._gaussian(module(inputs))
 
     def _gaussian(self, center: torch.Tensor) -> GaussianTerm:
-        width = torch.full((1, 1, 1), float(self.width), device=center.device)
+        width = center.new_full((1, 1, 1), float(self.width))
         return (CutOffGaussianTerm if self.cut_off else GaussianTerm)(center, width)
 
     def describe(self, site: AttentionSite) -> str:

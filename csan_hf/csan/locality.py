@@ -13,6 +13,7 @@ keys are names of registered methods, values their settings (one value = the fir
 | --- | --- | --- |
 | a window of tokens, an area of heads | `window`, `heads`: the structure, `KeyArea` | backends, caches, pictures |
 | visibility, an energy, a value term | `term(module, inputs)` returns a `Term` (locality_terms.py) | backends |
+| where a query looks by itself, and how widely | `Term.focus` | statistics and reports of a model's attention |
 | parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, conversion |
 | something before the sub-layer | `before(module, states, padding)` | the layer |
 | a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
@@ -27,7 +28,9 @@ anything else, a method in a part that it does not know.
 
 **One forward.** The attention module projects queries and keys, asks every method for its term (`TermInputs` in,
 `Term` out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The
-backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. Terms
+backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. What
+layers see alike, masks and blocks, is made once per forward (`AttentionCall.once`); a term whose visibility depends on
+tensors of its layer has it made for that layer alone. Terms
 see positions as ranks among the real tokens of the sentence (`Positions`), so that padding on either side changes
 nothing; `Cells.distance` needs no ranks and costs the same whatever the padding.
 """

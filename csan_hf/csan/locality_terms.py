@@ -13,6 +13,7 @@ Shapes: B batch, H heads, I queries, J keys, R blocks of queries, D head width.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -130,6 +131,22 @@ class Term:
         return type(self).value is not Term.value
 
     @property
+    def shared_visibility(self) -> Hashable | None:
+        """What `visible` depends on beside the cells, for layers to share a mask; None = on the layer's tensors."""
+        if any(isinstance(value, torch.Tensor) for value in vars(self).values()):
+            return None
+        return (type(self), *sorted(vars(self).items()))
+
+    @property
+    def focus(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Where a query looks by itself, and how widely, whatever the keys; None where the term does not say.
+
+        Returns:
+            Position of the middle and width, in tokens, [B, H, I] or broadcastable to it.
+        """
+        return None
+
+    @property
     def requires_grad(self) -> bool:
         """Whether a gradient is wanted for one of the term's tensors."""
         return any(isinstance(value, torch.Tensor) and value.requires_grad for value in vars(self).values())
@@ -213,6 +230,11 @@ def check_broadcast(tensor: torch.Tensor, expected: tuple[int, ...], name: str, 
         raise ValueError(f"`{name}` must broadcast to [{axes}] = {list(expected)}, got {list(tensor.shape)}.")
 
 
+def exact(values: torch.Tensor) -> torch.Tensor:
+    """`values` in float32, or float64 where they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def gather_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Entries `index` [..., I, J] of rows [..., I, K], leading axes broadcast: [..., I, J]."""
     shape = torch.broadcast_shapes(rows.shape[:-1], index.shape[:-1])
@@ -226,46 +248,48 @@ def sum_rows(weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Ten
 
 
 class DenseCells:
-    """All cells of a call: [B or 1, H or 1, I, J], positions with an axis of 1 where they do not vary."""
+    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the queries of the chunk.
+
+    Attributes:
+        query_position: [B or 1, 1, I, 1].
+        key_position: [B or 1, 1, 1, J].
+        distance: [I, J]; the queries are the last of the J positions.
+        head: [H, 1, 1].
+    """
 
     def __init__(
-        self, num_heads: int, query_length: int, key_length: int, positions: Positions, device: Any = None
+        self,
+        num_heads: int,
+        query_length: int,
+        key_length: int,
+        positions: Positions,
+        device: Any = None,
+        chunk: slice | None = None,
     ) -> None:
-        self.num_heads, self.query_length, self.key_length = num_heads, query_length, key_length
-        self.positions, self.device = positions, device
-
-    @property
-    def query_position(self) -> torch.Tensor:
-        """[B or 1, 1, I, 1]."""
-        return self.positions.queries(self.query_length, self.device)[:, None, :, None]
-
-    @property
-    def key_position(self) -> torch.Tensor:
-        """[B or 1, 1, 1, J]."""
-        return self.positions.keys(self.key_length, self.device)[:, None, None, :]
-
-    @property
-    def distance(self) -> torch.Tensor:
-        """[I, J]; the queries are the last I of the J positions."""
-        queries = torch.arange(self.query_length, device=self.device) + (self.key_length - self.query_length)
-        return torch.arange(self.key_length, device=self.device)[None, :] - queries[:, None]
-
-    @property
-    def head(self) -> torch.Tensor:
-        """[H, 1, 1]."""
-        return torch.arange(self.num_heads, device=self.device)[:, None, None]
+        self.chunk = chunk
+        self.query_position = self._rows(positions.queries(query_length, device)[:, None, :], -1).unsqueeze(-1)
+        self.key_position = positions.keys(key_length, device)[:, None, None, :]
+        queries = torch.arange(key_length - query_length, key_length, device=device)
+        self.distance = torch.arange(key_length, device=device)[None, :] - self._rows(queries, 0)[:, None]
+        self.head = torch.arange(num_heads, device=device)[:, None, None]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
         """[B or 1, H or 1, I or 1, 1]."""
-        return values.unsqueeze(-1)
+        return self._rows(values, -1).unsqueeze(-1)
 
     def of_pair(self, values: torch.Tensor) -> torch.Tensor:
-        """As given."""
-        return values
+        """[..., I or 1, J or 1]."""
+        return self._rows(values, -2) if values.dim() > 1 else values
 
     def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """[B, H, I, J]."""
-        return gather_rows(table, index)
+        return gather_rows(self._rows(table, -2), index)
+
+    def _rows(self, values: torch.Tensor, axis: int) -> torch.Tensor:
+        """The chunk's entries on the axis of the queries, which may be 1."""
+        if self.chunk is None or values.shape[axis] == 1:
+            return values
+        return values.narrow(axis, self.chunk.start, self.chunk.stop - self.chunk.start)
 
     def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
         """[B, H, I, K]."""

@@ -39,6 +39,7 @@ from .attention import (
     full_attention_implementation,
     mask_config,
 )
+from .attention_call import SharedMasks
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
 from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
@@ -235,8 +236,9 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         """Refuse what local layers cannot run before anything is computed, or installed for it."""
         # The library refuses names that it does not know; one with a slash it would load as a kernel from the Hub.
         known = attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys() or "/" in (attn_implementation or "")
-        if attn_implementation is not None and known and self.config.is_local:
-            check_local_implementation(attn_implementation)
+        if attn_implementation is not None and known:
+            for locality in self.config.localities():
+                check_local_implementation(attn_implementation, locality)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def _run_layer(
@@ -356,7 +358,7 @@ class CsanEncoder(CsanPreTrainedModel):
             full = create_bidirectional_mask(
                 config=mask_config(self.config), inputs_embeds=embeddings, attention_mask=attention_mask
             )
-        return AttentionMasks(full, padding, first_real_token(padding))
+        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
 
 
 def _local_attentions(layers: Iterable[nn.Module], name: str) -> list[bool]:
@@ -470,7 +472,7 @@ class CsanDecoder(CsanPreTrainedModel):
                 attention_mask=attention_mask,
                 past_key_values=cache,
             )
-        return AttentionMasks(full, padding, first_real_token(padding))
+        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
 
     def _cross_attention_masks(
         self,
@@ -493,7 +495,7 @@ class CsanDecoder(CsanPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        return AttentionMasks(full, padding, first_real_token(padding))
+        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
 
 
 _FORWARD_ARGUMENTS = (

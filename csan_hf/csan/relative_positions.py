@@ -9,7 +9,7 @@ from torch import nn
 from transformers import initialization as init
 
 from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Term, TermInputs
+from .locality_terms import Cells, Term, TermInputs, exact
 
 
 @dataclass
@@ -17,7 +17,7 @@ class RelativePositionTerm(Term):
     """What the distance j - i, clipped to k on either side, adds to energies and outputs.
 
     Attributes:
-        energies: λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32.
+        energies: λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better.
         values: a^V, [2k + 1, D] or one table per head [H, 2k + 1, D].
     """
 
@@ -59,7 +59,7 @@ class RelativePositionTables(LocalityModule):
     def forward(self, inputs: TermInputs) -> RelativePositionTerm:
         """The tables, the keys' multiplied with every query."""
         energies = torch.matmul(inputs.query * inputs.scale, self.keys.transpose(-1, -2))
-        return RelativePositionTerm(energies.float(), self.values)
+        return RelativePositionTerm(exact(energies), self.values)
 
 
 @dataclass(frozen=True)

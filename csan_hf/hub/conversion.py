@@ -30,6 +30,19 @@ def check_overrides(overrides: dict[str, Any]) -> None:
         raise ValueError(f"CsanConfig has no field {name!r}.{hint}")
 
 
+def check_attention_is_kept(config: CsanConfig) -> None:
+    """Refuses a locality method that takes the place of an attention, whose weights would have nowhere to go."""
+    for part in ("encoder", "decoder", "cross"):
+        for layer in config.local_layers(part):
+            locality = config.layer_locality(part, layer)
+            if locality is not None and locality.replacement is not None:
+                key = locality.replacement.key
+                raise ValueError(
+                    f"The locality method {key!r} of {part} layer {layer} replaces the attention, so its weights "
+                    f"cannot be converted; choose a method that keeps it."
+                )
+
+
 def load_source(source: Any, model_class: Any, family: str) -> Any:
     """Returns the model to convert: the one at hand, or that of a directory or Hub name, whole.
 

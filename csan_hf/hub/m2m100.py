@@ -7,7 +7,7 @@ from typing import Any
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from ..csan import CsanConfig, CsanForConditionalGeneration
-from .conversion import check_overrides, load_source, shared_fields, transfer
+from .conversion import check_attention_is_kept, check_overrides, load_source, shared_fields, transfer
 
 
 def convert_m2m100(
@@ -43,6 +43,7 @@ def convert_m2m100(
     check_overrides(config_overrides)
     source = load_source(name_or_path_or_model, M2M100ForConditionalGeneration, "an M2M100")
     config = convert_config(source.config, local_window=local_window, head_area=head_area, **config_overrides)
+    check_attention_is_kept(config)
     model: Any = CsanForConditionalGeneration(config)
     weights = {**source.state_dict(), "final_logits_bias": model.final_logits_bias}  # which M2M100 does not have
     return transfer(source, model, weights, "CSAN cannot represent this M2M100 model.")

@@ -8,7 +8,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from ..csan import CsanConfig, CsanForConditionalGeneration
-from .conversion import check_overrides, load_source, shared_fields, transfer
+from .conversion import check_attention_is_kept, check_overrides, load_source, shared_fields, transfer
 
 # What a config of the original Marian may say and transformers' Marian ignores. Anything else than these values
 # describes another architecture than the one that transformers (and CSAN) would compute with the weights.
@@ -57,6 +57,7 @@ def convert_marian(
     check_overrides(config_overrides)
     marian = load_source(name_or_path_or_model, MarianMTModel, "a Marian")
     config = convert_config(marian.config, local_window=local_window, head_area=head_area, **config_overrides)
+    check_attention_is_kept(config)
     model: Any = CsanForConditionalGeneration(config)
     weights = dict(marian.state_dict())
     positions = {name: weights.pop(name) for name in _POSITIONS if name in weights}

@@ -43,13 +43,13 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
     rows = [[str(layer + 1), *(f"{value:.2f}" for value in row)] for layer, row in enumerate(found.entropy)]
     title = f"{system.name}: entropy of the attention"
     plots.append(ReportPlot(f"entropy_{name}", title, plot_attention_entropy(found), columns, rows, system.name))
-    if any(type(module).__name__ == "GaussianLocalness" for module in model.get_encoder().modules()):
-        windows = learned_windows(model, tokenizers, sources, progress=progress)
+    windows = learned_windows(model, tokenizers, sources, progress=progress)
+    if windows is not None:
         rows = [
             [str(layer + 1), *(f"{np.median(head):.1f}" for head in heads)]
             for layer, heads in zip(windows.layers, windows.widths, strict=True)
         ]
-        title = f"{system.name}: windows and centres of the Gaussians (numbers: median windows, tokens)"
+        title = f"{system.name}: windows that the queries look at, and their middles (numbers: median windows, tokens)"
         plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows, system.name))
     usage = area_usage(model, tokenizers, sources, progress=progress)
     usage = {layer: shares for layer, shares in usage.items() if _takes_from_others(shares)}

@@ -92,8 +92,16 @@ def test_learned_windows(tokenizers):
     positions = np.arange(ids.shape[1])
     assert found.widths[0][:, : len(positions)] == pytest.approx(outputs[0].width[0].numpy(), rel=1e-5)
     assert found.offsets[0][:, : len(positions)] == pytest.approx(outputs[0].center[0].numpy() - positions, abs=1e-5)
-    with pytest.raises(ValueError, match="No encoder layer of the model has a Gaussian"):
-        learned_windows(make_model(tokenizers), tokenizers, SENTENCES)
+    assert learned_windows(make_model(tokenizers, local_window=3), tokenizers, SENTENCES) is None
+
+
+def test_windows_of_any_method_that_says_where_a_query_looks(tokenizers):
+    """A Gaussian around the query has its middle there; a width that is fixed is the same everywhere."""
+    locality = {"localness_layers": None, "encoder_locality": [{"neighbor": True}, {"local_hard": 4.0, "window": 5}]}
+    found = learned_windows(make_model(tokenizers, **locality), tokenizers, SENTENCES)
+    assert found.layers == [0, 1]
+    assert not found.offsets[0].any()
+    assert (found.widths[1] == 4).all()
 
 
 def test_one_window_a_head(tokenizers):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from csan_hf import local_attention
+from csan_hf import CsanConfig, local_attention
+from csan_hf.csan.attention import CsanAttention
 
 BACKENDS = ("eager", "sdpa", "blocked")
 KINDS = ("query", "key", "value", "bias")
@@ -63,3 +64,28 @@ def test_torch_func_equals_autograd(backend, head_area):
         for name, own, stacked, reference in zip(given, gradient(*leaves), found, expected, strict=True):
             torch.testing.assert_close(own, reference, msg=name)
             torch.testing.assert_close(stacked[row], reference, msg=name)
+
+
+@pytest.mark.parametrize(
+    "specification",
+    [
+        {"gaussian": "query"},
+        {"gaussian": "layer"},
+        {"gaussian": {"width": "fixed", "size": 2.3}, "relative_positions": 1},
+        {"gaussian": "head", "window": 5},
+        {"neighbor": True},
+        {"local_hard": 1.7},
+    ],
+)
+def test_locality_methods_stay_in_float64(specification):
+    """Finite differences of 1e-6 drown in float32."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 4, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1}
+    attention = CsanAttention(CsanConfig(**sizes, encoder_locality=[specification]), "encoder").double()
+    states = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert attention(states)[0].dtype == torch.float64
+    parameters = list(attention.parameters())
+    for parameter in parameters:
+        torch.nn.init.normal_(parameter, std=0.7)
+    inputs = [states, *parameters]
+    assert torch.autograd.gradcheck(lambda *_: attention(states)[0], inputs, fast_mode=True)

@@ -6,6 +6,7 @@ from families import FAMILIES, LOCAL, sources, targets
 from reference import tiny_csan
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
+from transformers import modeling_flash_attention_utils as flash
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 CSAN, PERVASIVE = FAMILIES.values()
@@ -32,7 +33,7 @@ def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
 @pytest.mark.parametrize("implementation", ["flash_attention_2", "flash_attention_3"])
 def test_flash_attention_with_local_layers_says_what_to_use(implementation, tmp_path):
     """Refused when it is chosen, whether or not the package is installed."""
-    message = rf"'{implementation}' cannot run CSAN's local layers.*use one of \['eager', 'sdpa', 'blocked', 'flex"
+    message = rf"'{implementation}' cannot run CSAN's local layers.*head_area; use one of \['eager', 'sdpa', 'blocked'"
     model = tiny_csan.tiny_model(**LOCALITIES["encoder area"])
     with pytest.raises(ValueError, match=message):
         model.set_attn_implementation(implementation)
@@ -61,6 +62,68 @@ def test_a_plain_csan_gives_flash_attention_what_it_takes(monkeypatch):
     model.config._attn_implementation_internal = "flash_attention_2"
     torch.testing.assert_close(logits_of(model), expected, rtol=0, atol=1e-5)
     assert_same_generation(model)
+
+
+@pytest.fixture
+def kernel_windows(monkeypatch):
+    """FlashAttention's kernels played by the definition, behind the library's own code, and the windows they get."""
+    windows = []
+
+    def attend(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1)):
+        """[B, T, H, D]; `window_size`: tokens to the left and to the right, -1 = all, the last positions aligned."""
+        windows.append(window_size)
+        distance = torch.arange(k.shape[1])[None, :] - torch.arange(k.shape[1] - q.shape[1], k.shape[1])[:, None]
+        left, right = window_size
+        visible = (distance >= -left) | (left < 0)
+        visible &= (distance <= 0) if causal else (distance <= right) | (right < 0)
+        states = (states.transpose(1, 2) for states in (q, k, v))
+        return F.scaled_dot_product_attention(*states, attn_mask=visible, scale=softmax_scale).transpose(1, 2)
+
+    def attend_variable(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False,
+        window_size=(-1, -1), dropout_p=0.0,
+    ):  # fmt: skip
+        """[tokens, H, D], the sentences behind each other."""
+        lengths = [cu_seqlens.diff().tolist() for cu_seqlens in (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k)]
+        parts = [states[None].split(sizes, dim=1) for states, sizes in zip((q, k, v), lengths, strict=True)]
+        options = {"softmax_scale": softmax_scale, "causal": causal, "window_size": window_size}
+        return torch.cat([attend(*sentence, **options)[0] for sentence in zip(*parts, strict=True)])
+
+    monkeypatch.setattr(flash, "_loaded_implementation", "flash_attention_2")
+    monkeypatch.setattr(flash, "_flash_fn", attend)
+    monkeypatch.setattr(flash, "_flash_varlen_fn", attend_variable)
+    monkeypatch.setattr(flash, "_pad_fn", flash._pad_input)
+    monkeypatch.setattr(flash, "_unpad_fn", flash._unpad_input)
+    monkeypatch.setattr(flash, "_process_flash_kwargs_fn", flash._lazy_define_process_function(attend_variable))
+    monkeypatch.setattr(flash, "_flash_with_kvcache_fn", None)
+    monkeypatch.setattr(flash, "_process_with_kvcache_kwargs_fn", dict)
+    return windows
+
+
+@pytest.mark.filterwarnings("ignore:Casting fp32 inputs")
+def test_flash_attention_runs_the_windows(kernel_windows):
+    """Windows of 5 and 3 tokens, two and one on either side, with padding and in decoding.
+
+    (Cross-attention is the library's affair, which takes the padding of the sources for that of the targets unless the
+    target is one token; so the sources of the whole model have none.)
+    """
+    windows = {"encoder_locality": [{"window": 5}, None], "decoder_locality": [None, {"window": 3}]}
+    model = tiny_csan.tiny_model(seed=1, **tiny_csan.PLAIN, **windows)
+    padded, whole = sources(), {"input_ids": sources((6, 6))["input_ids"]}
+    search = {"max_new_tokens": 6, "min_new_tokens": 6, "no_repeat_ngram_size": 1}
+
+    def everything():
+        states = model.get_encoder()(**padded).last_hidden_state[padded["attention_mask"].bool()]
+        logits = model(**whole, decoder_input_ids=targets(2, 5), use_cache=False).logits
+        return states, logits, model.generate(**padded, **search)
+
+    with torch.no_grad():
+        expected = everything()
+        model.config._attn_implementation_internal = "flash_attention_2"
+        for one, other in zip(everything(), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    assert set(kernel_windows) == {(-1, -1), (2, 2), (1, 1)}
+    assert kernel_windows[:3] == [(2, 2)] * 3, "the first layer, sentence by sentence"
 
 
 def assert_same_generation(model) -> None:

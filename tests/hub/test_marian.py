@@ -130,6 +130,11 @@ def test_locality_adds_no_parameters_and_changes_the_result(window, area):
         assert (csan(**inputs).logits - marian(**inputs).logits).abs().max() > 1e-3
 
 
+def test_a_method_that_replaces_the_attention_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"'block' of encoder layer 1 replaces the attention"):
+        convert_marian(build_marian(), encoder_locality=[None, {"block": 4}])
+
+
 def test_converted_model_trains_and_leaves_marian_alone():
     marian = build_marian()
     before = {name: tensor.clone() for name, tensor in marian.state_dict().items()}

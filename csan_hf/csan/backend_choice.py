@@ -1,0 +1,72 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Which backend runs a call that asks for none: the fastest one, as it was measured.
+
+`scripts/benchmark.py --backends` prints every backend's time beside the one chosen here. Measured on 2026-11-22 with
+torch 2.13.0+cpu on an Intel Xeon (AVX-512, AMX), one thread, float32, 4 heads of width 64, about 1,024 tokens a call:
+lengths 25 to 8,192, windows of 11 and 129 tokens (areas of 1 and 3 heads) and none (area 1, to 2,048), with and
+without a Gaussian and relative positions, forward and with backward. Other data types and devices go by the same
+table; no GPU has been at hand.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from .attention_call import AttentionCall
+from .backend_blocked import span_of_a_block
+from .backend_sdpa import fused_is_faster
+
+
+class _Crossing(NamedTuple):
+    """The length from which blocks are faster than all pairs: `tokens`, and `spans` times what a block sees.
+
+    The longer the sentence, the dearer are all pairs; the wider the span, the dearer are blocks; their handling costs
+    what `tokens` are worth.
+    """
+
+    tokens: int
+    spans: float
+
+
+# By what would compute all pairs, and whether there is an area of heads and a backward pass
+_CROSSINGS = {
+    ("sdpa", False, False): _Crossing(100, 2.0),
+    ("sdpa", False, True): _Crossing(70, 2.0),
+    ("sdpa", True, False): _Crossing(60, 2.0),
+    ("sdpa", True, True): _Crossing(10, 2.0),
+}
+# With energies or values of terms, which cost all pairs more
+_CROSSINGS_WITH_TERMS = {"sdpa": _Crossing(50, 1.4), "eager": _Crossing(15, 1.4)}
+
+# From so many keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once, or
+# faster; with relative positions and a backward pass they took 1.17 times as long, and a sixth of the memory.
+_CHUNKED_FROM_KEYS = 1024
+
+
+def fastest_backend(call: AttentionCall) -> str:
+    """The backend that runs the call fastest, of those that can.
+
+    Args:
+        call: The call.
+    """
+    length, area = call.query.shape[2], call.area
+    dense = "sdpa" if fused_is_faster(call) else "eager"
+    if torch.compiler.is_exporting():
+        return dense  # an exported program has one way for all lengths
+    if area.window is not None:
+        if call.energy_terms or call.value_terms:
+            crossing = _CROSSINGS_WITH_TERMS[dense]
+        else:
+            crossing = _CROSSINGS["sdpa", area.head_area > 1, _has_backward(call)]
+        if length >= crossing.tokens + crossing.spans * span_of_a_block(area):
+            return "blocked"
+    # A chunk of one query, as in decoding, is the whole; compiled, the number of chunks would be that of one length.
+    writes_all_pairs = bool(call.energy_terms or call.value_terms)
+    if writes_all_pairs and min(length, call.key.shape[2]) >= _CHUNKED_FROM_KEYS and not torch.compiler.is_compiling():
+        return "chunked"
+    return dense
+
+
+def _has_backward(call: AttentionCall) -> bool:
+    tensors = (call.query, call.key, call.value)
+    return torch.is_grad_enabled() and (any(tensor.requires_grad for tensor in tensors) or call.terms_require_grad)

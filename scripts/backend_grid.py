@@ -1,0 +1,161 @@
+"""The backends of local attention beside each other: which one `None` chooses, and what each takes.
+
+A row is one call: a length, a window, an area of heads, terms, forward alone or with backward. All that can run it run
+once, and must agree; those within three times the fastest run further rounds in turn. What took more than three times
+the fastest at the length before is not tried at a longer one: nothing grows more slowly than what is fastest there.
+Times are the processor's (on a GPU the clock's), the least of the rounds; compare them with one thread.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from measuring import seconds_of
+
+from csan_hf.csan.attention_call import AttentionCall, make_call
+from csan_hf.csan.backends import BACKENDS, choose_backend, run
+from csan_hf.csan.gaussian import GaussianTerm
+from csan_hf.csan.key_area import KeyArea
+from csan_hf.csan.relative_positions import RelativePositionTerm
+
+LENGTHS, WINDOWS, AREAS = (25, 64, 128, 512, 2048, 8192), (11, 129, None), (1, 3)
+TERMS = ("none", "gaussian", "rel_pos", "both")
+HEADS, HEAD_WIDTH, TOKENS = 4, 64, 1024
+_SLOW = 3.0
+_LONGEST_WITHOUT_WINDOW = 2048
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call of the grid; `window` None is the whole sentence."""
+
+    length: int
+    window: int | None
+    area: int
+    terms: str
+    backward: bool
+
+    def named(self) -> str:
+        """The cells of the table that say what the row is."""
+        direction = "forward and backward" if self.backward else "forward"
+        return f"{self.length:,} | {self.window or 'none'} | {self.area} | {self.terms} | {direction}"
+
+
+def describe(device: str, dtype: str) -> str:
+    """One line on what was measured where."""
+    where = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {where}; torch {torch.__version__}"
+
+
+def rows(only: str | None) -> Iterator[Row]:
+    """All rows, those of different lengths alone behind each other."""
+    for window, area, terms, backward in itertools.product(WINDOWS, AREAS, TERMS, (False, True)):
+        for length in LENGTHS:
+            row = Row(length, window, area, terms, backward)
+            if (window is not None or length <= _LONGEST_WITHOUT_WINDOW) and (only is None or only in row.named()):
+                yield row
+
+
+def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) -> list[dict[str, Any]]:
+    """Prints the table row by row, and the worst ratio.
+
+    Returns:
+        The rows, with all times.
+    """
+    print(f"{describe(device, dtype)}\n")
+    print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
+    print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
+    found: list[dict[str, Any]] = []
+    slow: dict[tuple, set[str]] = {}
+    for row in rows(only):
+        kind = (row.window, row.area, row.terms, row.backward)
+        chosen, times = measure(row, device, getattr(torch, dtype), rounds, slow.setdefault(kind, set()))
+        best = min(times.values())
+        slow[kind] |= {name for name, taken in times.items() if taken > _SLOW * best and name != chosen}
+        others = ", ".join(f"{name} {1e3 * taken:.2f}" for name, taken in times.items() if name != chosen)
+        ratio = times[chosen] / best
+        print(f"| {row.named()} | {chosen} | {1e3 * times[chosen]:.2f} | {ratio:.2f} | {others or '-'} |", flush=True)
+        found.append({"row": row.named(), "chosen": chosen, "ratio": ratio, "seconds": times})
+    worst = max(found, key=lambda entry: entry["ratio"])
+    above = sum(entry["ratio"] > 1.1 for entry in found)
+    print(f"\n{len(found)} rows; {above} above 1.10; the worst is {worst['ratio']:.2f}: {worst['row']}")
+    return found
+
+
+def measure(row: Row, device: str, dtype: torch.dtype, rounds: int, skipped: set[str]) -> tuple[str, dict[str, float]]:
+    """The backend chosen, and the seconds of it and of all others but the `skipped`."""
+    call, leaves = make_row(row, device, dtype)
+    with torch.set_grad_enabled(row.backward):
+        chosen = choose_backend(call, None)
+        names = [name for name in BACKENDS if name == chosen or name not in skipped]
+        names = [name for name in names if BACKENDS[name].cannot_run(call) is None]
+        times = {}
+        check_outputs(call, names, row)
+        steps = {name: _step(call, leaves, name, row.backward) for name in names}
+        for name, step in steps.items():
+            times[name] = _seconds(step, device)
+        for _ in range(rounds):
+            best = min(times.values())
+            for name in names:
+                if times[name] <= _SLOW * best or name == chosen:
+                    times[name] = min(times[name], _seconds(steps[name], device))
+    return chosen, times
+
+
+def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, list[torch.Tensor]]:
+    """The call of a row, and the tensors that gradients are taken of."""
+    generator = torch.Generator().manual_seed(0)
+    batch = max(1, TOKENS // row.length)
+
+    def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0, exact: bool = False) -> torch.Tensor:
+        tensor = torch.rand(shape, generator=generator) * scale + shift
+        return tensor.to(device, torch.float32 if exact else dtype).requires_grad_(row.backward)
+
+    # As the projections give them: [B, T, H, D], heads and positions changed over
+    parts = [leaf(batch, row.length, HEADS, HEAD_WIDTH, scale=2, shift=-1) for _ in range(3)]
+    leaves, terms = list(parts), []
+    if row.terms in ("gaussian", "both"):
+        center = leaf(batch, HEADS, row.length, scale=row.length, exact=True)
+        width = leaf(batch, HEADS, row.length, scale=row.length, shift=1, exact=True)
+        terms.append(GaussianTerm(center, width))
+        leaves += [center, width]
+    if row.terms in ("rel_pos", "both"):
+        energies, values = leaf(batch, HEADS, row.length, 33, exact=True), leaf(33, HEAD_WIDTH)
+        terms.append(RelativePositionTerm(energies, values))
+        leaves += [energies, values]
+    lengths = torch.randint(4 * row.length // 5, row.length + 1, (batch, 1), generator=generator)
+    lengths[0] = row.length
+    padding = (torch.arange(row.length) < lengths).to(device) if batch > 1 else None
+    query, key, value = (part.transpose(1, 2) for part in parts)
+    area = KeyArea(row.window, row.area)
+    return make_call(query, key, value, area, terms=terms, key_padding_mask=padding), leaves
+
+
+def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
+    """Raise `ValueError` where two backends disagree: times of wrong results are worth nothing. Warms up, too."""
+    with torch.no_grad():
+        outputs = [run(call, name).float() for name in names]
+    tolerance = 1e-4 if call.query.dtype == torch.float32 else 3e-2
+    for name, output in zip(names, outputs, strict=True):
+        if not (difference := (output - outputs[0]).abs().max().item()) <= tolerance:
+            raise ValueError(f"{row.named()}: {name} and {names[0]} differ by {difference:.1e}.")
+
+
+def _step(call: AttentionCall, leaves: list[torch.Tensor], name: str, backward: bool) -> Callable[[], None]:
+    def step() -> None:
+        output = run(call, name)  # the masks are shared with the call before, as with the layer before in a model
+        if backward:
+            torch.autograd.grad(output, leaves, torch.ones_like(output))
+
+    return step
+
+
+def _seconds(step: Callable[[], None], device: str) -> float:
+    if device != "cpu":
+        return seconds_of(step, device)
+    start = time.process_time()
+    step()
+    return time.process_time() - start
