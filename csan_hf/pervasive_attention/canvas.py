@@ -112,6 +112,12 @@ class Canvas:
         places = _find_places(target_mask, source_mask, lengths[5], corners, width, sum(row_counts), cells)
         return cls(shape, (1, height, width), above, places)
 
+    @property
+    def is_one_row_each(self) -> bool:
+        """Whether the cells are those of one row of every sentence, without padding."""
+        batch, rows, _ = self.shape
+        return rows == 1 and self.real is None and (self.places is None or self.places.rows.shape[0] == batch)
+
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
         """The cells [R, channels] of a grid [B, I, J, channels]."""
         cells = grid.reshape(-1, grid.shape[-1])
