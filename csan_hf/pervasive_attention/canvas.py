@@ -166,6 +166,21 @@ class Canvas:
             on.view(-1, cells.shape[-1]).index_copy_(0, self.places.on_canvas, cells)
         return on.permute(0, 3, 1, 2)
 
+    def paint_relu(self, cells: torch.Tensor, on: torch.Tensor) -> torch.Tensor:
+        """`paint` of ReLU(cells) in one pass.
+
+        Args:
+            cells: [R, channels], which may be overwritten by their ReLU.
+            on: As above.
+
+        Returns:
+            An image [S, channels, H, W], channels last.
+        """
+        if self.places is not None:
+            return self.paint(cells.relu_(), on)
+        torch.clamp_min(self.unpack(cells), 0.0, out=on[:, self.above :])
+        return on.permute(0, 3, 1, 2)
+
     def paint_output(self, cells: torch.Tensor) -> torch.Tensor:
         """Put cells [R, channels] where `read` finds them: an image [S, channels, H - above, W], zero elsewhere."""
         if self.places is None:
@@ -187,6 +202,24 @@ class Canvas:
             return grid[:, skip:].reshape(-1, grid.shape[-1])
         places = self.places.on_canvas - (self.above - skip) * self.size[2]
         return grid.reshape(-1, grid.shape[-1]).index_select(0, places)
+
+    def read_relu_backward(self, image: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+        """Gradient of `paint_relu` in one pass.
+
+        Args:
+            image: Gradient of the image, [S, channels, H, W].
+            cells: [R, channels] that were painted, or their ReLU.
+
+        Returns:
+            Gradient of the cells, [R, channels].
+        """
+        if self.places is not None:
+            grad = self.read(image, skip=self.above)
+            torch.ops.aten.threshold_backward.grad_input(grad, cells, 0, grad_input=grad)
+            return grad
+        grid = image.permute(0, 2, 3, 1)[:, self.above :]
+        grad = torch.ops.aten.threshold_backward(grid, cells.view(grid.shape), 0)
+        return grad.reshape(-1, grid.shape[-1])
 
     def aggregate(
         self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate
