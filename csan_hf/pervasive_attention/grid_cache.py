@@ -96,10 +96,11 @@ class GridCache(DynamicCache):
 
     def last(self) -> torch.Tensor | None:
         """The sums after the last row, [B, J · channels of all layers]; None before the first row and for k = 1."""
-        layer = self.layers[0]
+        layer: Any = self.layers[0]
         if not layer.is_initialized or layer.keys.numel() == 0:
             return None
-        return layer.keys[:, 0, -1]
+        last: torch.Tensor = layer.keys[:, 0, -1]
+        return last
 
     def keep(self, sums: torch.Tensor) -> None:
         """Keep the sums [B, I, J, channels of all layers] after new rows."""
