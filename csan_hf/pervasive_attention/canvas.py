@@ -79,9 +79,9 @@ class Canvas:
     ) -> "Canvas":
         """The canvas of the cells where both tokens are real.
 
-        The lengths are read once, together, which is all that a GPU is waited for: they decide on the size of the canvas
-        and the number of cells, which are shapes of tensors, and shapes are known to the host alone. Without them every
-        padded cell would have to be computed.
+        The lengths are read once, together, which is all that a GPU is waited for: they decide on the size of the
+        canvas and the number of cells, which are shapes of tensors, and shapes are known to the host alone. Without
+        them every padded cell would have to be computed.
 
         Args:
             shape: (B, I, J).
