@@ -6,7 +6,9 @@ the whole grid again at every decoding step. Both have the same weights; before 
 gradients and translations are compared. Every round times each variant once, in turn, so that a noisy machine
 disturbs all alike; the table shows the median time and the median over the rounds of the ratio to the straightforward
 float32 step (above 1 = faster). Peak memory is that of a process of its own which makes one step, less what it held
-before (CPU), or the peak of the allocator (CUDA).
+before (CPU), or the peak of the allocator (CUDA); the median of several processes, as the allocator keeps freed pages
+now and then. The table of operations divides the seconds of a step into kinds of work, and sets them beside the
+seconds that its products and convolutions would take at the rate of a large product on this machine.
 
     python scripts/benchmark_pervasive_attention.py      # the table of the README
 """
@@ -24,6 +26,7 @@ import torch.nn.functional as F
 from measuring import last_number_printed_by, peak_memory_of, seconds_of
 from torch import nn
 from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
@@ -135,6 +138,7 @@ def main(arguments: list[str]) -> None:
         "--only", help="run only the parts whose name contains this: training, operations, beam, mixed, token"
     )
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
+    parser.add_argument("--processes", type=int, default=3, help="processes that measure a peak memory (default: 3)")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--memory-of", metavar="VARIANT", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -227,22 +231,37 @@ CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::convolution_backward", "aten:
 
 
 def count_operations(args: argparse.Namespace) -> list[dict]:
-    """Prints which share of our training step, and of a step of beam search, is which kind of work."""
+    """Prints what our training step, and a beam search, spend on which kind of work, and the floor beneath them."""
     model = build(args).eval()
     source = {"input_ids": make_batch(4, args)["input_ids"]}
     search = functools.partial(_run, model, source, {"num_beams": 5, "min_new_tokens": 8, "max_new_tokens": 8})
     steps = {name: training_step(name, args) for name in ("csan_hf, float32", "csan_hf, bf16")}
+    rates = {bf16: product_rate(torch.bfloat16 if bf16 else torch.float32, args.device) for bf16 in (False, True)}
+    print(f"A product of 2048 × 2048 matrices: {rates[False]:,.0f} GFLOP/s in float32, {rates[True]:,.0f} in bf16.\n")
+    kinds = ("products", "convolutions", "elementwise", "overhead")
+    print(f"| | operations | seconds | {' | '.join(kinds)} | floor s | × floor |\n| --- {'| ---: ' * 8}|")
     rows = []
-    print("| | operations | products | convolutions | elementwise | overhead |\n" + "| --- " + "| ---: " * 5 + "|")
     for name, step in {**steps, "beam 5, 8 new tokens": search}.items():
-        step()  # warm-up
+        with FlopCounterMode(display=False) as counter:
+            step()  # warm-up
         with profile() as profiler:
             step()
-        rows.append({"workload": name, **_share_of_kinds(profiler, args.device)})
-        shown = " | ".join(f"{rows[-1][kind]:.0%}" for kind in ("products", "convolutions", "elementwise", "overhead"))
-        print(f"| {name} | {rows[-1]['operations']:,} | {shown} |", flush=True)
+        seconds = statistics.median(seconds_of(step, args.device) for _ in range(args.rounds))
+        found = _share_of_kinds(profiler, args.device)
+        floor = counter.get_total_flops() / rates["bf16" in name] / 1e9
+        rows.append({"workload": name, "seconds": seconds, "floor_seconds": floor, **found})
+        shown = " | ".join(f"{found[kind] * seconds:.3f} ({found[kind]:.0%})" for kind in kinds)
+        figures = f"{found['operations']:,} | {seconds:.3f} | {shown} | {floor:.3f} | {seconds / floor:.2f}"
+        print(f"| {name} | {figures} |", flush=True)
     print()
     return rows
+
+
+def product_rate(dtype: torch.dtype, device: str) -> float:
+    """GFLOP/s of a large product, the best of several."""
+    matrix = torch.randn(2048, 2048, device=device, dtype=dtype)
+    step = functools.partial(torch.mm, matrix, matrix)
+    return 2 * 2048**3 / min(seconds_of(step, device) for _ in range(10)) / 1e9
 
 
 def _share_of_kinds(profiler: profile, device: str) -> dict[str, float]:
@@ -298,14 +317,21 @@ def time_mixed_lengths(args: argparse.Namespace) -> list[dict]:
 def time_decoding(args: argparse.Namespace) -> list[dict]:
     """Times and prints beam search."""
     model = build(args).eval()
-    models = {"straightforward, float32": make_straightforward(model, False).eval(), "csan_hf, float32": model}
+    plain = make_straightforward(model, False).eval()
     source = {"input_ids": make_batch(4, args)["input_ids"]}
 
-    def generate(name: str) -> Callable[[], None]:
-        options = {"num_beams": 5, "min_new_tokens": 24, "max_new_tokens": 24, "use_cache": name.startswith("csan")}
-        return functools.partial(_run, models[name], source, options)
+    def search(own: bool, bf16: bool) -> None:
+        options = {"num_beams": 5, "min_new_tokens": 24, "max_new_tokens": 24, "use_cache": own}
+        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
+            _run(model if own else plain, source, options)
 
-    return time_together(DECODING, {name: generate(name) for name in models}, args, memory=False)
+    steps = {
+        "straightforward, float32": functools.partial(search, False, False),
+        "straightforward, bf16": functools.partial(search, False, True),
+        "csan_hf, float32": functools.partial(search, True, False),
+        "csan_hf, bf16": functools.partial(search, True, True),
+    }
+    return time_together(DECODING, steps, args, memory=False)
 
 
 def _run(model: nn.Module, source: dict[str, torch.Tensor], options: dict) -> None:
@@ -337,13 +363,14 @@ def time_together(
 
 
 def memory_of(name: str, args: argparse.Namespace) -> float:
-    """Peak memory of one training step in a fresh process, in MiB."""
+    """Peak memory of one training step in a fresh process, in MiB: the median of several processes."""
     sizes = [
         f"--num-layers={args.num_layers}",
         f"--growth-rate={args.growth_rate}",
         f"--kernel-size={args.kernel_size}",
     ]
-    return last_number_printed_by(__file__, [*sizes, f"--device={args.device}", f"--memory-of={name}"])
+    arguments = [*sizes, f"--device={args.device}", f"--memory-of={name}"]
+    return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(args.processes))
 
 
 def time_tokens(args: argparse.Namespace) -> list[dict]:

@@ -79,7 +79,9 @@ class Canvas:
     ) -> "Canvas":
         """The canvas of the cells where both tokens are real.
 
-        The lengths are read once, together, which is all that a GPU is waited for.
+        The lengths are read once, together, which is all that a GPU is waited for: they decide on the size of the
+        canvas and the number of cells, which are shapes of tensors, and shapes are known to the host alone. Without
+        them every padded cell would have to be computed.
 
         Args:
             shape: (B, I, J).
@@ -111,6 +113,12 @@ class Canvas:
         cells = sum(count * wide for count, wide in zip(row_counts, column_counts, strict=True))
         places = _find_places(target_mask, source_mask, lengths[5], corners, width, sum(row_counts), cells)
         return cls(shape, (1, height, width), above, places)
+
+    @property
+    def is_one_row_each(self) -> bool:
+        """Whether the cells are those of one row of every sentence, without padding."""
+        batch, rows, _ = self.shape
+        return rows == 1 and self.real is None and (self.places is None or self.places.rows.shape[0] == batch)
 
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
         """The cells [R, channels] of a grid [B, I, J, channels]."""
@@ -160,6 +168,21 @@ class Canvas:
             on.view(-1, cells.shape[-1]).index_copy_(0, self.places.on_canvas, cells)
         return on.permute(0, 3, 1, 2)
 
+    def paint_relu(self, cells: torch.Tensor, on: torch.Tensor) -> torch.Tensor:
+        """`paint` of ReLU(cells) in one pass.
+
+        Args:
+            cells: [R, channels], which may be overwritten by their ReLU.
+            on: As above.
+
+        Returns:
+            An image [S, channels, H, W], channels last.
+        """
+        if self.places is not None:
+            return self.paint(cells.relu_(), on)
+        torch.clamp_min(self.unpack(cells), 0.0, out=on[:, self.above :])
+        return on.permute(0, 3, 1, 2)
+
     def paint_output(self, cells: torch.Tensor) -> torch.Tensor:
         """Put cells [R, channels] where `read` finds them: an image [S, channels, H - above, W], zero elsewhere."""
         if self.places is None:
@@ -181,6 +204,24 @@ class Canvas:
             return grid[:, skip:].reshape(-1, grid.shape[-1])
         places = self.places.on_canvas - (self.above - skip) * self.size[2]
         return grid.reshape(-1, grid.shape[-1]).index_select(0, places)
+
+    def read_relu_backward(self, image: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+        """Gradient of `paint_relu` in one pass.
+
+        Args:
+            image: Gradient of the image, [S, channels, H, W].
+            cells: [R, channels] that were painted, or their ReLU.
+
+        Returns:
+            Gradient of the cells, [R, channels].
+        """
+        if self.places is not None:
+            grad = self.read(image, skip=self.above)
+            torch.ops.aten.threshold_backward.grad_input(grad, cells, 0, grad_input=grad)
+            return grad
+        grid = image.permute(0, 2, 3, 1)[:, self.above :]
+        grad = torch.ops.aten.threshold_backward(grid, cells.view(grid.shape), 0)
+        return grad.reshape(-1, grid.shape[-1])
 
     def aggregate(
         self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate

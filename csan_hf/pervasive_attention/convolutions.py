@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .canvas import Canvas
-from .grid_cache import GridCache
+from .grid_cache import RowSums
 
 
 class JointProjection(nn.Module):
@@ -59,13 +59,11 @@ class MaskedConvolution(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size // 2 + 1, kernel_size))
 
-    def forward(
-        self, cells: torch.Tensor, canvas: Canvas, cache: GridCache | None = None, layer_idx: int = 0
-    ) -> torch.Tensor:
-        """Convolve cells [R, in]; with a cache, new rows below those of the cache. Returns [R, out]."""
-        if cache is None:
+    def forward(self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> torch.Tensor:
+        """Convolve cells [R, in]; with `rows_above`, new rows below those. Returns [R, out]."""
+        if rows_above is None:
             return convolve(canvas.paint(cells), self.weight, canvas)
-        return convolve_new_rows(cells, kernel_by_row(self.weight), canvas, cache, layer_idx)
+        return convolve_new_rows(cells, kernel_by_row(self.weight), canvas, rows_above)
 
     @property
     def masked_taps(self) -> int:
@@ -89,35 +87,18 @@ def kernel_by_row(weight: torch.Tensor) -> torch.Tensor:
     return weight.flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
 
 
-def convolve_new_rows(
-    cells: torch.Tensor, kernel: torch.Tensor, canvas: Canvas, cache: GridCache, layer_idx: int
-) -> torch.Tensor:
-    """The masked convolution of new rows, below those of the cache.
-
-    A row is multiplied at once with what its own outputs and those of the rows below need of it. The latter products
-    are kept: they are narrower than the row itself.
+def convolve_new_rows(cells: torch.Tensor, kernel: torch.Tensor, canvas: Canvas, rows_above: RowSums) -> torch.Tensor:
+    """The masked convolution of new rows, below earlier ones.
 
     Args:
         cells: [R, in].
         kernel: `kernel_by_row`.
         canvas: The places of the new rows' cells, without rows above.
-        cache: The rows before these; they are kept in it for the rows after.
-        layer_idx: Number of the layer.
+        rows_above: What the rows before these give to them; these are added to it.
 
     Returns:
         [R, out].
     """
     above = kernel.shape[3] // 2  # rows, and as many columns to either side
-    width = kernel.shape[0] // (above + 1)
     products = canvas.read(F.conv2d(canvas.paint(cells), kernel, padding=(0, above)))
-    kept = cache.extend(canvas.unpack(products[:, width:]), layer_idx)
-    count = canvas.shape[1]
-    past = kept.shape[1] - count
-    new = products[:, :width]
-    for distance in range(1, above + 1):
-        rows = kept[:, max(past - distance, 0) : max(past + count - distance, 0)]
-        rows = rows[..., (distance - 1) * width : distance * width]
-        if rows.shape[1] < count:
-            rows = F.pad(rows, (0, 0, 0, 0, count - rows.shape[1], 0))
-        new = new + canvas.pack(rows)
-    return new
+    return rows_above.add(products, kernel.shape[0] // (above + 1))

@@ -24,9 +24,9 @@ from .batch_norm import GridBatchNorm
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import MaskedConvolution, PointwiseConvolution, kernel_by_row
-from .dense_block_inference import FoldedBlock, FoldedLayer, run_folded_block
+from .dense_block_inference import FoldedBlock, FoldedLayer, FoldedReader, run_folded_block
 from .dense_block_training import BlockSettings, DenseBlockFunction, LayerSettings
-from .grid_cache import GridCache
+from .grid_cache import GridCache, RowSums
 
 
 class FeatureAffine(nn.Module):
@@ -59,12 +59,10 @@ class DenseLayer(nn.Module):
         self.conv2 = MaskedConvolution(bottleneck, config.growth_rate * (1 + config.gated), config.kernel_size)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self, features: torch.Tensor, canvas: Canvas, cache: GridCache | None = None, layer_idx: int = 0
-    ) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> torch.Tensor:
         """New features [R, g] from the normalised ones [R, c] before them."""
         inner = self.conv1(self.norm1(features).relu())
-        new = self.conv2(self.norm2(inner, canvas.real).relu(), canvas, cache, layer_idx)
+        new = self.conv2(self.norm2(inner, canvas.real).relu(), canvas, rows_above)
         if self.gated:
             gate, value = new.chunk(2, dim=1)
             new = torch.sigmoid(gate) * value
@@ -99,7 +97,7 @@ class DenseBlock(GridBatchNorm):
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config.block_channels, config.batch_norm_eps, config.batch_norm_momentum, affine=False)
-        self.kernel_size, self.gated = config.kernel_size, config.gated
+        self.kernel_size, self.gated, self.growth_rate = config.kernel_size, config.gated, config.growth_rate
         widths = [config.input_channels + number * config.growth_rate for number in range(config.num_layers)]
         self.layers = nn.ModuleList([DenseLayer(config, width) for width in widths])
         self.transition = Transition(config)
@@ -135,14 +133,21 @@ class DenseBlock(GridBatchNorm):
         )
         if gathers or needs_grad:
             return self._run_differentiably(inputs, canvas)
-        folded = cache.prepared.folded_weights if cache is not None else None
         dtype = _compute_dtype(inputs)
-        if folded is None:
-            folded = self.fold(dtype, by_row=cache is not None)
-            if cache is not None:
-                cache.prepared.folded_weights = folded
+        if cache is None:
+            folded = self.fold(dtype, by_row=False)
+        else:
+            folded = cache.prepared.folded_weights or self.fold(dtype, by_row=True)
+            cache.prepared.folded_weights = folded
+        rows_above = self._rows_above(canvas, cache)
         with torch.autocast(inputs.device.type, enabled=False):
-            return run_folded_block(folded, inputs.to(dtype), canvas, cache)
+            output = run_folded_block(folded, inputs.to(dtype), canvas, rows_above)
+        if rows_above is not None:
+            rows_above.finish()
+        return output
+
+    def _rows_above(self, canvas: Canvas, cache: GridCache | None) -> RowSums | None:
+        return None if cache is None else RowSums(cache, canvas, len(self.layers))
 
     def _has_plain_modules(self) -> bool:
         """Whether every module is one of this file, as it was made, and nothing is hooked to it."""
@@ -156,10 +161,13 @@ class DenseBlock(GridBatchNorm):
         width = inputs.shape[1]
         settings = self.begin_batch()
         features = self._normalize(inputs, 0, settings, canvas.real)
-        for number, layer in enumerate(self.layers):
-            new = layer(features, canvas, cache, number)
+        rows_above = self._rows_above(canvas, cache)
+        for layer in self.layers:
+            new = layer(features, canvas, rows_above)
             features = torch.cat([features, self._normalize(new, width, settings, canvas.real)], dim=1)
             width += new.shape[1]
+        if rows_above is not None:
+            rows_above.finish()
         output: torch.Tensor = self.transition(features)
         return output
 
@@ -200,30 +208,35 @@ class DenseBlock(GridBatchNorm):
     @torch.no_grad()
     def fold(self, dtype: torch.dtype, by_row: bool) -> FoldedBlock:
         """The block's weights with the running statistics multiplied in; `by_row` as steps with a cache want them."""
+        exact = self.running_var.dtype
         rstd = torch.rsqrt(self.running_var + self.eps)
-
-        def fold_affine(affine: FeatureAffine) -> tuple[torch.Tensor, torch.Tensor]:
-            width = affine.weight.shape[0]
-            scale = affine.weight * rstd[:width]
-            return scale.to(dtype), (affine.bias - self.running_mean[:width] * scale).to(dtype)
-
-        layers = []
+        scales = rstd.to(dtype)
+        shifts = (-self.running_mean * rstd).to(dtype)
+        layers, width = [], self.dense_layers()[0].norm1.weight.shape[0]
+        inputs = slice(0, width)
         for layer in self.dense_layers():
-            inner_scale = layer.norm2.weight * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
+            inner_scale = layer.norm2.weight.to(exact) * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
             inner_shift = layer.norm2.bias - layer.norm2.running_mean * inner_scale
+            conv1 = layer.conv1.weight * inner_scale.unsqueeze(1)
             conv2 = layer.conv2.weight.to(dtype)
-            if by_row:
-                conv2 = kernel_by_row(conv2)
+            conv2 = kernel_by_row(conv2) if by_row else conv2
+            made = slice(width, width + self.growth_rate)
             layers.append(
                 FoldedLayer(
-                    *fold_affine(layer.norm1),
-                    (layer.conv1.weight * inner_scale.unsqueeze(1)).to(dtype).t(),
-                    inner_shift.to(dtype),
-                    conv2.contiguous(memory_format=torch.channels_last),
+                    reader=_fold_reader(layer.norm1, conv1, inner_shift, dtype),
+                    conv2=conv2.contiguous(memory_format=torch.channels_last),
+                    scale=scales[made],
+                    shift=shifts[made],
                 )
             )
-        transition = self.transition
-        return FoldedBlock(layers, *fold_affine(transition.norm), transition.conv.weight.to(dtype).t(), self.gated)
+            width = made.stop
+        conv = self.transition.conv.weight.to(exact)
+        transition = _fold_reader(self.transition.norm, conv, conv.new_zeros(conv.shape[0]), dtype)
+        return FoldedBlock(scales[inputs], shifts[inputs], layers, transition, self.gated)
+
+
+def _fold_reader(affine: FeatureAffine, conv: torch.Tensor, shift: torch.Tensor, dtype: torch.dtype) -> FoldedReader:
+    return FoldedReader.of(affine.weight.to(conv.dtype), affine.bias.to(conv.dtype), conv, shift, dtype)
 
 
 def _is_altered(module: nn.Module) -> bool:

@@ -171,7 +171,9 @@ class _ReaderBackward(_Reader):
     def __init__(self, features: torch.Tensor, sums: torch.Tensor) -> None:
         super().__init__(features)
         self.grad_scratch = _Scratch(features, self.block, features.shape[1])
-        self.grad_features = torch.zeros_like(features)
+        # The transition, which is the first to come here, reads all features: it writes what others add to
+        self.grad_features = torch.empty_like(features)
+        self.is_first = True
         # Sums over cells of the features' gradient and of its product with the features, [2, C]
         self.sums = sums
 
@@ -190,10 +192,14 @@ class _ReaderBackward(_Reader):
             grad_conv += grad[rows].t() @ read
             grad_read = torch.mm(grad[rows], matrix, out=self.grad_scratch.matrix(len(features), width))
             torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
-            self.grad_features[rows, :width].addcmul_(grad_read, scale)
+            if self.is_first:
+                torch.mul(grad_read, scale, out=self.grad_features[rows])
+            else:
+                self.grad_features[rows, :width].addcmul_(grad_read, scale)
             grad_bias += (ones[:, : len(features)] @ grad_read).squeeze(0)
             if not on_cpu:
                 grad_weight += torch.mul(grad_read, features, out=read).sum(0)
+        self.is_first = False
         self.sums[0, :width] += weight * grad_bias
         if not on_cpu:  # a GPU has the bandwidth, and would be waited for where small weights are looked for
             self.sums[1, :width] += weight * grad_weight
@@ -289,7 +295,7 @@ class _Forward:
         normalized, mean, rstd = normalize(
             inner, layer.norm2_weight, layer.norm2_bias, *self.layers_running[number], settings.norm
         )
-        image = self.canvas.paint(normalized.relu_(), on=self.image)
+        image = self.canvas.paint_relu(normalized, on=self.image)
         new = convolve(image, _image_kernel(layer.conv2, inner.dtype), self.canvas)
         self.means.append(mean)
         self.rstds.append(rstd)
@@ -377,15 +383,15 @@ class _Backward:
         recompute = self.settings.recompute
         inner = self.reader.forward(*layer[:3]) if recompute else self.inner[number]
         mean, rstd = self.means[number], self.rstds[number]
-        active = normalize_with(inner, layer.norm2_weight, layer.norm2_bias, mean, rstd).relu_()
-        image, kernel = self.canvas.paint(active, on=self.image), _image_kernel(layer.conv2, active.dtype)
+        normalized = normalize_with(inner, layer.norm2_weight, layer.norm2_bias, mean, rstd)
+        image, kernel = self.canvas.paint_relu(normalized, on=self.image), _image_kernel(layer.conv2, inner.dtype)
         if self.settings.gated:
             ungated = convolve(image, kernel, self.canvas) if recompute else self.ungated[number]
             grad = _gate_backward(grad, ungated)
-        grad_active, grad_conv2 = self._convolve_backward(grad, image, kernel)
-        torch.ops.aten.threshold_backward.grad_input(grad_active, active, 0, grad_input=grad_active)
+        grad_image, grad_conv2 = self._convolve_backward(grad, image, kernel)
+        grad_normalized = self.canvas.read_relu_backward(grad_image, normalized)
         grad_inner, grad_norm2_weight, grad_norm2_bias = normalize_backward(
-            grad_active, inner, layer.norm2_weight, mean, rstd, settings.norm
+            grad_normalized, inner, layer.norm2_weight, mean, rstd, settings.norm
         )
         grads = self.reader.backward(grad_inner, layer.norm1_weight, layer.norm1_bias, layer.conv1)
         return *grads, grad_norm2_weight, grad_norm2_bias, grad_conv2
@@ -393,7 +399,7 @@ class _Backward:
     def _convolve_backward(
         self, grad: torch.Tensor, image: torch.Tensor, kernel: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradients of the masked convolution: its input's cells [R, 4g] and its kernel."""
+        """Gradients of the masked convolution: its input image and its kernel."""
         grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(
             self.canvas.paint_output(grad),
             image,
@@ -407,7 +413,7 @@ class _Backward:
             1,
             [True, True, False],
         )
-        return self.canvas.read(grad_image, skip=self.canvas.above), grad_kernel
+        return grad_image, grad_kernel
 
 
 def _take(values: Iterator[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:

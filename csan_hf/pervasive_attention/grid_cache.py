@@ -1,10 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The grid rows that Pervasive Attention keeps while it generates.
+"""What Pervasive Attention keeps of earlier grid rows while it generates.
 
-The masked convolution of a new target row reads k // 2 rows above it. Each layer keeps what its convolution makes of
-these rows for the rows below, so a step costs one row whatever the length of the sentence. The library's
-sliding-window layers do the keeping: rows are their keys, [B, 1, rows, J · channels], and the values have no width.
-That brings reordering for beam search, cropping for assisted generation and repetition for several returned sequences.
+The masked convolution of a target row reads k // 2 rows above it. A row is multiplied at once with what its own
+outputs and those of the k // 2 rows below need of it, and what the rows so far give to each of the next k // 2 rows is
+summed up. These pending sums are all that is kept, so a step costs one row whatever the length of the sentence.
+
+The library's sliding-window layers do the keeping. One of them holds the sums of all dense layers, so that beam search
+reorders one tensor: its keys are [B, 1, rows, J · L · k // 2 · channels], the sums after each of the last rows (after
+the last one alone, unless the library records the past to crop it), and its values have no width.
+
+Shapes: B sentences, I new target rows, J source columns, R cells of the new rows, L dense layers.
 """
 
 from typing import Any
@@ -14,7 +19,6 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 
 from .canvas import Canvas
-from .configuration_pervasive_attention import PervasiveAttentionConfig
 
 
 class Prepared:
@@ -50,23 +54,35 @@ def _version_of(tensor: torch.Tensor) -> int:
 _PREPARED: "WeakKeyDictionary[GridCache, Prepared]" = WeakKeyDictionary()
 
 
+class _LastRows(DynamicSlidingWindowLayer):
+    """A sliding window that keeps the last row alone, without a copy of the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__(sliding_window=2)  # the library's unit is the new row and those before it
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See the library. What is returned are the new rows."""
+        if self.record_past:
+            super().update(key_states, value_states, *args, **kwargs)
+            return key_states, value_states
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.cumulative_length += key_states.shape[-2]
+        self.keys, self.values = key_states[:, :, -1:], value_states[:, :, -1:]
+        return key_states, value_states
+
+
 class GridCache(DynamicCache):
-    """The last k // 2 rows of every dense layer: k // 2 products of each, for the rows below it.
+    """The pending sums of all dense layers after the last row."""
 
-    Args:
-        num_layers: Dense layers L.
-        kernel_size: Kernel k of the masked convolutions.
-    """
-
-    def __init__(self, num_layers: int, kernel_size: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        # The library's unit is the new row and those before it; it keeps one fewer, and at least one.
-        self._window = max(kernel_size // 2 + 1, 2)
-        self._num_layers = num_layers
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self.layers = [DynamicSlidingWindowLayer(self._window) for _ in range(self._num_layers)]
+        self.layers = [_LastRows()]
         _PREPARED.pop(self, None)
 
     @property
@@ -78,14 +94,88 @@ class GridCache(DynamicCache):
         """Forget all rows, and what was prepared for the weights and the source as they were."""
         self._start_anew()
 
-    def extend(self, rows: torch.Tensor, layer_idx: int) -> torch.Tensor:
-        """Keep new rows [B, I, J, channels] of a layer; returns them below the earlier ones, [B, I + past, J, ...]."""
-        batch, count, columns, channels = rows.shape
-        keys = rows.reshape(batch, 1, count, columns * channels)
-        keys, _ = self.update(keys, keys[..., :0], layer_idx)
-        return keys.view(batch, keys.shape[2], columns, channels)
+    def last(self) -> torch.Tensor | None:
+        """The sums after the last row, [B, J · channels of all layers]; None before the first row and for k = 1."""
+        layer: Any = self.layers[0]
+        if not layer.is_initialized or layer.keys.numel() == 0:
+            return None
+        last: torch.Tensor = layer.keys[:, 0, -1]
+        return last
+
+    def keep(self, sums: torch.Tensor) -> None:
+        """Keep the sums [B, I, J, channels of all layers] after new rows."""
+        keys = sums.flatten(2).unsqueeze(1)
+        self.update(keys, keys[..., :0], 0)
 
 
-def make_grid_cache(config: PervasiveAttentionConfig) -> EncoderDecoderCache:
-    """An empty cache for a model of this configuration; its cross-attention half stays empty."""
-    return EncoderDecoderCache(GridCache(config.num_layers, config.kernel_size), DynamicCache())
+class RowSums:
+    """The pending sums during one run of the dense block on new rows.
+
+    Args:
+        cache: Those of the rows before; `finish` keeps in it those after the new ones.
+        canvas: The places of the new rows' cells.
+        num_layers: Dense layers L, which are run in their order.
+    """
+
+    def __init__(self, cache: GridCache, canvas: Canvas, num_layers: int) -> None:
+        self._cache, self._canvas = cache, canvas
+        # One row of each sentence needs no grid: its cells are those of the sums
+        self._is_packed = canvas.is_one_row_each
+        self._after: list[torch.Tensor] = []  # of each layer, [R or B, I, J; k // 2 * channels]
+        before = cache.last()
+        if before is not None:
+            before = before.view(before.shape[0], 1, canvas.shape[2], -1)
+            before = canvas.pack(before) if self._is_packed else before.squeeze(1)
+            before = before.unflatten(-1, (num_layers, -1))
+        self._before = before  # [R or B, J; L, k // 2 * channels]
+
+    def add(self, products: torch.Tensor, channels: int) -> torch.Tensor:
+        """Add what the rows above give to the outputs of the next layer.
+
+        Args:
+            products: [R, (k // 2 + 1) * channels], what new rows give to themselves, to the next row and so on;
+                overwritten.
+            channels: Of the layer's outputs.
+
+        Returns:
+            The outputs [R, channels].
+        """
+        before = None if self._before is None else self._before.select(-2, len(self._after))
+        if self._is_packed:
+            if before is not None:
+                products[:, : before.shape[1]] += before
+            self._after.append(products[:, channels:])
+            return products[:, :channels]
+        sums = _add_rows_above(self._canvas.unpack(products), before, channels)
+        self._after.append(sums[..., channels:])
+        return self._canvas.pack(sums[..., :channels])
+
+    def finish(self) -> None:
+        """Keep the sums for the rows below these."""
+        after = torch.cat(self._after, dim=-1)
+        self._cache.keep(self._canvas.unpack(after) if self._is_packed else after)
+
+
+def _add_rows_above(products: torch.Tensor, before: torch.Tensor | None, channels: int) -> torch.Tensor:
+    """What all rows so far give to each of several rows and to those below it.
+
+    Args:
+        products: [B, I, J, (k // 2 + 1) * channels].
+        before: The sums [B, J, k // 2 * channels] after the row above them; None = there is none.
+        channels: Of the outputs.
+
+    Returns:
+        [B, I, J, (k // 2 + 1) * channels], outputs before pending sums.
+    """
+    parts = list(products.split(channels, dim=-1))
+    if before is None:
+        before = products.new_zeros(*products[:, 0].shape[:2], channels * (len(parts) - 1))
+    for distance in reversed(range(len(parts) - 1)):
+        first = before[..., distance * channels : (distance + 1) * channels].unsqueeze(1)
+        parts[distance] = parts[distance] + torch.cat([first, parts[distance + 1][:, :-1]], dim=1)
+    return torch.cat(parts, dim=-1)
+
+
+def make_grid_cache() -> EncoderDecoderCache:
+    """An empty cache; its cross-attention half stays empty."""
+    return EncoderDecoderCache(GridCache(), DynamicCache())

@@ -264,7 +264,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         if encoder_hidden_states is None:
             raise ValueError("`encoder_hidden_states` must be given: every cell of the grid needs a source token.")
         if use_cache and past_key_values is None:
-            past_key_values = make_grid_cache(self.config)
+            past_key_values = make_grid_cache()
         cache = _grid_cache(past_key_values)
         past = cache.get_seq_length() if cache is not None else 0
         names = ("decoder_input_ids", "decoder_inputs_embeds")
@@ -626,7 +626,7 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
         implementation = generation_config.cache_implementation
         if user_defined or implementation not in (None, "dynamic") or model_kwargs.get("past_key_values") is None:
             return
-        cache = make_grid_cache(self.config)
+        cache = make_grid_cache()
         if generation_config.is_assistant:
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache
