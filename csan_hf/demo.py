@@ -42,7 +42,7 @@ class DemoModel:
         return align(self.model, self.tokenizers, [line], num_beams=num_beams)[0]
 
 
-def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, float | None]]:
+def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, float]]:
     """Marks the source words by how much they have to do with a target word.
 
     Args:
@@ -53,7 +53,7 @@ def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, 
         The source words, each with a number from 0 to 1, which is 1 for the word that has most to do with it.
     """
     if word is None:
-        return [(text, None) for text in alignment.source.words]
+        return [(text, 0.0) for text in alignment.source.words]
     row = alignment.word_matrix()[word].clip(min=0)
     highest = float(row.max(initial=0.0)) or 1.0
     return [(text, float(value) / highest) for text, value in zip(alignment.source.words, row, strict=True)]
@@ -75,7 +75,7 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     """
     if not 1 <= len(models) <= 2:
         raise ValueError(f"the demo shows one model or two, got {len(models)}")
-    gradio = _import_gradio()
+    gradio = import_gradio()
     with gradio.Blocks(title="csan_hf") as page:
         gradio.Markdown("Translate, then click a word of the translation: the source words that it comes from darken.")
         source = gradio.Textbox(value=example, label="Source", lines=2, elem_id="source", max_length=5000)
@@ -107,7 +107,7 @@ def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: A
         target = [(word, _WORD) for word in alignment.target.words]
         return alignment, target, highlight_source(alignment, None)
 
-    def select(alignment: Alignment | None, event: gradio.SelectData) -> list[tuple[str, float | None]]:
+    def select(alignment: Alignment | None, event: gradio.SelectData) -> list[tuple[str, float]]:
         return [] if alignment is None else highlight_source(alignment, int(event.index))
 
     # Gradio finds the event by the annotation, which is text in this file
@@ -116,7 +116,12 @@ def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: A
     translation.select(select, [state], [aligned])
 
 
-def _import_gradio() -> Any:
+def import_gradio() -> Any:
+    """Returns gradio.
+
+    Raises:
+        ImportError: it is not installed; the message says how to.
+    """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent anywhere
     try:
         import gradio

@@ -23,7 +23,7 @@ def text_of(*words):
 def test_a_clicked_word_marks_the_source_words_by_their_share():
     matrix = np.array([[0.2, 0.8], [-1.0, 0.5], [0.0, -1.0]], dtype=np.float32)
     alignment = Alignment(text_of("the", "house"), text_of("das", "Haus", "!"), matrix)
-    assert highlight_source(alignment, None) == [("the", None), ("house", None)]
+    assert highlight_source(alignment, None) == [("the", 0.0), ("house", 0.0)]
     assert highlight_source(alignment, 0) == [("the", pytest.approx(0.25)), ("house", 1.0)]
     assert highlight_source(alignment, 1) == [("the", 0.0), ("house", 1.0)]
     assert highlight_source(alignment, 2) == [("the", 0.0), ("house", 0.0)], "nothing positive: nothing is marked"

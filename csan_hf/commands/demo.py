@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 from csan_hf.command_line import script
-from csan_hf.demo import DemoModel, build_demo
+from csan_hf.demo import DemoModel, build_demo, import_gradio
 
 
 @script({ImportError: 2})
@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if len(options.models) > 2:
         raise ValueError(f"the demo shows one model or two, got {len(options.models)}")
+    import_gradio()  # before models are loaded for nothing
     models = [
         DemoModel(name, device=options.device, trust_remote_code=options.trust_remote_code) for name in options.models
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainerCallback
 
+from csan_hf.training import processes
 from csan_hf.training.checkpoints import find_fault
 from csan_hf.training.processes import STOP_SIGNALS, shielded_context
 from csan_hf.training.stopping import RunInterrupted, StopSignals
