@@ -195,12 +195,12 @@ def add_values(output: torch.Tensor, call: AttentionCall, cells: Cells, weights:
     return output
 
 
-def zero_blind_rows(output: torch.Tensor, row_visible: torch.Tensor | None) -> torch.Tensor:
+def zero_fully_masked_rows(output: torch.Tensor, row_visible: torch.Tensor | None) -> torch.Tensor:
     """`output` [..., I, D], zero for the queries that see no key (`row_visible` [..., I, 1])."""
     return output if row_visible is None else output.masked_fill(~row_visible, 0.0)
 
 
-def open_blind_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def open_fully_masked_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks [..., I, J] in which no softmax sees an empty row, and the queries that see any key [..., I, 1]."""
     row_visible = visible.any(dim=-1, keepdim=True)
     return visible | ~row_visible, row_visible

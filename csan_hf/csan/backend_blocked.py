@@ -11,11 +11,11 @@ from .attention_call import (
     AttentionCall,
     add_values,
     dropout,
-    open_blind_rows,
+    open_fully_masked_rows,
     restrict,
     softmax_weights,
     sum_energies,
-    zero_blind_rows,
+    zero_fully_masked_rows,
 )
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality_terms import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
@@ -120,7 +120,7 @@ def blocked_attention(call: AttentionCall) -> torch.Tensor:
         added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
     weights = dropout(softmax_weights(call, query, keys, visible, added).to(values.dtype), call)
     output = add_values(torch.matmul(weights, values), call, cells, weights)
-    return zero_blind_rows(output, row_visible).flatten(2, 3)[:, :, :query_length]
+    return zero_fully_masked_rows(output, row_visible).flatten(2, 3)[:, :, :query_length]
 
 
 def blocked_cannot_run(call: AttentionCall) -> str | None:
@@ -222,12 +222,12 @@ def _blocked_visibility(
     visible = band & real[:, None, :, None, :]  # [B or 1, 1, R, size, span]
     restricted = restrict(visible, call, cells)
     assert restricted is not None  # for the type checker
-    visible, row_visible = open_blind_rows(restricted)
+    visible, row_visible = open_fully_masked_rows(restricted)
     heads = visible_heads(call.query.shape[1], call.area, device)
     if heads is None:
         visible = repeat_over_area(visible, call.area)
     else:
         visible = (visible.unsqueeze(-2) & heads[None, :, None, None, :, None]).flatten(-2)
-    # Rows past the last query are cut off: only padding and terms can leave a real query blind.
-    may_be_blind = call.key_padding_mask is not None or bool(call.visibility_terms)
-    return visible, row_visible if may_be_blind else None
+    # Rows past the last query are cut off: only padding and terms can leave a real query without a visible key.
+    may_be_masked = call.key_padding_mask is not None or bool(call.visibility_terms)
+    return visible, row_visible if may_be_masked else None

@@ -3,7 +3,7 @@
 
 import torch
 
-from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_blind_rows
+from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_fully_masked_rows
 from .dense_parts import dense_cells, dense_energies, dense_visibility, keys_of_area
 
 
@@ -18,7 +18,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
     visible, row_visible = dense_visibility(call, cells)
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
     weights = softmax_weights(call, call.query, keys, visible, dense_energies(call, cells))
-    joint = zero_blind_rows(weights, row_visible).unflatten(-1, (call.area.head_area, -1))  # [B, H, I, N, J]
+    joint = zero_fully_masked_rows(weights, row_visible).unflatten(-1, (call.area.head_area, -1))  # [B, H, I, N, J]
     sums = joint.sum(dim=-2)
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:

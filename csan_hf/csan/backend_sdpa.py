@@ -4,7 +4,7 @@
 import torch
 import torch.nn.functional as F
 
-from .attention_call import AttentionCall, zero_blind_rows
+from .attention_call import AttentionCall, zero_fully_masked_rows
 from .dense_parts import dense_cells, dense_energies, dense_visibility, keys_of_area
 
 
@@ -30,7 +30,7 @@ def sdpa_attention(call: AttentionCall) -> torch.Tensor:
         output = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, dropout_p=call.dropout_p, scale=call.scale
         )
-    return zero_blind_rows(output.to(dtype), row_visible)
+    return zero_fully_masked_rows(output.to(dtype), row_visible)
 
 
 def sdpa_cannot_run(call: AttentionCall) -> str | None:

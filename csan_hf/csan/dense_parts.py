@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .attention_call import AttentionCall, open_blind_rows, restrict, sum_energies
+from .attention_call import AttentionCall, open_fully_masked_rows, restrict, sum_energies
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality_terms import DenseCells
 
@@ -32,7 +32,7 @@ def dense_visibility(call: AttentionCall, cells: DenseCells) -> tuple[torch.Tens
         visible = padding if visible is None else visible & padding
     row_visible = None
     if visible is not None and (call.key_padding_mask is not None or call.visibility_terms):
-        visible, row_visible = open_blind_rows(visible)
+        visible, row_visible = open_fully_masked_rows(visible)
     return _over_heads(visible, call), row_visible
 
 
