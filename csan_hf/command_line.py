@@ -78,7 +78,7 @@ def _replace_closed_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Lets go of what a stream holds and cannot write, so that Python does not try again at its end."""
+    """Discards what a stream has buffered and cannot write, so that Python does not try again when it exits."""
     try:
         stream.flush()
     except OSError:

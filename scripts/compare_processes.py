@@ -6,7 +6,7 @@
 Without dropout (each process draws masks of its own) R processes with 1/R of the token bound make the updates of one
 process that accumulates R batches: that curve shows the rounding alone. One process with the whole bound has as many
 tokens in a batch, but other sentences: all of one length, where several batches have several. It is trained twice, in
-two orders, to show how much that matters. At last the model of several processes translates its test sets with one and
+two orders, to show how much that matters. Finally the model of several processes translates its test sets with one and
 with several.
 """
 

@@ -94,7 +94,7 @@ class Run:
         self.started = time.time()
         self.process = multiprocessing.get_context("fork").Process(target=self._work)
         self.process.start()
-        with contextlib.suppress(OSError):  # whoever of the two comes first
+        with contextlib.suppress(OSError):  # the other of the two was first
             os.setpgid(self.process.pid, self.process.pid)
 
     def _work(self) -> None:

@@ -242,15 +242,15 @@ def add_values(output: torch.Tensor, call: AttentionCall, cells: Cells, weights:
     return output
 
 
-def zero_blind_rows(output: torch.Tensor, blind: torch.Tensor | None) -> torch.Tensor:
-    """`output` [..., I, D], zero for the queries that see no key (`blind` [..., I, 1])."""
-    return output if blind is None else output.masked_fill(blind, 0.0)
+def zero_fully_masked_rows(output: torch.Tensor, fully_masked: torch.Tensor | None) -> torch.Tensor:
+    """`output` [..., I, D], zero for the queries that see no key (`fully_masked` [..., I, 1])."""
+    return output if fully_masked is None else output.masked_fill(fully_masked, 0.0)
 
 
-def open_blind_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def open_fully_masked_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Masks [..., I, J] in which no softmax sees an empty row, and the queries that see no key [..., I, 1]."""
-    blind = ~visible.any(dim=-1, keepdim=True)
-    return visible | blind, blind
+    fully_masked = ~visible.any(dim=-1, keepdim=True)
+    return visible | fully_masked, fully_masked
 
 
 def dropout(weights: torch.Tensor, call: AttentionCall) -> torch.Tensor:

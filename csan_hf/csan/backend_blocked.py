@@ -11,11 +11,11 @@ from .attention_call import (
     AttentionCall,
     add_values,
     dropout,
-    open_blind_rows,
+    open_fully_masked_rows,
     restrict,
     softmax_weights,
     sum_energies,
-    zero_blind_rows,
+    zero_fully_masked_rows,
 )
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality_terms import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
@@ -104,7 +104,7 @@ def blocked_attention(call: AttentionCall) -> torch.Tensor:
         added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
     weights = dropout(softmax_weights(call, query, keys, masks.hidden, added).to(values.dtype), call)
     output = add_values(torch.matmul(weights, values), call, masks.cells, weights)
-    return zero_blind_rows(output, masks.blind).flatten(2, 3)[:, :, :query_length]
+    return zero_fully_masked_rows(output, masks.fully_masked).flatten(2, 3)[:, :, :query_length]
 
 
 def blocked_cannot_run(call: AttentionCall) -> str | None:
@@ -207,12 +207,12 @@ class _BlockMasks:
     Attributes:
         cells: The cells of the blocks.
         hidden: Keys that a query does not see, [B or 1, H or 1, R, size, N * span].
-        blind: The queries that see no key, [B or 1, H or 1, R, size, 1]; None: there are none.
+        fully_masked: The queries that see no key, [B or 1, H or 1, R, size, 1]; None: there are none.
     """
 
     cells: _BlockCells
     hidden: torch.Tensor
-    blind: torch.Tensor | None
+    fully_masked: torch.Tensor | None
 
 
 def _block_masks(call: AttentionCall, blocks: _Blocks, left: int, right: int) -> _BlockMasks:
@@ -228,12 +228,12 @@ def _block_masks(call: AttentionCall, blocks: _Blocks, left: int, right: int) ->
     visible = band & real[:, None, :, None, :]  # [B or 1, 1, R, size, span]
     restricted = restrict(visible, call, cells)
     assert restricted is not None  # for the type checker
-    visible, blind = open_blind_rows(restricted)
+    visible, fully_masked = open_fully_masked_rows(restricted)
     heads = visible_heads(call.query.shape[1], call.area, device)
     if heads is None:
         visible = repeat_over_area(visible, call.area)
     else:
         visible = (visible.unsqueeze(-2) & heads[None, :, None, None, :, None]).flatten(-2)
-    # Rows past the last query are cut off: only padding and terms can leave a real query blind.
-    may_be_blind = call.key_padding_mask is not None or bool(call.visibility_terms)
-    return _BlockMasks(cells, ~visible, blind if may_be_blind else None)
+    # Rows past the last query are cut off: only padding and terms can leave a real query without a visible key.
+    may_be_masked = call.key_padding_mask is not None or bool(call.visibility_terms)
+    return _BlockMasks(cells, ~visible, fully_masked if may_be_masked else None)

@@ -3,7 +3,7 @@
 
 import torch
 
-from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_blind_rows
+from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_fully_masked_rows
 from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
 
 
@@ -17,7 +17,9 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
     masks = call.once("dense", lambda: dense_masks(call))
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
     weights = softmax_weights(call, call.query, keys, masks.hidden, dense_energies(call, masks.cells))
-    joint = zero_blind_rows(weights, masks.blind).unflatten(-1, (call.area.head_area, -1))  # [B, H, I, N, J]
+    joint = zero_fully_masked_rows(weights, masks.fully_masked).unflatten(
+        -1, (call.area.head_area, -1)
+    )  # [B, H, I, N, J]
     sums = joint.sum(dim=-2)
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:
@@ -40,4 +42,6 @@ def attend_all_pairs(
     """The output [B, H, I, D] of queries [B, H, I, D], all or a chunk, for keys and values [B, H, N * J, D]."""
     weights = softmax_weights(call, query, keys, masks.hidden, dense_energies(call, masks.cells))
     weights = dropout(weights.to(values.dtype), call)
-    return zero_blind_rows(add_values(torch.matmul(weights, values), call, masks.cells, weights), masks.blind)
+    return zero_fully_masked_rows(
+        add_values(torch.matmul(weights, values), call, masks.cells, weights), masks.fully_masked
+    )

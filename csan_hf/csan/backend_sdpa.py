@@ -4,7 +4,7 @@
 import torch
 import torch.nn.functional as F
 
-from .attention_call import AttentionCall, zero_blind_rows
+from .attention_call import AttentionCall, zero_fully_masked_rows
 from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
 
 
@@ -48,7 +48,7 @@ def attend_fused(
         output = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=seen, dropout_p=call.dropout_p, scale=call.scale
         )
-    return zero_blind_rows(output.to(dtype), masks.blind)
+    return zero_fully_masked_rows(output.to(dtype), masks.fully_masked)
 
 
 def fused_is_faster(call: AttentionCall) -> bool:

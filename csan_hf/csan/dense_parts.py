@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .attention_call import AttentionCall, open_blind_rows, restrict, sum_energies
+from .attention_call import AttentionCall, open_fully_masked_rows, restrict, sum_energies
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality_terms import DenseCells
 
@@ -20,20 +20,20 @@ class DenseMasks:
         cells: The cells of the call.
         hidden: Keys that a query does not see, [B or 1, H or 1, I, N*J]; None: it sees all. The rows of queries that
             see no key are opened, so that no softmax is of an empty row; their output is replaced by zeros.
-        blind: The queries that see no key, [B or 1, H or 1, I, 1]; None: there are none.
+        fully_masked: The queries that see no key, [B or 1, H or 1, I, 1]; None: there are none.
     """
 
     cells: DenseCells
     hidden: torch.Tensor | None
-    blind: torch.Tensor | None
+    fully_masked: torch.Tensor | None
 
 
 def dense_masks(call: AttentionCall, chunk: slice | None = None) -> DenseMasks:
     """Masks of the call, or of a chunk of its queries."""
     _, heads, queries, _ = call.query.shape
     cells = DenseCells(heads, queries, call.key.shape[2], call.positions, call.query.device, chunk)
-    visible, blind = _visibility(call, cells)
-    return DenseMasks(cells, None if visible is None else ~visible, blind)
+    visible, fully_masked = _visibility(call, cells)
+    return DenseMasks(cells, None if visible is None else ~visible, fully_masked)
 
 
 def _visibility(call: AttentionCall, cells: DenseCells) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -44,10 +44,10 @@ def _visibility(call: AttentionCall, cells: DenseCells) -> tuple[torch.Tensor | 
     if call.key_padding_mask is not None:
         padding = call.key_padding_mask[:, None, None, :]
         visible = padding if visible is None else visible & padding
-    blind = None
+    fully_masked = None
     if visible is not None and (call.key_padding_mask is not None or call.visibility_terms):
-        visible, blind = open_blind_rows(visible)
-    return _over_heads(visible, call), blind
+        visible, fully_masked = open_fully_masked_rows(visible)
+    return _over_heads(visible, call), fully_masked
 
 
 def _over_heads(visible: torch.Tensor | None, call: AttentionCall) -> torch.Tensor | None:

@@ -285,7 +285,7 @@ class MixedBatchSampler(BoundedBatchSampler):
     """Batches of examples with all lengths, each like the corpus and all about equally expensive.
 
     For models whose layers compare the examples of a batch, as batch normalisation does: where a batch holds one
-    length, its statistics tell the model how long its sentences are, and in use nothing does.
+    length, its statistics tell the model how long its sentences are; at inference that cue is missing.
 
     The bound holds for the examples as they are, each with its own lengths: it is meant for models that compute little
     at padding. For arguments and errors see :class:`BoundedBatchSampler`.
@@ -293,7 +293,7 @@ class MixedBatchSampler(BoundedBatchSampler):
 
     def _prepare(self) -> None:
         self._alone = self._cost(*self._padded)
-        # Whoever takes a place of max_sentences pays at least for it
+        # A sentence costs at least its share of max_sentences
         self._price = np.maximum(self._alone, self.max_tokens / (self.max_sentences or np.inf))
         self._count = self._least_batches()
 

@@ -125,7 +125,7 @@ def _value(where: str, row: dict[str, Any], column: str) -> str:
 
 
 def check_text(where: str, column: str, value: str) -> str:
-    """Return the text if it can be written as UTF-8; JSON can smuggle in half characters (lone surrogates)."""
+    """Return the text if it can be written as UTF-8; JSON can hold half characters (lone surrogates)."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -240,7 +240,7 @@ def _fold_reader(affine: FeatureAffine, conv: torch.Tensor, shift: torch.Tensor,
 
 
 def _is_altered(module: nn.Module) -> bool:
-    """Whether a hook or a replaced `forward` hangs on a module, or its weights are of a type of their own."""
+    """Whether a module has a hook or a replaced `forward`, or weights of a tensor subclass."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -195,7 +195,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._check()
         self.bf16 = resolve_bf16(self.bf16)
         if not accelerator_is_available():
-            # transformers refuses bf16 on a CPU that was not asked for, and takes several processes for strangers
+            # transformers otherwise refuses bf16 on a CPU, and lets several processes train each for itself
             self.use_cpu = True
         if str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
             self.load_best_model_at_end = False

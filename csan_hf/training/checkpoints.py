@@ -176,8 +176,6 @@ def _torch_reads(path: Path) -> bool:
 
 
 def _find_fault_in_weights(checkpoint: Path) -> str | None:
-    from .checkpoints import read_weights
-
     try:
         weights = read_weights(checkpoint)
     except (SafetensorError, OSError) as error:

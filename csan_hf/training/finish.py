@@ -133,7 +133,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         write_text(output / "recipe.yaml", recipe.to_yaml())
         draw_training(trainer.state.log_history, output / "training.png")
         write_model_card(output, recipe.to_dict(), results)
-    trainer.accelerator.wait_for_everyone()  # whoever returns finds a complete folder
+    trainer.accelerator.wait_for_everyone()  # so that every process returns to a complete folder
     if trainer.is_world_process_zero():
         shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
         _stop_at_signal(trainer)

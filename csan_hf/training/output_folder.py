@@ -225,7 +225,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _is_current(descriptor: int, path: Path) -> bool:
-    """Says whether a file is still the one of that name: whoever gave the lock back has deleted the file."""
+    """Says whether a file is still the one of that name: the process that released the lock has deleted the file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -212,7 +212,7 @@ def recipe_options(model: str = "csan") -> tuple[Option, ...]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error."""
+    """YAML in which a repeated key is an error."""
 
 
 def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -222,7 +222,7 @@ def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -
         if isinstance(key, list | dict | set):
             raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=key_node.start_mark)
         if key in seen:
-            raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"the key {key!r} is repeated", problem_mark=key_node.start_mark)
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 

@@ -255,7 +255,7 @@ def test_a_run_resumed_within_an_epoch_sees_the_remaining_batches(processes):
         assert list(resumed) == list(expected)[rank::processes][4:]
 
 
-def test_share_epoch_leaves_other_loaders_alone():
+def test_forward_set_epoch_leaves_other_loaders_alone():
     loader = DataLoader(list(range(4)), batch_size=2)
     assert forward_set_epoch(loader) is loader
     assert forward_set_epoch(SimpleNamespace(batch_sampler=None)).batch_sampler is None

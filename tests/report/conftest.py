@@ -1,7 +1,6 @@
-"""Reports of invented translations, and Chromium without a window to look at them."""
+"""Reports of invented translations."""
 
 import random
-import shutil
 
 import pytest
 
@@ -37,32 +36,3 @@ def report():
     matrix = [[99 if column == row else -5 for column in range(source_words)] for row in range(target_words)]
     made.alignments = [{0: matrix}, {}]
     return made
-
-
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory):
-    """Returns a function that opens a window of Chromium, wide and light unless told otherwise."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed (Debian: chromium, chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    browser.set_page_load_timeout(120)
-    yield browser
-    browser.quit()

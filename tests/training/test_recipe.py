@@ -80,7 +80,7 @@ def test_lists_on_the_command_line():
         ("license: no", ["license must be text", "quotes"]),
         ("config: 3", ["section config must hold keys and values"]),
         ("model: cnas", ["model must be one of csan", "'cnas'"]),
-        ("training: {seed: 1, seed: 2}", ["'seed' stands twice"]),
+        ("training: {seed: 1, seed: 2}", ["'seed' is repeated"]),
         ("training: {seed: [}", ["not valid YAML"]),
         ("- 1", ["must hold keys and values"]),
     ],

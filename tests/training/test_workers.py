@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainerCallback
 
+from csan_hf.training import processes
 from csan_hf.training.checkpoints import find_fault
 from csan_hf.training.processes import STOP_SIGNALS, shielded_context
 from csan_hf.training.stopping import RunInterrupted, StopSignals
@@ -72,13 +73,13 @@ def _report(connection):
 def test_a_worker_is_born_with_the_signals_blocked_and_ends_when_it_is_told_to():
     context = shielded_context("fork")
     ours, theirs = context.Pipe()
-    processes = [context.Process(target=_report, args=(theirs,), daemon=True) for _ in range(2)]
-    for process in processes:
+    started = [context.Process(target=_report, args=(theirs,), daemon=True) for _ in range(2)]
+    for process in started:
         process.start()
         assert ours.recv() >= set(STOP_SIGNALS)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(STOP_SIGNALS)  # here they are as before
-    processes[0].terminate()
-    processes[0].join()
+    started[0].terminate()
+    started[0].join()
     processes._end_workers()  # what happens at Python's exit
-    processes[1].join()
-    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * 2
+    started[1].join()
+    assert [process.exitcode for process in started] == [-signal.SIGKILL] * 2

@@ -1,0 +1,130 @@
+"""A page in the browser to try models: translate, compare two, and click a word for its alignment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from csan_hf.analysis import Alignment, align
+from csan_hf.evaluation.loading import load_translation_model
+
+_WORD = "word"  # what can be clicked needs a category
+
+
+class DemoModel:
+    """A checkpoint that translates one text and aligns it.
+
+    Args:
+        name: folder or Hub name.
+        device: torch device; None = the accelerator if there is one.
+        trust_remote_code: whether code in the checkpoint may run.
+
+    Raises:
+        OSError: there is no such checkpoint.
+        ValueError: the device cannot be used.
+    """
+
+    def __init__(self, name: str, *, device: str | None = None, trust_remote_code: bool = False) -> None:
+        self.name = os.path.basename(os.path.normpath(name))
+        self.model, self.tokenizers = load_translation_model(name, device=device, trust_remote_code=trust_remote_code)
+
+    def translate(self, text: str, num_beams: int) -> Alignment | None:
+        """Translates one line of text; None if it is empty.
+
+        Args:
+            text: line breaks count as spaces.
+            num_beams: beams.
+        """
+        line = " ".join(text.split())
+        if not line:
+            return None
+        return align(self.model, self.tokenizers, [line], num_beams=num_beams)[0]
+
+
+def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, float]]:
+    """Marks the source words by how much they have to do with a target word.
+
+    Args:
+        alignment: of the sentence pair.
+        word: the target word, counted from 0; None marks nothing.
+
+    Returns:
+        The source words, each with a number from 0 to 1, which is 1 for the word that has most to do with it.
+    """
+    if word is None:
+        return [(text, 0.0) for text in alignment.source.words]
+    row = alignment.word_matrix()[word].clip(min=0)
+    highest = float(row.max(initial=0.0)) or 1.0
+    return [(text, float(value) / highest) for text, value in zip(alignment.source.words, row, strict=True)]
+
+
+def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
+    """Builds the page.
+
+    Args:
+        models: one, or two to compare.
+        example: text that stands there at first.
+
+    Returns:
+        A `gradio.Blocks`, to be launched.
+
+    Raises:
+        ValueError: there is none, or more than two.
+        ImportError: gradio is not installed.
+    """
+    if not 1 <= len(models) <= 2:
+        raise ValueError(f"the demo shows one model or two, got {len(models)}")
+    gradio = import_gradio()
+    with gradio.Blocks(title="csan_hf") as page:
+        gradio.Markdown("Translate, then click a word of the translation: the source words that it comes from darken.")
+        source = gradio.Textbox(value=example, label="Source", lines=2, elem_id="source", max_length=5000)
+        beams = gradio.Slider(1, 10, value=5, step=1, label="Beams")
+        button = gradio.Button("Translate", variant="primary", elem_id="translate")
+        with gradio.Row():
+            for number, model in enumerate(models):
+                _add_model(gradio, model, number, source, beams, button)
+    return page
+
+
+def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: Any, button: Any) -> None:
+    """Adds a column with the translation of one model, and what happens on clicks."""
+    with gradio.Column():
+        gradio.Markdown(f"### {model.name}")
+        translation = gradio.HighlightedText(
+            label="Translation",
+            elem_id=f"translation-{number}",
+            color_map={_WORD: "#e5e7eb"},
+            show_inline_category=False,
+        )
+        aligned = gradio.HighlightedText(label="Source", elem_id=f"aligned-{number}")
+    state = gradio.State()
+
+    def translate(text: str, num_beams: int) -> tuple[Alignment | None, list, list]:
+        alignment = model.translate(text, int(num_beams))
+        if alignment is None:
+            return None, [], []
+        target = [(word, _WORD) for word in alignment.target.words]
+        return alignment, target, highlight_source(alignment, None)
+
+    def select(alignment: Alignment | None, event: gradio.SelectData) -> list[tuple[str, float]]:
+        return [] if alignment is None else highlight_source(alignment, int(event.index))
+
+    # Gradio finds the event by the annotation, which is text in this file
+    select.__annotations__["event"] = gradio.SelectData
+    gradio.on([button.click, source.submit], translate, [source, beams], [state, translation, aligned])
+    translation.select(select, [state], [aligned])
+
+
+def import_gradio() -> Any:
+    """Returns gradio.
+
+    Raises:
+        ImportError: it is not installed; the message says how to.
+    """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent anywhere
+    try:
+        import gradio
+    except ModuleNotFoundError as error:
+        raise ImportError("the demo needs gradio: pip install csan_hf[demo]") from error
+    return gradio

@@ -1,0 +1,86 @@
+"""`csan-hf demo` in a browser."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from csan_hf.analysis import Alignment
+from csan_hf.analysis.tokenized_text import TokenizedText
+from csan_hf.commands import main
+from csan_hf.demo import DemoModel, build_demo, highlight_source
+
+FIXTURES = Path(__file__).parent / "fixtures"
+TEXT = "The number is two."
+
+
+def text_of(*words):
+    return TokenizedText(" ".join(words), tuple(range(len(words))), words, words, tuple(range(len(words))))
+
+
+def test_a_clicked_word_marks_the_source_words_by_their_share():
+    matrix = np.array([[0.2, 0.8], [-1.0, 0.5], [0.0, -1.0]], dtype=np.float32)
+    alignment = Alignment(text_of("the", "house"), text_of("das", "Haus", "!"), matrix)
+    assert highlight_source(alignment, None) == [("the", 0.0), ("house", 0.0)]
+    assert highlight_source(alignment, 0) == [("the", pytest.approx(0.25)), ("house", 1.0)]
+    assert highlight_source(alignment, 1) == [("the", 0.0), ("house", 1.0)]
+    assert highlight_source(alignment, 2) == [("the", 0.0), ("house", 0.0)], "nothing positive: nothing is marked"
+
+
+def test_without_gradio_one_line_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert main(["demo", str(FIXTURES / "csan"), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == "error: the demo needs gradio: pip install csan_hf[demo]\n"
+
+
+def test_three_models_and_a_missing_one_are_refused(tmp_path, capsys):
+    assert main(["demo", "a", "b", "c"]) == 2
+    assert "one model or two, got 3" in capsys.readouterr().err
+    assert main(["demo", str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [DemoModel(str(FIXTURES / name), device="cpu") for name in ("csan", "pervasive_attention")]
+
+
+def test_empty_text_is_not_translated(models):
+    assert models[0].translate(" \n ", 1) is None
+    assert models[0].translate(f" {TEXT}\n{TEXT} ", 1).source.text == f"{TEXT} {TEXT}"
+
+
+def test_two_models_translate_and_a_click_shows_the_alignment(chromium, models):
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    _, address, _ = (page := build_demo(models, example=TEXT)).launch(
+        server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, ssr_mode=False
+    )
+    try:
+        chromium.get(address)
+        wait = WebDriverWait(chromium, 60)
+        wait.until(lambda browser: browser.find_elements(By.ID, "translate"))[0].click()
+        expected = [model.translate(TEXT, 5) for model in models]
+        for number, alignment in enumerate(expected):
+            path = f"#translation-{number} .token"
+            words = wait.until(lambda browser, path=path: browser.find_elements(By.CSS_SELECTOR, path))
+            assert [word.text for word in words] == list(alignment.target.words)
+            words[-1].click()
+            marks = highlight_source(alignment, len(words) - 1)
+            source = f"#aligned-{number} .token"
+            wait.until(lambda browser, source=source: colours(browser.find_elements(By.CSS_SELECTOR, source)))
+            shown = colours(chromium.find_elements(By.CSS_SELECTOR, source))
+            assert np.argmax(shown) == np.argmax([mark for _, mark in marks])
+    finally:
+        page.close()
+
+
+def colours(words):
+    """How strongly each word is marked: the opacity of its background; nothing while nothing is."""
+    found = [re.findall(r"[\d.]+", word.value_of_css_property("background-color")) for word in words]
+    opacities = [float(numbers[3]) if len(numbers) > 3 else 1.0 for numbers in found]
+    return opacities if any(opacities) else []

@@ -1,0 +1,30 @@
+"""scripts/tutorial.ipynb runs from the first cell to the last, with few steps."""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from transformers import AutoConfig
+
+NOTEBOOK = Path(__file__).parents[1] / "scripts" / "tutorial.ipynb"
+FEW = {"STEPS": 1, "PAIRS": 60, "HELD_OUT": 1}
+
+
+@pytest.mark.xdist_group("train script")
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells), "saved without outputs"
+    parameters, *rest = ["".join(cell["source"]) for cell in cells]
+    names: dict = {}
+    exec(parameters, names)
+    assert names.keys() - {"__builtins__"} == FEW.keys()
+    names.update(FEW)
+    for number, source in enumerate(rest, start=1):
+        exec(compile(source, f"cell {number}", "exec"), names)
+    assert capsys.readouterr().out.count("BLEU on the test set:") == 2
+    assert AutoConfig.from_pretrained("runs/notebook-tuned").local_window == 5
+    assert plt.get_fignums() == [1, 2, 3]
+    plt.close("all")
