@@ -10,7 +10,8 @@ from datasets import DatasetDict
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from csan_hf.data import TokenizerPair, train_tokenizers
-from csan_hf.data.tokenization import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, check_vocabulary_sizes
+from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
+from csan_hf.data.tokenization import check_vocabulary_sizes
 
 from .families import get_family
 from .options import RecipeError
@@ -155,7 +156,11 @@ def check_tokenizer(recipe: Recipe) -> None:
     settings = {**DEFAULT_TOKENIZER, **recipe.tokenizer}
     try:
         check_vocabulary_sizes(
-            settings["vocab_size"], settings.get("target_vocab_size"), joint=settings.get("joint", True)
+            settings["vocab_size"],
+            settings.get("target_vocab_size"),
+            joint=settings.get("joint", True),
+            kind=settings.get("kind", "bpe"),
+            target_kind=settings.get("target_kind"),
         )
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error
