@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Prepares SIGMORPHON 2021 task 1 for one multilingual model: symbols with a tag of the language before each word.
 
-    python scripts/prepare_g2p.py PATH/TO/2021-task1/data/medium --output data/g2p_medium
+python scripts/prepare_g2p.py PATH/TO/2021-task1/data/medium --output data/g2p_medium
 """
 
 import argparse

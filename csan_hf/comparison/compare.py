@@ -18,7 +18,7 @@ from .report import write_report
 from .results import read_tables
 from .schedule import Progress, is_finished, load_cell, run_cells
 from .speed import Speed, measure_speed
-from .suite import Cell, Suite
+from .suite import Suite
 
 SPEEDS = "speeds.json"
 """File in a suite's folder with the speeds of training that were measured before it began."""
@@ -48,7 +48,7 @@ def compare_suite(
     Raises:
         RecipeError: a recipe is refused, or another process runs a suite in the folder.
     """
-    recipes = {cell: load_cell(cell, output) for cell in suite.cells}
+    recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
     with lock_folder(output):
         if only == "report":
             write_report(suite, read_tables(suite, output), output, _read_speeds(output), {})
@@ -68,11 +68,13 @@ def compare_suite(
     return ended.failed
 
 
-def _one_of_each(suite: Suite, recipes: dict[Cell, Recipe]) -> dict[str, Recipe]:
+def _one_of_each(suite: Suite, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
     """A recipe of each system, all on the first data set, the baseline first."""
     data = suite.cells[0].data
-    found = {cell.system: recipes[cell] for cell in reversed(suite.cells) if cell.data == data}
-    return {name: found[name] for name in (suite.baseline, *(name for name in suite.systems if name != suite.baseline))}
+    found = {cell.system: recipes[cell.name] for cell in reversed(suite.cells) if cell.data == data}
+    return {
+        name: found[name] for name in (suite.baseline, *(name for name in suite.systems if name != suite.baseline))
+    }
 
 
 def _read_speeds(output: Path) -> dict[str, Speed]:
@@ -82,14 +84,12 @@ def _read_speeds(output: Path) -> dict[str, Speed]:
     return {name: Speed(**values) for name, values in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
-def describe_cost(
-    suite: Suite, recipes: dict[Cell, Recipe], speeds: dict[str, Speed], output: Path, jobs: int
-) -> str:
+def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:
     """Says what a suite costs, in lines for people.
 
     Args:
         suite: the suite.
-        recipes: of its cells.
+        recipes: name of a cell -> its recipe.
         speeds: of its systems, measured on its first data set.
         output: its folder.
         jobs: cells side by side.
@@ -97,13 +97,13 @@ def describe_cost(
     lines = [f"{suite.name}: {len(suite.cells)} runs ({len(suite.systems)} systems, {len(suite.seeds)} seeds)."]
     for name in suite.systems:
         speed, own = speeds[name], [cell for cell in suite.cells if cell.system == name]
-        hours = sum(speed.run_seconds(recipes[cell]) for cell in own) / 3600
+        hours = sum(speed.run_seconds(recipes[cell.name]) for cell in own) / 3600
         lines.append(
             f"  {name}: {speed.parameters:,} parameters, {speed.seconds:.3f} s an update, × {speed.relative:.2f} the "
             f"speed of {suite.baseline}; {len(own)} runs, {hours:.1f} hours"
         )
     missing = [cell for cell in suite.cells if not is_finished(cell, output)]
-    hours = sum(speeds[cell.system].run_seconds(recipes[cell]) for cell in missing) / 3600
+    hours = sum(speeds[cell.system].run_seconds(recipes[cell.name]) for cell in missing) / 3600
     lines.append(
         f"  {len(missing)} runs are to be done: {hours:.1f} hours one after the other as this machine is loaded now"
         + (f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else ".")
@@ -117,14 +117,14 @@ class _Reporter:
     def __init__(
         self,
         suite: Suite,
-        recipes: dict[Cell, Recipe],
+        recipes: dict[str, Recipe],
         speeds: dict[str, Speed],
         output: Path,
         jobs: int,
         shown: bool,
     ) -> None:
         self.suite, self.output, self.jobs, self.shown = suite, output, jobs, shown
-        self.seconds = {cell.name: speeds[cell.system].run_seconds(recipes[cell]) for cell in suite.cells}
+        self.seconds = {cell.name: speeds[cell.system].run_seconds(recipes[cell.name]) for cell in suite.cells}
         self.total = sum(self.seconds.values())
         self.bar = tqdm(total=100.0, unit="%", dynamic_ncols=True) if shown and sys.stderr.isatty() else None
         self.start: tuple[float, float] | None = None

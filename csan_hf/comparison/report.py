@@ -132,7 +132,9 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> lis
     if votes := any(score.vote is not None for row in table.rows.values() for score in row.columns.values()):
         rows[0].append("vote of the seeds")
     for name, row in table.rows.items():
-        cells = [_number(row.columns[column].score, metric) if column in row.columns else "" for column in table.columns]
+        cells = [
+            _number(row.columns[column].score, metric) if column in row.columns else "" for column in table.columns
+        ]
         cells += [_number(row.mean, metric)] if len(table.columns) > 1 else []
         cells += _difference(row.pooled, metric)
         cells += [f"{row.over_columns[1]:.3f}" if row.over_columns else ""] if over else []

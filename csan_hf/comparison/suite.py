@@ -108,7 +108,12 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     everywhere = merge(chosen.get("settings") or {}, {"data": {"data_dir": data_dir}} if data_dir else {})
     seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
     cells = [
-        Cell(set_name, name, seed, _cell_recipe(base, everywhere, of_system or {}, of_data or {}, seed, f"{path}: {name}"))
+        Cell(
+            set_name,
+            name,
+            seed,
+            _cell_recipe(base, everywhere, of_system or {}, of_data or {}, seed, f"{path}: {name}"),
+        )
         for seed in seeds
         for set_name, of_data in data.items()
         for name, of_system in systems.items()
@@ -174,8 +179,8 @@ def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
     found: dict = {}
     for title, columns in tables.items():
         if isinstance(columns, list):
-            columns = {name: [split for split in columns if split in splits[name]] for name in data}
-            named = {name: (name, tuple(chosen)) for name, chosen in columns.items() if chosen}
+            wanted = {name: tuple(split for split in columns if split in splits[name]) for name in data}
+            named = {name: (name, chosen) for name, chosen in wanted.items() if chosen}
         else:
             only = next(iter(data))
             named = {name: (only, tuple(chosen)) for name, chosen in columns.items()}

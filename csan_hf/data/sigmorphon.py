@@ -10,6 +10,8 @@ from csan_hf.files import write_lines
 
 from .readers import read_table
 
+VALIDATION_STEP = 5
+"""Every so many words of the dev sets choose the checkpoint of a multilingual model: enough, and quickly converted."""
 SPACE = "\u2581"
 """Symbol of a space inside a word."""
 
@@ -25,7 +27,10 @@ def word_symbols(language: str, word: str) -> str:
 
 
 def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str]) -> dict[str, int]:
-    """Writes ``train.tsv`` and ``dev.tsv`` of all languages, and ``LANGUAGE_dev.tsv``, ``LANGUAGE_test.tsv`` of each.
+    """Writes the corpus of a multilingual model.
+
+    ``train.tsv`` has all languages, ``validation.tsv`` every fifth word of their dev sets; ``LANGUAGE_dev.tsv`` and
+    ``LANGUAGE_test.tsv`` are those of one language.
 
     Args:
         data_dir: folder of the task's files, ``LANGUAGE_train.tsv`` and so on, of which the tests may be missing.
@@ -41,18 +46,21 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
     if not languages:
         raise ValueError("there is nothing to prepare: name at least one language")
     written: dict[str, int] = {}
-    parts: dict[str, list[str]] = {"train": [], "dev": []}
+    parts: dict[str, list[str]] = {"train": [], "validation": []}
     for language in languages:
         for split in ("train", "dev", "test"):
             path = data_dir / f"{language}_{split}.tsv"
             if split == "test" and not path.is_file():
                 continue
             lines = list(_lines(language, path))
-            parts.setdefault(split, []).extend(lines)
-            if split != "train":
-                written[f"{language}_{split}.tsv"] = _write(output / f"{language}_{split}.tsv", lines)
-    for split in ("train", "dev"):
-        written[f"{split}.tsv"] = _write(output / f"{split}.tsv", parts[split])
+            if split == "train":
+                parts["train"] += lines
+                continue
+            if split == "dev":
+                parts["validation"] += lines[::VALIDATION_STEP]
+            written[f"{language}_{split}.tsv"] = _write(output / f"{language}_{split}.tsv", lines)
+    for split, lines in parts.items():
+        written[f"{split}.tsv"] = _write(output / f"{split}.tsv", lines)
     return written
 
 
