@@ -30,6 +30,7 @@ PARENT = "CSAN_HF_SUITE_PROCESS"
 
 @script({RunError: 1})
 def main(arguments: list[str]) -> int:
+    """Trains the cell of a recipe."""
     recipe = load_recipe(arguments[0])
     threading.Thread(target=_end_with, args=(int(os.environ.get(PARENT, os.getppid())),), daemon=True).start()
     output = Path(str(recipe.output_dir))

@@ -27,9 +27,9 @@ class DataArguments:
 
     The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation` and `test` may name
     the splits), or from files, of which `train`, `validation` and `test` are the patterns. In a pattern, "{lang}"
-    stands for the language, "{source_lang}" and "{target_lang}" for both languages. The extension decides the format: .tsv, .jsonl and .parquet hold both languages in one
-    file; everything else is plain text, one sentence per line and one file per language. All but parquet may end in
-    .gz.
+    stands for the language, "{source_lang}" and "{target_lang}" for these languages. The extension decides the
+    format: .tsv, .jsonl and .parquet hold both languages in one file; everything else is plain text, one sentence per
+    line and one file per language. All but parquet may end in .gz.
 
     Raises:
         ValueError: a value that is out of range or contradicts another; the message names the field.

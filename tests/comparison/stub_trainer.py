@@ -1,4 +1,4 @@
-"""Stands for training: counts to the updates of a recipe, goes on where it was killed, and writes what a run writes."""
+"""Stands for training: counts to the updates of a recipe, goes on where it was killed, writes what a run writes."""
 
 import json
 import sys

@@ -128,7 +128,7 @@ def test_a_cell_of_another_recipe_is_refused(tmp_path):
     suite = make_suite(tmp_path, steps=1)
     run_all(suite, tmp_path)
     (suite.cells[0].folder(tmp_path) / FINISHED).unlink()
-    with pytest.raises(RecipeError, match="was trained by another recipe .* plain, one, seed 1"):
+    with pytest.raises(RecipeError, match=r"was trained by another recipe .* plain, one, seed 1"):
         run_all(make_suite(tmp_path, steps=2), tmp_path)
 
 
