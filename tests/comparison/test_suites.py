@@ -77,7 +77,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
-        ({"sizes": {"small": {}}}, "a size needs a base"),
+        ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
     ],
 )
 def test_what_a_suite_cannot_say(tmp_path, changes, words):

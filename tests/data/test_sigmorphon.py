@@ -29,7 +29,7 @@ def test_the_files(tmp_path):
 
 
 def test_a_language_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match="there is no .*xyz_train.tsv"):
+    with pytest.raises(ValueError, match=r"there is no .*xyz_train\.tsv"):
         prepare_multilingual(tmp_path, tmp_path / "out", ["xyz"])
     with pytest.raises(ValueError, match="name at least one language"):
         prepare_multilingual(tmp_path, tmp_path / "out", [])
