@@ -18,6 +18,7 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from .attention_call import AttentionCall, SharedMasks, exact_energies, make_call
 from .backend_eager import attention_with_weights
+from .backend_sdpa import trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
 from .locality import LayerLocality, parameters_name
@@ -283,12 +284,7 @@ class CsanAttention(nn.Module):
         query = self._split_heads(self.q_proj(hidden_states))
         key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         if self.locality is None:
-            implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
-            attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-            dropout = self.dropout if self.training else 0.0
-            output, weights = attend(
-                self, query, key, value, masks.full, dropout=dropout, scaling=self.scaling, **kwargs
-            )
+            output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
             held = key.shape[2]
             call = self._local_call(query, key, value, self.locality, masks, query_offset)
@@ -296,6 +292,18 @@ class CsanAttention(nn.Module):
             if weights is not None and self.is_causal:
                 weights = _over_all_positions(weights, held, query_offset)
         return self.out_proj(output.flatten(-2)), weights
+
+    def _attend_fully(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, masks: AttentionMasks, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
+        if implementation != "sdpa" or not trains_faster_in_float32(query):
+            return attend(self, query, key, value, masks.full, **options)
+        with torch.autocast(query.device.type, enabled=False):
+            output, _ = attend(self, query.float(), key.float(), value.float(), masks.full, **options)
+        return output.to(query.dtype), None
 
     def _weights_of_replacement(self, output: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
         """Zeros where it has none: the library drops a None, and later layers would move up."""

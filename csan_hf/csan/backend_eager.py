@@ -17,9 +17,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
     masks = call.once("dense", lambda: dense_masks(call))
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
     weights = softmax_weights(call, call.query, keys, masks.hidden, dense_energies(call, masks.cells))
-    joint = zero_fully_masked_rows(weights, masks.fully_masked).unflatten(
-        -1, (call.area.head_area, -1)
-    )  # [B, H, I, N, J]
+    joint = zero_fully_masked_rows(weights, masks.fully_masked).unflatten(-1, (call.area.head_area, -1))
     sums = joint.sum(dim=-2)
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:

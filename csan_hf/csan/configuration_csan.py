@@ -198,18 +198,33 @@ class CsanConfig(PreTrainedConfig):
         Raises:
             ValueError: There is no such preset, or a field is out of range.
         """
+        values = {**_SIZES["base"], "local_window": None, "head_area": 1, **fields}
+        return cls(**values | cls.preset_fields(name, values["encoder_layers"]) | fields)
+
+    @classmethod
+    def preset_fields(cls, name: str, encoder_layers: int) -> dict[str, Any]:
+        """The fields that make a model of any size local as a preset is.
+
+        Args:
+            name: See `preset`.
+            encoder_layers: Depth of the encoder, of which the lowest three layers are local.
+
+        Raises:
+            ValueError: There is no such preset.
+        """
         presets = locality_presets()
         if name not in presets:
-            close = difflib.get_close_matches(name, presets, n=1)
+            close = difflib.get_close_matches(str(name), presets, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-        values = {**_SIZES["base"], "local_window": None, "head_area": 1, **presets[name], **fields}
+        values = dict(presets[name])
         specification = values.get("encoder_locality")
         if isinstance(specification, Mapping):
-            depth = values["encoder_layers"]
-            local = min(_LOCAL_BY_DEFAULT, depth)
-            values["encoder_locality"] = [dict(specification) for _ in range(local)] + [None] * (depth - local)
-        return cls(**values)
+            local = min(_LOCAL_BY_DEFAULT, encoder_layers)
+            values["encoder_locality"] = [dict(specification) for _ in range(local)] + [None] * (
+                encoder_layers - local
+            )
+        return values
 
     def layer_locality(self, part: str, index: int) -> LayerLocality | None:
         """What is local in one attention, the one rule that everything else reads; `None` = full attention.

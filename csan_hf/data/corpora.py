@@ -29,9 +29,9 @@ class DataArguments:
 
     The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation` and `test` may name
     the splits), or from files, of which `train`, `validation` and `test` are the patterns. In a pattern, "{lang}"
-    stands for the language. The extension decides the format: .tsv, .jsonl and .parquet hold both languages in one
-    file; everything else is plain text, one sentence per line and one file per language. All but parquet may end in
-    .gz.
+    stands for the language, "{source_lang}" and "{target_lang}" for these languages. The extension decides the
+    format: .tsv, .jsonl and .parquet hold both languages in one file; everything else is plain text, one sentence per
+    line and one file per language. All but parquet may end in .gz.
 
     Raises:
         ValueError: a value that is out of range or contradicts another; the message names the field.
@@ -307,6 +307,7 @@ def _file_loader(args: DataArguments, split: str, pattern: str) -> Loader:
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:
     """The file of a pattern, with or without .gz."""
     name = pattern if lang is None else pattern.replace("{lang}", lang)
+    name = name.replace("{source_lang}", args.source_lang).replace("{target_lang}", args.target_lang)
     path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
     other = path.with_name(path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name + ".gz")
     for candidate in (path, other):

@@ -1,8 +1,9 @@
-"""Subword tokenizers: training, saving, and turning a corpus into token ids.
+"""Tokenizers: training, saving, and turning a corpus into token ids.
 
-The tokenizers are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:
+The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:
 ``decode(encode(text)) == NFKC(text)`` for every string, spaces and line breaks included. They consist of standard
-parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed.
+parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed. Those of characters and of
+symbols are in :mod:`csan_hf.data.symbol_tokenizers`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -19,15 +20,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.utils import cached_file
 
 from .report import FilterReport
+from .special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, UNK_TOKEN
+from .symbol_tokenizers import TokenKind, UnicodeForm, train_character_tokenizer, train_symbol_tokenizer
 
 if TYPE_CHECKING:
     from .corpora import DataArguments
 
-PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
 DEFAULT_VOCABULARY_SIZE = 8000
-SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
-"""The special tokens; their ids are their places here: 0, 1 and 2."""
-
 TARGET_SUBFOLDER = "target_tokenizer"
 """Where the target tokenizer lies beside the source tokenizer when the two are different."""
 
@@ -36,37 +35,44 @@ def train_tokenizer(
     texts: Iterable[str],
     vocab_size: int,
     *,
+    kind: TokenKind = "bpe",
+    unicode_form: UnicodeForm = "NFC",
     model_max_length: int | None = None,
     split_digits: bool = True,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer.
+    """Train a tokenizer.
 
     Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
 
     Args:
         texts: training sentences.
-        vocab_size: tokens, special ones and the 256 bytes included. A small corpus may give fewer.
+        vocab_size: tokens, special ones and the 256 bytes of "bpe" included. A small corpus may give fewer.
+        kind: what a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
+            separates ("symbols").
+        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart. "bpe" has
+            NFKC, "symbols" stay as they are.
         model_max_length: tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
-        split_digits: make every digit a token of its own.
+        split_digits: make every digit a token of its own, with "bpe".
         show_progress: draw the progress bars of `tokenizers`.
 
     Returns:
         A tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
 
     Raises:
-        ValueError: `vocab_size` has no room for the bytes and the special tokens, or there is no text.
+        ValueError: there is no such kind or form, `vocab_size` has no room for the bytes and the special tokens, or
+            there is no text.
     """
-    check_vocabulary_sizes(vocab_size)
-    tokenizer = _untrained_tokenizer(split_digits)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
-    )
+    check_vocabulary_sizes(vocab_size, kind=kind)
     counted = _Counted(texts)
-    tokenizer.train_from_iterator(counted, trainer)
+    if kind == "characters":
+        tokenizer = train_character_tokenizer(
+            counted, vocab_size, unicode_form=unicode_form, show_progress=show_progress
+        )
+    elif kind == "symbols":
+        tokenizer = train_symbol_tokenizer(counted, vocab_size, show_progress=show_progress)
+    else:
+        tokenizer = _train_bpe(counted, vocab_size, split_digits, show_progress)
     if not counted.seen:
         raise ValueError("there is no text to train a tokenizer on; give at least one sentence")
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -86,28 +92,56 @@ def train_tokenizer(
     )
 
 
-def check_vocabulary_sizes(vocab_size: int, target_vocab_size: int | None = None, *, joint: bool = False) -> None:
-    """Check sizes of vocabularies without training them.
+def check_vocabulary_sizes(
+    vocab_size: int,
+    target_vocab_size: int | None = None,
+    *,
+    joint: bool = False,
+    kind: TokenKind = "bpe",
+    target_kind: TokenKind | None = None,
+) -> None:
+    """Check what is asked of vocabularies without training them.
 
     Args:
         vocab_size: tokens of the joint vocabulary or of the source's.
         target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
         joint: one vocabulary for both languages.
+        kind: what a token is, of both or of the source.
+        target_kind: the same of a separate target vocabulary; None for `kind`.
 
     Raises:
-        ValueError: one has no room for the bytes and the special tokens, or the target's is given though there is one
-            for both.
+        ValueError: there is no such kind, one has no room for the bytes and the special tokens, or the target's is
+            given though there is one for both.
     """
-    if joint and target_vocab_size is not None:
-        raise ValueError(f"target_vocab_size is {target_vocab_size}, but the vocabulary is joint; leave it out")
-    bytes_ = len(pre_tokenizers.ByteLevel.alphabet())
-    smallest = bytes_ + len(SPECIAL_TOKENS)
-    for name, size in (("vocab_size", vocab_size), ("target_vocab_size", target_vocab_size)):
+    for name, given in (("target_vocab_size", target_vocab_size), ("target_kind", target_kind)):
+        if joint and given is not None:
+            raise ValueError(f"{name} is {given}, but the vocabulary is joint; leave it out")
+    for name, found in (("kind", kind), ("target_kind", target_kind)):
+        if found is not None and found not in get_args(TokenKind):
+            raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(get_args(TokenKind))}")
+    for name, size, found in (
+        ("vocab_size", vocab_size, kind),
+        ("target_vocab_size", target_vocab_size, target_kind or kind),
+    ):
+        bytes_ = len(pre_tokenizers.ByteLevel.alphabet()) if found == "bpe" else 0
+        smallest = bytes_ + len(SPECIAL_TOKENS)
         if size is not None and size < smallest:
+            of_bytes = f"{bytes_} bytes and " if bytes_ else ""
             raise ValueError(
-                f"{name} is {size}; it must be at least {smallest}: {bytes_} bytes and {len(SPECIAL_TOKENS)} "
-                "special tokens"
+                f"{name} is {size}; it must be at least {smallest}: {of_bytes}{len(SPECIAL_TOKENS)} special tokens"
             )
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int, split_digits: bool, show_progress: bool) -> Tokenizer:
+    tokenizer = _untrained_tokenizer(split_digits)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def _untrained_tokenizer(split_digits: bool) -> Tokenizer:
@@ -196,6 +230,9 @@ def train_tokenizers(
     vocab_size: int = DEFAULT_VOCABULARY_SIZE,
     joint: bool = True,
     *,
+    kind: TokenKind = "bpe",
+    target_kind: TokenKind | None = None,
+    unicode_form: UnicodeForm = "NFC",
     target_vocab_size: int | None = None,
     model_max_length: int | None = None,
     split_digits: bool = True,
@@ -208,6 +245,10 @@ def train_tokenizers(
         dataset: columns source and target; of a `DatasetDict` the split "train".
         vocab_size: tokens of the joint vocabulary or of the source's.
         joint: one vocabulary for both languages.
+        kind: what a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
+            separates ("symbols").
+        target_kind: the same of a separate target vocabulary; None for `kind`.
+        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart.
         target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
         model_max_length: see :func:`train_tokenizer`.
         split_digits: see :func:`train_tokenizer`.
@@ -215,7 +256,7 @@ def train_tokenizers(
         pretrained: folder or Hub name of tokenizers to take as they are; nothing else matters then.
 
     Raises:
-        ValueError: there is no training split, or a vocabulary is too small.
+        ValueError: there is no training split, or :func:`train_tokenizer` refuses what is asked for.
         OSError: `pretrained` is not there.
     """
     if pretrained is not None:
@@ -224,21 +265,24 @@ def train_tokenizers(
         if "train" not in dataset:
             raise ValueError(f"there is no split 'train' to train tokenizers on, only {', '.join(dataset)}")
         dataset = dataset["train"]
-    check_vocabulary_sizes(vocab_size, target_vocab_size, joint=joint)
+    check_vocabulary_sizes(vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind)
 
-    def train(columns: list[str], size: int) -> PreTrainedTokenizerFast:
+    def train(columns: list[str], size: int, kind: TokenKind) -> PreTrainedTokenizerFast:
         return train_tokenizer(
             _texts(dataset, columns),
             size,
+            kind=kind,
+            unicode_form=unicode_form,
             model_max_length=model_max_length,
             split_digits=split_digits,
             show_progress=show_progress,
         )
 
     if joint:
-        tokenizer = train(["source", "target"], vocab_size)
+        tokenizer = train(["source", "target"], vocab_size, kind)
         return TokenizerPair(tokenizer, tokenizer)
-    return TokenizerPair(train(["source"], vocab_size), train(["target"], target_vocab_size or vocab_size))
+    source = train(["source"], vocab_size, kind)
+    return TokenizerPair(source, train(["target"], target_vocab_size or vocab_size, target_kind or kind))
 
 
 def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:

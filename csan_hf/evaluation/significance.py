@@ -190,3 +190,32 @@ def _check_runs(runs: Sequence[np.ndarray], samples: int) -> None:
         raise ValueError("There is nothing to resample: 0 runs.")
     if len({len(run) for run in runs}) > 1 or not len(runs[0]):
         raise ValueError(f"All runs must have the same segments, got {[len(run) for run in runs]} of them.")
+
+
+def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_TRIALS, seed: int = SEED) -> float:
+    """Tests whether differences, one of each corpus or language, are around 0 (Fisher's randomisation test).
+
+    How often their mean would be at least as far from 0 if each had its sign by chance: over all signs where those
+    are no more than the trials, else over random ones.
+
+    Args:
+        differences: of the scores, one a corpus.
+        trials: random signs.
+        seed: of the draws.
+
+    Returns:
+        The two-sided p-value; with few corpora it cannot be small: no less than 2 / 2^n.
+
+    Raises:
+        ValueError: if there is no difference.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not len(values):
+        raise ValueError("There is nothing to test: 0 differences.")
+    observed = abs(values.sum())
+    slack = 1e-9 * max(observed, 1.0)  # sums of the same numbers in another order
+    if 2 ** len(values) <= trials:
+        signs = 1.0 - 2.0 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
+        return float(np.mean(np.abs(signs @ values) >= observed - slack))
+    signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(2, size=(trials, len(values)))
+    return float(((np.abs(signs @ values) >= observed - slack).sum() + 1) / (trials + 1))

@@ -15,7 +15,10 @@ from huggingface_hub import ModelCard, ModelCardData
 from ..evaluation.metrics import SacrebleuMetric, find_metric, metric_names
 
 # Tasks that models of this package have
-PIPELINE_TAGS = ("translation", "text-classification", "token-classification", "feature-extraction")
+PIPELINE_TAGS = (
+    *("translation", "text2text-generation"),
+    *("text-classification", "token-classification", "feature-extraction"),
+)
 # Identifiers of https://hf.co/metrics that a card of this package may name
 METRICS = (
     *("accuracy", "bleu", "cer", "chrf", "comet", "exact_match", "f1", "precision", "recall", "sacrebleu", "seqeval"),

@@ -38,6 +38,7 @@ _BUILT_IN_EXAMPLES = {
     "de": "Die Zahl ist vierhunderteinundsechzig.",
     "en": "The number is four hundred and sixty-one.",
 }
+_WHAT_IS_FAST = {"translation": "Translation, with its loss", "text2text-generation": "Generation, with the loss"}
 
 
 def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:
@@ -48,10 +49,12 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
             translation model or a classifier, whose locality is drawn as `locality.png`. Its `training.png` is shown,
             and of `plots/` what the results list.
         recipe: The recipe as a dict: `name`, `description`, `language`, `license`, `dataset_name`, `init_from` and
-            the sections `config`, `data`, `tokenizer`, `training`, `generation`; `hub_dataset`. All may be missing.
+            the sections `config`, `data`, `tokenizer`, `training`, `generation`; `hub_dataset`; `task`, the tag of a
+            model that is not for translation. All may be missing.
         results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split (`bleu`, `chrf` and
             their signatures, or `accuracy`, `f1`, `precision`, `recall` of a classifier; `sentences`, `num_beams`,
-            `seconds`, ...), `training`, `environment`. All may be missing.
+            `seconds`, ...), `training`, `environment`; `example`, an
+            input to show. All may be missing.
 
     Returns:
         The path of the card.
@@ -75,6 +78,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     """Makes the card of a run without writing it; the arguments are those of `write_model_card`."""
     config = _read_config(output_dir) or dict(recipe.get("config") or {})
     task = task_of(config)
+    tag = (recipe.get("task") or task) if task == "translation" else task
     name = recipe.get("name") or output_dir.resolve().name
     languages = _languages(recipe)
     dataset = _dataset_name(recipe)
@@ -85,25 +89,26 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     examples = _BUILT_IN_EXAMPLES if dataset == "numbers" else _EXAMPLES
     pictures = {"picture": "training.png", "locality_picture": LOCALITY_PICTURE}
     return ModelCard.from_template(
-        _card_data(recipe, name, _family_of(recipe, config), task, languages, dataset, metrics, scores),
+        _card_data(recipe, name, _family_of(recipe, config), tag, languages, dataset, metrics, scores),
         template_path=str(TEMPLATE),
         name=name,
         description=recipe.get("description"),
         task=task,
+        tag=tag,
         languages=languages,
         **_architecture(config, results, task),
         config=config,
         labels=list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),  # the library's default
         model_id=_model_id(recipe, output_dir),
         minimum_transformers=MINIMUM_TRANSFORMERS,
-        example=examples.get(source or "en", _EXAMPLES["en"]),
+        example=results.get("example") or examples.get(source or "en", _EXAMPLES["en"]),
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=_recipe_text(recipe),
         metrics=metrics,
         scores=[_score_row(split, entry, metrics) for split, entry in scores.items()],
         signatures=_signatures(scores, metrics),
-        speeds=_speeds(results, task),
+        speeds=_speeds(results, tag),
         training=results.get("training") or {},
         chosen=(results.get("chosen") or {}).get("weights"),
         parameters=results.get("parameters"),
@@ -317,7 +322,7 @@ def _speeds(results: dict[str, Any], task: str) -> list[str]:
             f"{training['updates_per_second']:.3g} updates per second; medians, evaluations left out."
         )
     if used := [row for row in rows if row["speed"]]:
-        what = "Translation, with its loss" if task == "translation" else "Classification"
+        what = _WHAT_IS_FAST.get(task, "Classification")
         beams = {row["num_beams"] for row in used if row.get("num_beams")}
         with_beam = f", beam {beams.pop()}" if len(beams) == 1 else ""
         speeds = ", ".join(f"{row['speed']:.1f} ({row['split']})" for row in used)

@@ -17,13 +17,8 @@ from transformers.integrations import get_available_reporting_integrations
 from csan_hf.data import TokenizerPair, train_tokenizers
 from csan_hf.data.corpora import check_files
 from csan_hf.data.language_pairs import add_language_tags, language_tags
-from csan_hf.data.tokenization import (
-    DEFAULT_VOCABULARY_SIZE,
-    EOS_TOKEN,
-    PAD_TOKEN,
-    SPECIAL_TOKENS,
-    check_vocabulary_sizes,
-)
+from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
+from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
 from csan_hf.files import reading_folder_or_name
 
 from .options import RecipeError
@@ -266,6 +261,8 @@ def check_tokenizer(recipe: Recipe) -> None:
             settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE),
             settings.get("target_vocab_size"),
             joint=settings.get("joint", True),
+            kind=settings.get("kind", "bpe"),
+            target_kind=settings.get("target_kind"),
         )
     except ValueError as error:
         raise RecipeError(f"The section tokenizer is refused: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -100,16 +101,32 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
 
 
 class TrainingPicture(TrainerCallback):
-    """Draws ``training.png`` at each evaluation and at the end."""
+    """Draws ``training.png`` at the end, and at evaluations as long as drawing takes a small part of the time.
+
+    A picture takes about a second, which short runs would spend at each evaluation.
+    """
+
+    SHARE = 0.01
+
+    def __init__(self) -> None:
+        self.drawn_until, self.took = -math.inf, 0.0
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Redraws the picture."""
-        if state.is_world_process_zero:
-            draw_training(state.log_history, Path(args.output_dir) / "training.png")
+        """Redraws the picture, if the last one is old enough."""
+        if self.took <= self.SHARE * (time.monotonic() - self.drawn_until):
+            self._draw(args, state)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draws the final picture."""
-        self.on_evaluate(args, state, control, **kwargs)
+        self._draw(args, state)
+
+    def _draw(self, args: Any, state: TrainerState) -> None:
+        if not state.is_world_process_zero:
+            return
+        start = time.monotonic()
+        draw_training(state.log_history, Path(args.output_dir) / "training.png")
+        self.drawn_until = time.monotonic()
+        self.took = self.drawn_until - start
 
 
 class TranslationProgress(TrainerCallback):

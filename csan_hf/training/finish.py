@@ -127,6 +127,8 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         "training": _training_facts(trainer),
         "environment": describe_environment(),
     }
+    if recipe.task == "text2text-generation":
+        results["example"] = next(iter(tokenized.get("validation") or tokenized["train"]))["source"]
     _save_model(trainer, output)
     if trainer.is_world_process_zero():
         write_json(output / "results.json", results)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from transformers import PreTrainedConfig
@@ -88,6 +88,7 @@ class Recipe:
         license: licence of the trained model, as a Hub identifier such as apache-2.0.
         language: languages of the trained model, as ISO codes; null = those of the data.
         dataset_name: what the model card calls the data.
+        task: the model card's task on the Hub; null = translation.
         hub_dataset: name on the Hub of training data that is read from files, for the model card to link.
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
         resume: whether to go on from the last checkpoint in output_dir.
@@ -108,6 +109,7 @@ class Recipe:
     license: str | None = None
     language: str | list[str] | None = None
     dataset_name: str | None = None
+    task: Literal["translation", "text2text-generation"] | None = None
     hub_dataset: str | None = None
     bleu_tokenize: str | None = None
     resume: bool = True

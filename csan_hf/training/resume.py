@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # What may change when a run goes on: it says what is shown, kept, uploaded or scored at the end, or how fast it goes.
 # Everything else decides which weights come out.
 _FREE = {
-    "": {"output_dir", "name", "description", "license", "language", "dataset_name"},
+    "": {"output_dir", "name", "description", "license", "language", "dataset_name", "task"},
     "data": {"test", "test_size"},
     "training": {
         *("output_dir", "logging_dir", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),

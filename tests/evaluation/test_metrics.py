@@ -75,6 +75,8 @@ def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
         ("wer", ["a"], [""], 100.0),
         # two of six phones are replaced or missing
         ("per", ["h a ʊ z", "m a"], ["h a ʊ s", "m a ː"], 200 / 7),
+        # white space between phones does not count
+        ("g2p_wer", ["h a ʊ z", "m  a", " n "], ["h a ʊ s", "m a", "n"], 100 / 3),
         # 3 of 4, 2 of 3, 1 of 2 and 1 of 1 n-grams: (3/4 · 2/3 · 1/2 · 1/1) ^ 1/4 would need a 4-gram that matches
         ("tokenized_bleu", ["a b c d e"], ["a b c d f"], 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
         ("tokenized_bleu", ["a b c"], ["a b c"], 0.0),  # no 4-gram and no smoothing
@@ -106,7 +108,7 @@ def test_a_segments_bleu_is_sacrebleus_sentence_bleu():
 
 
 def test_metrics_combine():
-    names = ["bleu", "chrf", "ter", "wer", "per", "exact_match", "tokenized_bleu"]
+    names = ["bleu", "chrf", "ter", "wer", "per", "g2p_wer", "exact_match", "tokenized_bleu"]
     combined = evaluate.combine([load_metric(name) for name in names])
     combined.add_batch(predictions=HYPOTHESES[:3], references=REFERENCES[:3])
     combined.add_batch(predictions=HYPOTHESES[3:], references=REFERENCES[3:])

@@ -11,6 +11,7 @@ from .chrf import Chrf
 from .comet import Comet
 from .corpus_metric import CorpusMetric
 from .exact_match import ExactMatch
+from .g2p_wer import GraphemeToPhonemeWordErrorRate
 from .per import PhoneErrorRate
 from .ter import Ter
 from .tokenized_bleu import TokenizedBleu
@@ -26,6 +27,7 @@ _METRICS: dict[str, type[CorpusMetric]] = {
         Ter,
         ExactMatch,
         WordErrorRate,
+        GraphemeToPhonemeWordErrorRate,
         PhoneErrorRate,
         TokenizedBleu,
         Comet,

@@ -1,0 +1,161 @@
+"""A whole suite: its cost, its runs, its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from csan_hf.files import write_json
+from csan_hf.training.recipe import Recipe
+from csan_hf.training.output_folder import lock_folder
+
+from .report import write_report
+from .results import read_tables
+from .schedule import Progress, is_finished, load_cell, run_cells
+from .speed import Speed, measure_speed
+from .suite import Suite
+
+SPEEDS = "speeds.json"
+"""File in a suite's folder with the speeds of training that were measured before it began."""
+_SECONDS_BETWEEN_LINES = 600.0
+
+
+def compare_suite(
+    suite: Suite, output: Path, *, jobs: int = 1, threads: int = 1, only: str = "all", progress: bool = True
+) -> dict[str, str]:
+    """Trains what is missing of a suite, and writes its report.
+
+    The same call again goes on after any interruption: finished cells stay, the others resume from their last
+    checkpoint.
+
+    Args:
+        suite: the suite.
+        output: its folder: ``runs``, ``report.md``, ``report.json``, ``scores.csv`` and pictures.
+        jobs: cells side by side.
+        threads: of each.
+        only: "all"; "cost" for the check of all recipes and the costs alone; "report" for a report on what is
+            finished.
+        progress: tells on standard error where the suite stands.
+
+    Returns:
+        The cells that failed, each with a reason.
+
+    Raises:
+        RecipeError: a recipe is refused, or another process runs a suite in the folder.
+    """
+    recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
+    with lock_folder(output):
+        if only == "report":
+            write_report(suite, read_tables(suite, output), output, _read_speeds(output), {})
+            return {}
+        speeds = _read_speeds(output)
+        if missing := set(suite.systems) - set(speeds):
+            _say(f"Measuring how fast {len(suite.systems)} systems train ({', '.join(sorted(missing))} not known).")
+            speeds = measure_speed(_one_of_each(suite, recipes))
+            write_json(output / SPEEDS, {name: asdict(speed) for name, speed in speeds.items()})
+        _say(describe_cost(suite, recipes, speeds, output, jobs))
+        if only == "cost":
+            return {}
+        reporter = _Reporter(suite, recipes, speeds, output, jobs, progress)
+        ended = run_cells(suite.cells, output, jobs=jobs, threads=threads, report=reporter)
+        reporter.close()
+        write_report(suite, read_tables(suite, output), output, speeds, ended.failed)
+    return ended.failed
+
+
+def _one_of_each(suite: Suite, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
+    """A recipe of each system, all on the first data set, the baseline first."""
+    data = suite.cells[0].data
+    found = {cell.system: recipes[cell.name] for cell in reversed(suite.cells) if cell.data == data}
+    return {
+        name: found[name] for name in (suite.baseline, *(name for name in suite.systems if name != suite.baseline))
+    }
+
+
+def _read_speeds(output: Path) -> dict[str, Speed]:
+    path = output / SPEEDS
+    if not path.is_file():
+        return {}
+    return {name: Speed(**values) for name, values in json.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:
+    """Says what a suite costs, in lines for people.
+
+    Args:
+        suite: the suite.
+        recipes: name of a cell -> its recipe.
+        speeds: of its systems, measured on its first data set.
+        output: its folder.
+        jobs: cells side by side.
+    """
+    lines = [f"{suite.name}: {len(suite.cells)} runs ({len(suite.systems)} systems, {len(suite.seeds)} seeds)."]
+    for name in suite.systems:
+        speed, own = speeds[name], [cell for cell in suite.cells if cell.system == name]
+        hours = sum(speed.run_seconds(recipes[cell.name]) for cell in own) / 3600
+        lines.append(
+            f"  {name}: {speed.parameters:,} parameters, {speed.seconds:.3f} s an update, × {speed.relative:.2f} the "
+            f"speed of {suite.baseline}; {len(own)} runs, {hours:.1f} hours"
+        )
+    missing = [cell for cell in suite.cells if not is_finished(cell, output)]
+    hours = sum(speeds[cell.system].run_seconds(recipes[cell.name]) for cell in missing) / 3600
+    lines.append(
+        f"  {len(missing)} runs are to be done: {hours:.1f} hours one after the other as this machine is loaded now"
+        + (f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else ".")
+    )
+    return "\n".join(lines)
+
+
+class _Reporter:
+    """Shows where a suite stands: a bar on a terminal; elsewhere a line for each end of a cell, and now and then."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        recipes: dict[str, Recipe],
+        speeds: dict[str, Speed],
+        output: Path,
+        jobs: int,
+        shown: bool,
+    ) -> None:
+        self.suite, self.output, self.jobs, self.shown = suite, output, jobs, shown
+        self.seconds = {cell.name: speeds[cell.system].run_seconds(recipes[cell.name]) for cell in suite.cells}
+        self.total = sum(self.seconds.values())
+        self.bar = tqdm(total=100.0, unit="%", dynamic_ncols=True) if shown and sys.stderr.isatty() else None
+        self.start: tuple[float, float] | None = None
+        self.ended = -1
+        self.told = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if not self.shown:
+            return
+        done = sum(self.seconds[cell.name] for cell in self.suite.cells if is_finished(cell, self.output))
+        done += sum(self.seconds[name] * share for name, share in progress.running.items())
+        now = time.monotonic()
+        self.start = self.start or (now, done)
+        text = f"{progress.done} of {progress.total} runs done"
+        text += f", {len(progress.failed)} failed" if progress.failed else ""
+        if self.bar is not None:
+            self.bar.set_description(text, refresh=False)
+            self.bar.update(100.0 * done / self.total - self.bar.n)
+            return
+        ended = progress.done + len(progress.failed)
+        if ended > self.ended or now - self.told > _SECONDS_BETWEEN_LINES:
+            gained, spent = done - self.start[1], now - self.start[0]
+            left = f"; about {(self.total - done) * spent / gained / 3600:.1f} hours to go" if gained > 0 else ""
+            running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
+            _say(f"{text}{left}. Running: {running or 'none'}.")
+            self.ended, self.told = ended, now
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

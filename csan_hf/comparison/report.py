@@ -1,0 +1,215 @@
+"""The report of a suite: Markdown, CSV, JSON and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, save_figure
+from csan_hf.evaluation.metrics import CorpusMetric, find_metric
+from csan_hf.evaluation.significance import PairedTest
+from csan_hf.files import write_json, write_text
+
+from .results import Row, Table, read_results
+from .schedule import is_finished
+from .speed import Speed
+from .suite import Suite
+
+
+def write_report(
+    suite: Suite, tables: list[Table], output: Path, speeds: dict[str, Speed], failed: dict[str, str]
+) -> None:
+    """Writes ``report.md``, ``scores.csv``, ``report.json`` and a picture of each table into the suite's folder.
+
+    Args:
+        suite: the suite.
+        tables: what is finished.
+        output: the suite's folder.
+        speeds: system -> its speed of training; may be empty.
+        failed: cells that failed, with the reason.
+    """
+    facts = system_facts(suite, output, speeds)
+    pictures = {}
+    for table in tables:
+        if table.rows:
+            pictures[table.title] = f"{table.title}.png"
+            figure = plot_differences(table, find_metric(suite.metric), suite.baseline)
+            for ending in (".png", ".svg"):
+                save_figure(figure, output / f"{table.title}{ending}")
+    write_text(output / "report.md", _markdown(suite, tables, facts, pictures, _open_cells(suite, output), failed))
+    write_text(output / "scores.csv", _csv(tables))
+    write_json(
+        output / "report.json",
+        {
+            "suite": suite.name,
+            "metric": suite.metric,
+            "baseline": suite.baseline,
+            "seeds": list(suite.seeds),
+            "systems": facts,
+            "tables": [asdict(table) for table in tables],
+            "not_finished": _open_cells(suite, output),
+            "failed": failed,
+        },
+    )
+
+
+def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[str, dict[str, Any]]:
+    """Parameters, speed and training time of each system."""
+    facts: dict[str, dict[str, Any]] = {}
+    for name in suite.systems:
+        done = [
+            read_results(cell, output) for cell in suite.cells if cell.system == name and is_finished(cell, output)
+        ]
+        parameters = done[0]["parameters"] if done else speeds[name].parameters if name in speeds else None
+        facts[name] = {
+            "parameters": parameters,
+            "relative_speed": round(speeds[name].relative, 3) if name in speeds else None,
+            "minutes": round(statistics.mean(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
+            "updates": done[0]["training"]["updates"] if done else None,
+            "runs": len(done),
+        }
+    return facts
+
+
+def _open_cells(suite: Suite, output: Path) -> list[str]:
+    return [cell.name for cell in suite.cells if not is_finished(cell, output)]
+
+
+# ---- text
+
+
+def _markdown(
+    suite: Suite,
+    tables: list[Table],
+    facts: dict[str, dict[str, Any]],
+    pictures: dict[str, str],
+    unfinished: list[str],
+    failed: dict[str, str],
+) -> str:
+    metric = find_metric(suite.metric)
+    better = "higher" if metric.greater_is_better else "lower"
+    lines = [f"# {suite.name}", "", *([suite.description.strip(), ""] if suite.description else [])]
+    lines += [
+        f"{metric.label} ({better} is better): means over the seeds {', '.join(map(str, suite.seeds))}. Δ is the "
+        f"difference to {suite.baseline} with its 95% interval and p-value, by paired bootstrap over segments and "
+        "seeds, all columns pooled; p over columns is a sign-flip test in which a column counts once.",
+        "",
+        *_systems_table(suite, facts),
+    ]
+    for table in tables:
+        lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
+        if table.title in pictures:
+            lines += ["", f"![Differences to {suite.baseline}, {table.title}]({pictures[table.title]})"]
+    if unfinished:
+        lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {'; '.join(unfinished)}."]
+    if failed:
+        lines += ["", "Failed:", "", *(f"- {name}: {reason}" for name, reason in failed.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
+    base = facts[suite.baseline]["parameters"]
+    rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run", "runs"]]
+    for name, found in facts.items():
+        own = found["parameters"]
+        difference = "" if own is None or base is None or name == suite.baseline else f"{own - base:+,}"
+        speed = "" if found["relative_speed"] is None else f"× {found['relative_speed']:.2f}"
+        minutes = "" if found["minutes"] is None else f"{found['minutes']:.1f}"
+        rows.append([name, "" if own is None else f"{own:,}", difference, speed, minutes, str(found["runs"])])
+    return _aligned(rows)
+
+
+def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
+    rows = [["system", *table.columns, *(["mean"] if len(table.columns) > 1 else []), f"Δ to {baseline}", "p"]]
+    if over := any(row.over_columns for row in table.rows.values()):
+        rows[0].append("p over columns")
+    if votes := any(score.vote is not None for row in table.rows.values() for score in row.columns.values()):
+        rows[0].append("vote of the seeds")
+    for name, row in table.rows.items():
+        cells = [
+            _number(row.columns[column].score, metric) if column in row.columns else "" for column in table.columns
+        ]
+        cells += [_number(row.mean, metric)] if len(table.columns) > 1 else []
+        cells += _difference(row.pooled, metric)
+        cells += [f"{row.over_columns[1]:.3f}" if row.over_columns else ""] if over else []
+        cells += [_vote(row, metric)] if votes else []
+        rows.append([name, *cells])
+    return _aligned(rows)
+
+
+def _vote(row: Row, metric: type[CorpusMetric]) -> str:
+    votes = [score.vote for score in row.columns.values() if score.vote is not None]
+    return _number(statistics.mean(votes), metric) if len(votes) == len(row.columns) else ""
+
+
+def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> list[str]:
+    if test is None:
+        return ["", ""]
+    low, high = (f"{bound:+.{metric.decimals}f}" for bound in test.interval)
+    return [f"{test.difference:+.{metric.decimals}f} [{low}, {high}]", f"{test.p_value:.3f}"]
+
+
+def _number(value: float, metric: type[CorpusMetric]) -> str:
+    return f"{value:.{metric.decimals}f}"
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+    return [head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body]
+
+
+def _csv(tables: list[Table]) -> str:
+    """One line for each table, column, system and seed."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "column", "system", "seed", "score"])
+    for table in tables:
+        for name, row in table.rows.items():
+            for column, score in row.columns.items():
+                writer.writerows([table.title, column, name, seed, value] for seed, value in score.seeds.items())
+    return file.getvalue()
+
+
+# ---- pictures
+
+
+def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) -> Figure:
+    """Draws each system's difference to the baseline with its 95% interval: in each column, and pooled (black).
+
+    Args:
+        table: the table.
+        metric: of the scores.
+        baseline: the system at 0.
+    """
+    rows = {name: row for name, row in table.rows.items() if name != baseline}
+    with figure_style():
+        figure = new_figure(7.0, 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(table.columns)))
+        axes = figure.add_subplot()
+        axes.axvline(0, color="0.5", linewidth=1)
+        for place, row in enumerate(rows.values()):
+            tests = [(column, row.columns[column].test) for column in table.columns if column in row.columns]
+            for number, (column, test) in enumerate([*tests, ("pooled", row.pooled)]):
+                if test is None:
+                    continue
+                height = place + 0.7 * (number / max(len(tests), 1) - 0.5)
+                of_all = number == len(tests)
+                colour = "black" if of_all else COLOURS[table.columns.index(column) % len(COLOURS)]
+                marker = "D" if of_all else MARKERS[table.columns.index(column) % len(MARKERS)]
+                axes.hlines(height, *test.interval, color=colour, linewidth=2.5, alpha=0.45)
+                axes.plot([test.difference], [height], color=colour, marker=marker, markersize=5, linestyle="none")
+                if place == 0:
+                    axes.plot([], [], color=colour, marker=marker, linestyle="none", label=column)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.set(xlabel=f"{metric.label} minus that of {baseline}, with 95% intervals")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color="0.5", alpha=0.25)
+        if rows:
+            figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
+    return figure

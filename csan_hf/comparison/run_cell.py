@@ -1,0 +1,71 @@
+"""One cell of a suite in a process of its own: `python -m csan_hf.comparison.run_cell RECIPE.yaml`.
+
+The process ends, after saving, when the suite that started it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from csan_hf.command_line import script
+from csan_hf.files import write_json
+from csan_hf.training.checkpoints import list_checkpoints
+from csan_hf.training.options import RecipeError
+from csan_hf.training.recipe import load_recipe
+from csan_hf.training.run import train_from_recipe
+from csan_hf.training.output_folder import lock_folder
+from csan_hf.training.stopping import RunError, RunInterrupted
+
+FINISHED = "finished.json"
+"""File in a cell's folder that says that nothing is left to do."""
+PARENT = "CSAN_HF_SUITE_PROCESS"
+"""Variable of the environment: the process that runs the suite."""
+
+
+@script({RunError: 1})
+def main(arguments: list[str]) -> int:
+    """Trains the cell of a recipe."""
+    recipe = load_recipe(arguments[0])
+    threading.Thread(target=_end_with, args=(int(os.environ.get(PARENT, os.getppid())),), daemon=True).start()
+    output = Path(str(recipe.output_dir))
+    _wait_until_free(output)
+    start = time.time()
+    try:
+        results = train_from_recipe(recipe)
+    except RunInterrupted as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+    for checkpoint in list_checkpoints(output):
+        shutil.rmtree(checkpoint)  # of use to training alone
+    seconds = {"seconds_of_last_process": round(time.time() - start, 1), "seconds": results["training"]["seconds"]}
+    write_json(output / FINISHED, {**seconds, "process_seconds": round(time.process_time(), 1)})
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_until_free(output: Path, seconds: float = 300.0) -> None:
+    """Waits while a run that lost its suite is still saving in the folder."""
+    end = time.time() + seconds
+    while True:
+        try:
+            with lock_folder(output):
+                return
+        except RecipeError:
+            if time.time() > end:
+                raise
+        time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""Running of cells: some side by side, each in a process of its own, resumed where they were interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import yaml
+
+from csan_hf.files import write_text
+from csan_hf.training.recipe import Recipe, RecipeError, load_recipe
+
+from .run_cell import FINISHED, PARENT
+from .suite import Cell
+
+LOG = "log.txt"
+RECIPE = "cell.yaml"
+COMMAND = (sys.executable, "-m", "csan_hf.comparison.run_cell")
+"""Trains a cell, given the path of its recipe."""
+_STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
+
+
+@dataclass
+class Progress:
+    """Where a suite stands.
+
+    Attributes:
+        total: cells.
+        done: finished ones.
+        failed: names of those that failed, with the last line that they wrote.
+        running: names of those that run -> share of their updates that is done.
+    """
+
+    total: int
+    done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    running: dict[str, float] = field(default_factory=dict)
+
+
+def prepare_cell(cell: Cell, output: Path) -> Path:
+    """Writes the recipe of a cell into its folder.
+
+    Returns:
+        The path of the recipe.
+
+    Raises:
+        RecipeError: the recipe is refused, or the cell's folder holds what another recipe has trained.
+    """
+    folder = cell.folder(output)
+    path = folder / RECIPE
+    text = yaml.safe_dump({**cell.recipe, "output_dir": str(folder)}, sort_keys=False, allow_unicode=True)
+    before = read_cell(path) if path.is_file() else None
+    if before is not None and before != _same(yaml.safe_load(text)):
+        raise RecipeError(
+            f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another --output, "
+            "or delete that folder."
+        )
+    load_cell(cell, output)
+    if before is None:
+        write_text(path, text)
+    return path
+
+
+def load_cell(cell: Cell, output: Path) -> Recipe:
+    """The recipe of a cell as training reads it; nothing is written into the suite's folder.
+
+    Raises:
+        RecipeError: the recipe is refused.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, RECIPE)
+        path.write_text(yaml.safe_dump({**cell.recipe, "output_dir": str(cell.folder(output))}), encoding="utf-8")
+        try:
+            return load_recipe(path)
+        except RecipeError as error:
+            raise RecipeError(f"{cell.name}: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """What a cell's recipe says, without what may change."""
+    return _same(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def _same(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without where it lies and where its data lie."""
+    data = {key: value for key, value in (recipe.get("data") or {}).items() if key != "data_dir"}
+    return {key: value for key, value in {**recipe, "data": data}.items() if key != "output_dir"}
+
+
+def is_finished(cell: Cell, output: Path) -> bool:
+    """Says whether a cell needs no more training."""
+    return (cell.folder(output) / FINISHED).is_file()
+
+
+class _Run:
+    """A cell's process."""
+
+    def __init__(self, cell: Cell, output: Path, slot: int, threads: int, command: Sequence[str]) -> None:
+        self.cell, self.slot = cell, slot
+        self.log = cell.folder(output) / LOG
+        recipe = prepare_cell(cell, output)
+        with open(self.log, "ab") as log:
+            self.start = log.tell()
+            self.process = _start([*command, str(recipe)], log, slot, threads)
+
+    def text(self) -> str:
+        """What it has written since it was started."""
+        with open(self.log, "rb") as log:
+            log.seek(self.start)
+            return log.read().decode("utf-8", errors="replace")
+
+    def share(self) -> float:
+        """The share of its updates that is done."""
+        steps = _STEP.findall(self.text())
+        return int(steps[-1][0]) / max(int(steps[-1][1]), 1) if steps else 0.0
+
+
+def _start(command: Sequence[str], log: IO[bytes], slot: int, threads: int) -> subprocess.Popen:
+    environment = {
+        **os.environ,
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
+        # A pool of threads that spins while it waits takes the time of the run beside it
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        PARENT: str(os.getpid()),
+    }
+    if torch.cuda.device_count() > 1:
+        environment["CUDA_VISIBLE_DEVICES"] = str(slot % torch.cuda.device_count())
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    output: Path,
+    *,
+    jobs: int = 1,
+    threads: int = 1,
+    report: Callable[[Progress], None] = lambda progress: None,
+    command: Sequence[str] = COMMAND,
+    interval: float = 1.0,
+) -> Progress:
+    """Trains the cells that are not finished.
+
+    A cell that fails is noted, and the rest goes on. Ctrl-C and SIGTERM end the runs, which save first.
+
+    Args:
+        cells: in the order in which they start.
+        output: folder of the suite.
+        jobs: cells side by side.
+        threads: of each.
+        report: called when a cell begins or ends, and every `interval`.
+        command: trains a cell, given the path of its recipe.
+        interval: seconds between two looks at the runs.
+
+    Returns:
+        Where the suite stands in the end.
+
+    Raises:
+        RecipeError: a recipe is refused.
+        KeyboardInterrupt: after a signal, when the runs have ended.
+    """
+    waiting = [cell for cell in cells if not is_finished(cell, output)]
+    progress = Progress(len(cells), done=len(cells) - len(waiting))
+    for cell in waiting:
+        prepare_cell(cell, output)  # a recipe that is refused is refused before anything is trained
+    runs: list[_Run] = []
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while waiting or runs:
+            while waiting and len(runs) < jobs:
+                free = min(set(range(jobs)) - {run.slot for run in runs})
+                runs.append(_Run(waiting.pop(0), output, free, threads, command))
+            progress.running = {run.cell.name: run.share() for run in runs}
+            report(progress)
+            time.sleep(interval)
+            for run in [run for run in runs if run.process.poll() is not None]:
+                runs.remove(run)
+                _note_end(run, output, progress)
+        progress.running = {}
+        report(progress)
+    finally:
+        _end(runs)
+        signal.signal(signal.SIGTERM, previous)
+    return progress
+
+
+def _note_end(run: _Run, output: Path, progress: Progress) -> None:
+    if run.process.returncode == 0 and is_finished(run.cell, output):
+        progress.done += 1
+        return
+    lines = run.text().strip().splitlines() or ["it wrote nothing"]
+    progress.failed[run.cell.name] = f"exit status {run.process.returncode}, {run.log}: {lines[-1][:300]}"
+
+
+def _end(runs: Sequence[_Run]) -> None:
+    """Asks the runs to save and end, and waits for them."""
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.terminate()
+    for run in runs:
+        run.process.wait()

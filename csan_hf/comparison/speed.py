@@ -1,0 +1,161 @@
+"""Speed of training of several systems, measured in turn in one process, and what a suite will cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from transformers.utils import logging
+
+from csan_hf.data import tokenize_dataset
+from csan_hf.data.corpora import load_translation_dataset
+from csan_hf.training.build import build_model, build_tokenizers
+from csan_hf.training.recipe import Recipe, RecipeError
+from csan_hf.training.trainer import TranslationTrainer
+
+WARM_UP = 2
+ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a system trains.
+
+    Attributes:
+        parameters: of the model.
+        seconds: of an update, the median.
+        tokens: of an update, source and target, without padding; the median.
+        relative: tokens per second, as a multiple of the first system's: the median over the rounds.
+        evaluation: seconds of one evaluation during training.
+        scoring: seconds of the final scores.
+    """
+
+    parameters: int
+    seconds: float
+    tokens: float
+    relative: float
+    evaluation: float
+    scoring: float
+
+    def run_seconds(self, recipe: Recipe) -> float:
+        """Seconds of a whole run."""
+        args = recipe.training_arguments()
+        every = args.eval_steps or math.inf
+        every = every * args.max_steps if every < 1 else every
+        return args.max_steps * self.seconds + args.max_steps // every * self.evaluation + self.scoring
+
+
+def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS) -> dict[str, Speed]:
+    """Times training updates of several systems in turn: one batch of each in every round.
+
+    So a machine whose speed changes disturbs all alike. The data are loaded and tokenized once.
+
+    Args:
+        recipes: name of a system -> its recipe, all on the same data with the same tokenizers.
+        rounds: updates of each that count.
+
+    Raises:
+        RecipeError: a recipe has no max_steps, or cannot be used.
+    """
+    verbosity, bars = logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _measure(recipes, rounds, Path(folder))
+    finally:
+        logging.set_verbosity(verbosity)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _measure(recipes: dict[str, Recipe], rounds: int, folder: Path) -> dict[str, Speed]:
+    first = next(iter(recipes.values()))
+    splits, _ = load_translation_dataset(first.data_arguments())
+    tokenizers = build_tokenizers(first, splits)
+    tokenized, _ = tokenize_dataset(splits, tokenizers, first.data_arguments())
+    trainers, steps = {}, {}
+    for name, recipe in recipes.items():
+        if recipe.training_arguments().max_steps < 1:
+            raise RecipeError(f"{name}: a suite needs training.max_steps, so that all runs have the same updates.")
+        # Without anything that writes or reports
+        quiet = replace(recipe, output_dir=str(folder / name), training={**recipe.training, "report_to": "none"})
+        trainers[name] = TranslationTrainer(
+            build_model(quiet, tokenizers),
+            quiet.training_arguments(),
+            tokenizers=tokenizers,
+            train_dataset=tokenized["train"],
+            eval_dataset=tokenized.get("validation"),
+        )
+        steps[name] = _updates(trainers[name])
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in recipes}
+    for _ in range(WARM_UP + rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            tokens = next(step)
+            taken[name].append((time.perf_counter() - start, tokens))
+    reference = [tokens / seconds for seconds, tokens in next(iter(taken.values()))[WARM_UP:]]
+    found = {}
+    for name, trainer in trainers.items():
+        counted = taken[name][WARM_UP:]
+        rates = [tokens / seconds for seconds, tokens in counted]
+        found[name] = Speed(
+            parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+            seconds=statistics.median(seconds for seconds, _ in counted),
+            tokens=statistics.median(tokens for _, tokens in counted),
+            relative=statistics.median(rate / other for rate, other in zip(rates, reference, strict=True)),
+            **_evaluation_seconds(trainer, {name: tokenized[name] for name in tokenized if name != "train"}),
+        )
+    return found
+
+
+def _updates(trainer: TranslationTrainer) -> Iterator[float]:
+    """Makes updates for ever; yields the tokens of each."""
+    device = trainer.args.device
+    model: Any = trainer.model
+    model.to(device)
+    trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
+    optimizer: Any = trainer.optimizer
+    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    while True:
+        for batch in trainer.get_train_dataloader():
+            model.train()
+            count = float(batch["attention_mask"].sum() + batch["labels"].ne(-100).sum())
+            targets = batch["labels"].ne(-100).sum()
+            trainer.training_step(model, batch, num_items_in_batch=targets)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm or math.inf)
+            optimizer.step()
+            model.zero_grad()
+            wait()
+            yield count
+
+
+def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> dict[str, float]:
+    """Seconds of an evaluation, and of the final scores, from one batch that is translated to the usual length."""
+    if "validation" not in splits or not trainer.args.predict_with_generate:
+        return {"evaluation": 0.0, "scoring": 0.0}
+    batch = next(iter(trainer.get_eval_dataloader(splits["validation"])))
+    length = int(batch["labels"].ne(-100).sum(dim=1).float().mean())
+    inputs = {key: batch[key].to(trainer.args.device) for key in ("input_ids", "attention_mask")}
+    model: Any = trainer.model
+    beams = model.generation_config.num_beams or 1
+    model.eval()
+
+    def seconds_of_a_sentence(num_beams: int) -> float:
+        start = time.perf_counter()
+        with trainer.accelerator.autocast():
+            model.generate(**inputs, num_beams=num_beams, max_length=None, max_new_tokens=max(length, 1))
+        return (time.perf_counter() - start) / len(batch["labels"])
+
+    greedy = seconds_of_a_sentence(trainer.args.generation_num_beams or 1)
+    final = seconds_of_a_sentence(beams)
+    everything = sum(len(split) for split in splits.values())
+    return {"evaluation": greedy * len(splits["validation"]), "scoring": final * everything}

@@ -1,0 +1,226 @@
+"""Suites: systems × data sets × seeds over one base recipe, in one YAML file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from csan_hf.csan.configuration_csan import CsanConfig
+from csan_hf.evaluation.metrics import find_metric
+from csan_hf.files import check_file_name
+from csan_hf.training.recipe import SECTIONS, RecipeError, read_yaml
+
+_KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")
+_OF_SIZES = ("base", "settings", "systems", "data", "seeds")
+_FULL_ATTENTION = {"local_window": None, "head_area": 1}
+
+Settings = dict[str, Any]
+"""Keys of a recipe: those of its top, and sections."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One training run.
+
+    Attributes:
+        data: name of its data set.
+        system: name of its system.
+        seed: of its weights and batches.
+        recipe: keys and sections, without output_dir.
+    """
+
+    data: str
+    system: str
+    seed: int
+    recipe: Settings
+
+    @property
+    def name(self) -> str:
+        """What progress and errors call it."""
+        return f"{self.system}, {self.data}, seed {self.seed}"
+
+    def folder(self, output: Path) -> Path:
+        """Folder of the run."""
+        return output / "runs" / self.data / self.system / f"seed_{self.seed}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is compared.
+
+    Attributes:
+        name: title of the report.
+        description: a sentence or two for the report.
+        metric: name of the metric that decides.
+        baseline: the system that the others are compared with.
+        cells: the runs: first all systems and data sets with the first seed, then with the second...
+        tables: title of a table -> its columns: name -> data set and splits, whose segments are taken together.
+    """
+
+    name: str
+    metric: str
+    baseline: str
+    cells: tuple[Cell, ...]
+    tables: dict[str, dict[str, tuple[str, tuple[str, ...]]]]
+    description: str = ""
+    systems: tuple[str, ...] = field(default=())
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, in order."""
+        return tuple(dict.fromkeys(cell.seed for cell in self.cells))
+
+
+def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
+    """Reads a suite.
+
+    Args:
+        path: YAML file; README.md beside the suites describes its keys.
+        size: one of its sizes; None = the first.
+        data_dir: folder of the data, in the place of the recipe's.
+
+    Raises:
+        RecipeError: a key is missing, unknown or of another type, or names something that is not there.
+    """
+    path = Path(path)
+    content = read_yaml(path)
+    _check_keys(content, _KEYS, str(path))
+    sizes = _mapping(content, "sizes", str(path))
+    size = next(iter(sizes)) if size is None else size
+    if size not in sizes:
+        raise RecipeError(f"{path}: there is no size {size!r}, only {', '.join(sizes)}.")
+    chosen = _mapping(sizes, size, f"{path}: sizes")
+    _check_keys(chosen, _OF_SIZES, f"{path}: sizes.{size}")
+    systems, data = (_with_size(_mapping(content, key, str(path)), chosen, key, path) for key in ("systems", "data"))
+    baseline, metric = content.get("baseline", next(iter(systems))), content.get("metric")
+    if baseline not in systems:
+        raise RecipeError(f"{path}: the baseline {baseline!r} is none of the systems {', '.join(systems)}.")
+    try:
+        find_metric(str(metric))
+        for name in (*systems, *data):
+            check_file_name(str(name), f"{path}: the name")  # runs lie in folders of these names
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    base = _base(path, chosen)
+    everywhere = merge(chosen.get("settings") or {}, {"data": {"data_dir": data_dir}} if data_dir else {})
+    seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
+    cells = [
+        Cell(
+            set_name,
+            name,
+            seed,
+            _cell_recipe(base, everywhere, of_system or {}, of_data or {}, seed, f"{path}: {name}"),
+        )
+        for seed in seeds
+        for set_name, of_data in data.items()
+        for name, of_system in systems.items()
+        if seed in seeds[: (of_system or {}).get("seeds", len(seeds))]
+    ]
+    return Suite(
+        name=f"{content.get('name', path.stem)}, size {size}",
+        description=content.get("description", ""),
+        metric=str(metric),
+        baseline=baseline,
+        cells=tuple(cells),
+        tables=_tables(content.get("tables"), data, cells, str(path)),
+        systems=tuple(systems),
+    )
+
+
+def _with_size(entries: Settings, size: Settings, key: str, path: Path) -> Settings:
+    """The systems or data sets with what a size says of some of them."""
+    own = size.get(key) or {}
+    if unknown := [name for name in own if name not in entries]:
+        raise RecipeError(f"{path}: {key} of the size: {unknown[0]!r} is none of {', '.join(entries)}.")
+    return {name: merge(entry or {}, own.get(name) or {}) for name, entry in entries.items()}
+
+
+def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> Settings:
+    """Two sets of recipe keys as one: sections key by key, the second's values win."""
+    merged = copy.deepcopy(dict(first))
+    for key, value in second.items():
+        is_section = key in SECTIONS and isinstance(value, Mapping)
+        merged[key] = {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
+    return merged
+
+
+def _cell_recipe(
+    base: Settings, everywhere: Settings, system: Settings, data: Settings, seed: int, where: str
+) -> Settings:
+    """The recipe of a cell: base < size < data set < system < seed.
+
+    A system of another family than the base's keeps nothing of the section config; one with a preset keeps nothing
+    that makes the base local.
+    """
+    own = {key: value for key, value in system.items() if key not in ("preset", "seeds")}
+    recipe = merge(merge(base, everywhere), data)
+    if own.get("model", recipe.get("model", "csan")) != recipe.get("model", "csan"):
+        recipe["config"] = {}
+    if "preset" in system:
+        layers = {**(recipe.get("config") or {}), **(own.get("config") or {})}.get("encoder_layers", 6)
+        try:
+            fields = CsanConfig.preset_fields(system["preset"], layers) if system["preset"] else {}
+        except ValueError as error:
+            raise RecipeError(f"{where}: {error}") from error
+        kept = {key: value for key, value in (recipe.get("config") or {}).items() if "local" not in key}
+        recipe["config"] = {**kept, **_FULL_ATTENTION, **fields}
+    recipe = merge(recipe, own)
+    recipe.pop("output_dir", None)
+    return merge(recipe, {"training": {"seed": seed}})
+
+
+def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
+    splits = {cell.data: _splits(cell.recipe) for cell in cells}
+    if tables is None:
+        return {"scores": {name: (name, tuple(splits[name][1:] or splits[name])) for name in data}}
+    found: dict = {}
+    for title, columns in tables.items():
+        if isinstance(columns, list):
+            wanted = {name: tuple(split for split in columns if split in splits[name]) for name in data}
+            named = {name: (name, chosen) for name, chosen in wanted.items() if chosen}
+        else:
+            only = next(iter(data))
+            named = {name: (only, tuple(chosen)) for name, chosen in columns.items()}
+        for name, (of_data, chosen) in named.items():
+            if unknown := [split for split in chosen if split not in splits[of_data]]:
+                raise RecipeError(f"{where}: tables.{title}.{name}: {of_data} has no split {unknown[0]!r}.")
+        if not named:
+            raise RecipeError(f"{where}: tables.{title}: no data set has a split {', '.join(columns)}.")
+        found[title] = named
+    return found
+
+
+def _splits(recipe: Settings) -> list[str]:
+    """Names of the splits that a run scores, the validation set first."""
+    data = recipe.get("data") or {}
+    if data.get("dataset") == "numbers":
+        return ["validation", "test"]
+    test = data.get("test")
+    return ["validation", *(test if isinstance(test, dict) else ["test"] if test else [])]
+
+
+def _base(path: Path, size: Settings) -> Settings:
+    if "base" not in size:
+        raise RecipeError(f"{path}: a size needs a base, the path of a recipe as seen from the suite.")
+    return read_yaml(path.parent / size["base"])
+
+
+def _seeds(seeds: Any, where: str) -> list[int]:
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise RecipeError(f"{where} must be a list of whole numbers, got {seeds!r}.")
+    return list(dict.fromkeys(seeds))
+
+
+def _mapping(content: Settings, key: str, where: str) -> Settings:
+    value = content.get(key)
+    if not isinstance(value, dict) or not value:
+        raise RecipeError(f"{where}: {key} must hold names and their settings, got {value!r}.")
+    return value
+
+
+def _check_keys(content: Settings, known: tuple[str, ...], where: str) -> None:
+    if unknown := [key for key in content if key not in known]:
+        raise RecipeError(f"{where}: unknown key {unknown[0]}; there are {', '.join(known)}.")

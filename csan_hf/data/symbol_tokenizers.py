@@ -1,0 +1,83 @@
+"""Tokenizers whose tokens are characters, or symbols with white space between them.
+
+They are for character-level transduction, such as grapheme-to-phoneme conversion, where a word goes in as letters and
+comes out as phones. They consist of standard parts only (a word-level vocabulary behind a splitter), so
+`AutoTokenizer.from_pretrained` loads them where csan_hf is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, get_args
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from .special_tokens import SPECIAL_TOKENS, UNK_TOKEN
+
+TokenKind = Literal["bpe", "characters", "symbols"]
+UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
+
+
+def train_character_tokenizer(
+    texts: Iterable[str], vocab_size: int, *, unicode_form: UnicodeForm = "NFC", show_progress: bool = False
+) -> Tokenizer:
+    """Collect the characters of texts, white space included.
+
+    ``decode(encode(text))`` is the text in its Unicode form, as long as its characters were seen.
+
+    Args:
+        texts: training texts.
+        vocab_size: tokens, special ones included; the most frequent characters where there are more.
+        unicode_form: form that a text is put into. A character is a code point: "NFD" takes the letters of a Korean
+            syllable apart, and an accent from its letter.
+        show_progress: draw the progress bars of `tokenizers`.
+
+    Raises:
+        ValueError: there is no such form.
+    """
+    if unicode_form not in get_args(UnicodeForm):
+        raise ValueError(f"unicode_form is {unicode_form!r}; it must be one of {', '.join(get_args(UnicodeForm))}")
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
+    tokenizer.normalizer = getattr(normalizers, unicode_form)()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    _train(tokenizer, texts, vocab_size, show_progress)
+    return tokenizer
+
+
+def train_symbol_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: bool = False) -> Tokenizer:
+    """Collect what white space separates in texts.
+
+    ``decode(encode(text))`` is the text with one space between symbols, as long as they were seen. Nothing is
+    normalised.
+
+    Args:
+        texts: training texts.
+        vocab_size: tokens, special ones included; the most frequent symbols where there are more.
+        show_progress: draw the progress bars of `tokenizers`.
+
+    Raises:
+        ValueError: a symbol is one of the special tokens.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
+    # Without a decoder, tokens are put together with a space between them
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    _train(tokenizer, _without_special_tokens(texts), vocab_size, show_progress)
+    return tokenizer
+
+
+def _train(tokenizer: Tokenizer, texts: Iterable[str], vocab_size: int, show_progress: bool) -> None:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=show_progress
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+
+
+def _without_special_tokens(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        if found := set(text.split()) & set(SPECIAL_TOKENS):
+            raise ValueError(
+                f"the symbol {found.pop()!r} stands in the text {text[:80]!r}, but it is a special token; write "
+                "another symbol"
+            )
+        yield text

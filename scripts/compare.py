@@ -1,0 +1,64 @@
+#!/usr/bin/env python
+"""Trains and compares systems: `python scripts/compare.py SUITE.yaml --output FOLDER [--jobs 2]`.
+
+A suite names systems × data sets × seeds over one recipe. What it will cost is said first. The same command again goes
+on after any interruption; a run that is finished is never made again, one that failed is tried again. The report
+(report.md, report.json, scores.csv and pictures) lies in the folder of the suite.
+
+    python scripts/compare.py scripts/suites/naacl_table1.yaml --data_dir data/multi30k --output runs/table1 --jobs 2
+    python scripts/compare.py scripts/suites/g2p.yaml --data_dir PATH --output runs/g2p --only cost
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from csan_hf.command_line import script
+from csan_hf.comparison import compare_suite, load_suite
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", type=Path, metavar="SUITE", help="YAML file, see scripts/suites")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder of the suite")
+    parser.add_argument("--size", help="one of the suite's sizes (default: the first)")
+    parser.add_argument("--data_dir", metavar="FOLDER", help="folder of the data, in the place of the recipe's")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run (%(default)s)")
+    parser.add_argument(
+        "--only",
+        choices=["all", "cost", "report"],
+        default="all",
+        help="cost: check all recipes and say what the suite costs; report: report what is finished (%(default)s)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    options = parser.parse_args(arguments)
+    for name in ("jobs", "threads"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(options, name)}.")
+    return options
+
+
+@script()
+def main(arguments: list[str]) -> int:
+    options = parse_arguments(arguments)
+    suite = load_suite(options.suite, size=options.size, data_dir=options.data_dir)
+    failed = compare_suite(
+        suite,
+        options.output,
+        jobs=options.jobs,
+        threads=options.threads,
+        only=options.only,
+        progress=not options.quiet,
+    )
+    for name, reason in failed.items():
+        print(f"Failed: {name}: {reason}", file=sys.stderr)
+    if options.only != "cost":
+        print(f"The report is {options.output / 'report.md'}.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

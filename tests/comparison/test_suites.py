@@ -1,0 +1,116 @@
+"""Suites: what they expand to, and that those of the repository can be trained."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from csan_hf.training.build import check_recipe
+
+from csan_hf import CsanConfig
+from csan_hf.comparison import load_suite
+from csan_hf.comparison.schedule import load_cell
+from csan_hf.training.recipe import RecipeError
+
+SUITES = sorted((Path(__file__).parents[2] / "scripts/suites").glob("*.yaml"))
+SIZES = [(path, size) for path in SUITES for size in yaml.safe_load(path.read_text())["sizes"]]
+BASE = {
+    "model": "csan",
+    "config": {"d_model": 16, "encoder_layers": 2, "local_window": 7, "head_area": 3},
+    "data": {"train": "train.tsv", "validation": "dev.tsv", "source_lang": "a", "target_lang": "b"},
+    "training": {"max_steps": 10, "seed": 7},
+}
+SUITE = {
+    "metric": "g2p_wer",
+    "seeds": [3, 4],
+    "systems": {
+        "plain": {"preset": None},
+        "soft": {"preset": "local_soft", "seeds": 1},
+        "2D": {"config": {"head_area": 5}},
+        "grid": {"model": "pervasive_attention", "config": {"num_layers": 2}},
+    },
+    "data": {"one": {}, "two": {"data": {"test": "test.tsv"}}},
+    "tables": {"dev": ["validation"], "test": ["test"]},
+    "sizes": {"small": {"base": "base.yaml", "settings": {"training": {"max_steps": 20}}}},
+}
+
+
+def write_suite(folder, **changes):
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
+    path = folder / "suite.yaml"
+    path.write_text(yaml.safe_dump({**SUITE, **changes}, sort_keys=False))
+    return path
+
+
+def test_a_suite_becomes_cells(tmp_path):
+    suite = load_suite(write_suite(tmp_path), data_dir="here")
+    cells = {(cell.system, cell.data, cell.seed): cell.recipe for cell in suite.cells}
+    assert len(cells) == len(suite.cells) == 14  # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
+    assert [cell.seed for cell in suite.cells] == [3] * 8 + [4] * 6
+    plain, soft, local, grid = (cells[name, "two", 3] for name in ("plain", "soft", "2D", "grid"))
+    assert plain["config"] == {
+        "d_model": 16,
+        "encoder_layers": 2,
+        "head_area": 1,
+        "local_window": None,
+    }
+    assert soft["config"]["localness_window"] == "query"
+    assert soft["config"]["local_window"] is None
+    assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
+    assert grid["config"] == {"num_layers": 2}
+    assert all(recipe["training"]["max_steps"] == 20 for recipe in cells.values())
+    assert all(recipe["training"]["seed"] == seed for (_, _, seed), recipe in cells.items())
+    assert plain["data"] == {**BASE["data"], "data_dir": "here", "test": "test.tsv"}
+    assert suite.tables == {
+        "dev": {"one": ("one", ("validation",)), "two": ("two", ("validation",))},
+        "test": {"two": ("two", ("test",))},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metric": "wre"}, "no metric 'wre'"),
+        ({"baseline": "none"}, "the baseline 'none' is none of the systems plain"),
+        ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
+        ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
+        ({"seeds": ["one"]}, "seeds must be a list of whole numbers"),
+        ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
+        ({"sise": 3}, "unknown key sise"),
+        ({"data": {}}, "data must hold names"),
+        ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
+    ],
+)
+def test_what_a_suite_cannot_say(tmp_path, changes, words):
+    with pytest.raises(RecipeError, match=words):
+        load_suite(write_suite(tmp_path, **changes))
+
+
+def test_there_is_no_such_size(tmp_path):
+    with pytest.raises(RecipeError, match="no size 'large', only small"):
+        load_suite(write_suite(tmp_path), size="large")
+
+
+@pytest.mark.parametrize(("path", "size"), SIZES, ids=[f"{path.stem}-{size}" for path, size in SIZES])
+def test_the_suites_of_the_repository(path, size, tmp_path):
+    suite = load_suite(path, size=size)
+    assert {cell.system for cell in suite.cells} == set(suite.systems)
+    first = {name: next(cell for cell in suite.cells if cell.system == name) for name in suite.systems}
+    for cell in first.values():  # the model does not depend on the data set
+        recipe = load_cell(cell, tmp_path)
+        assert recipe.training_arguments().max_steps > 0
+        assert suite.metric in recipe.training_arguments().metrics
+        check_recipe(recipe)
+    for cell in {cell.data: cell for cell in suite.cells}.values():
+        load_cell(cell, tmp_path)
+
+
+def test_table_1_has_the_papers_ten_systems():
+    suite = load_suite(next(path for path in SUITES if path.stem == "naacl_table1"), size="paper")
+    configs = {cell.system: CsanConfig(**cell.recipe["config"]) for cell in suite.cells}
+    assert len(configs) == 10
+    local = {name: config.local_layers("encoder") for name, config in configs.items()}
+    assert local == {name: [] if name == "Transformer" else [0, 1, 2] for name in configs}
+    specifications = [
+        repr([config.layer_locality("encoder", layer) for layer in range(6)]) for config in configs.values()
+    ]
+    assert len(set(specifications)) == 10

@@ -1,0 +1,70 @@
+"""Numbers of a report beside a count by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from comparison.test_schedule import make_suite
+
+from csan_hf.comparison.report import write_report
+from csan_hf.comparison.results import most_frequent, read_tables
+from csan_hf.evaluation.metrics import load_metric
+from csan_hf.evaluation.significance import paired_test, sign_flip_test
+
+
+def finish(cell, folder, wrong):
+    """Writes a finished cell whose first so many words are wrong."""
+    path = cell.folder(folder)
+    (path / "hypotheses").mkdir(parents=True)
+    lines = [f"{'?' if number < wrong else number % 5} x\n" for number in range(40)]
+    (path / "hypotheses/validation.txt").write_text("".join(lines))
+    (path / "results.json").write_text(json.dumps({"parameters": 7, "training": {"seconds": 60.0, "updates": 5}}))
+    (path / "finished.json").write_text("{}")
+
+
+def test_scores_and_differences(tmp_path):
+    suite = make_suite(tmp_path)
+    wrong = {("plain", "one"): (20, 22, 24), ("plain", "two"): (30, 30, 30), ("1D", "one"): (10, 12, 14)}
+    for cell in suite.cells:
+        if (numbers := wrong.get((cell.system, cell.data))) is not None:
+            finish(cell, tmp_path, numbers[cell.seed - 1])
+    (table,) = read_tables(suite, tmp_path, samples=200)
+    plain, local = table.rows["plain"], table.rows["1D"]
+    assert plain.columns["one"].seeds == {1: 50.0, 2: 55.0, 3: 60.0}
+    assert plain.columns["one"].score == pytest.approx(55)
+    assert plain.mean == pytest.approx(65)
+    assert plain.pooled is None
+    assert plain.columns["one"].vote == pytest.approx(55)  # word 20 and 21 are wrong in two of three seeds
+    assert list(local.columns) == ["one"]
+    assert local.pooled.difference == pytest.approx(-25)  # the columns that both have
+    low, high = local.pooled.interval
+    assert low < -25 < high < 0
+    assert local.pooled.p_value < 0.01
+    assert local.over_columns is None
+    write_report(suite, [table], tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert f"| 1D | 30.00 |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
+    assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
+    assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
+
+
+def test_a_vote_takes_the_most_frequent_and_of_equals_the_earliest():
+    assert most_frequent([["a", "a", "x"], ["b", "c", "y"], ["b", "d", "z"]]) == ["b", "a", "x"]
+
+
+def test_signs_flipped_by_hand():
+    # Of the 8 signs of 1, 2, 3, two have a sum of 6 either way, four one of at least 4
+    assert sign_flip_test([1.0, 2.0, 3.0]) == 2 / 8
+    assert sign_flip_test([-1.0, 2.0, 3.0]) == 4 / 8
+    assert sign_flip_test([0.1] * 10) == 2 / 1024
+    assert sign_flip_test([0.0, 0.0]) == 1.0
+    assert sign_flip_test(list(np.linspace(-1, 1, 30))) > 0.9  # by random signs
+    with pytest.raises(ValueError, match="nothing to test"):
+        sign_flip_test([])
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
+def test_equal_systems_do_not_differ(test):
+    metric = load_metric("g2p_wer")
+    counts = metric.statistics(["a", "b", "c"], ["a", "b", "d"])
+    assert paired_test(metric, [counts], [counts], test=test, samples=20).p_value == 1.0

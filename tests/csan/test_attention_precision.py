@@ -1,0 +1,45 @@
+"""On a CPU, attention trains in float32 under a bfloat16 autocast: its fused backward pass is slow in bfloat16."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from csan_hf import CsanConfig, CsanForConditionalGeneration
+
+LOCALITIES = {"full": {"local_window": None, "head_area": 1}, "local": {"local_window": 3, "head_area": 3}}
+
+
+@pytest.mark.parametrize("kind", LOCALITIES)
+def test_dtypes_of_training_and_of_inference(kind, monkeypatch):
+    config = CsanConfig(
+        vocab_size=12,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        dropout=0.0,
+        **LOCALITIES[kind],
+    )
+    model = CsanForConditionalGeneration(config)
+    seen, fused = set(), F.scaled_dot_product_attention
+
+    def attend(query, *args, **kwargs):
+        seen.add(query.dtype)
+        assert not torch.is_autocast_enabled("cpu") or query.dtype == torch.bfloat16
+        return fused(query, *args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    ids = torch.tensor([[3, 4, 5, 1], [6, 7, 1, 0]])
+    inputs = {"input_ids": ids, "attention_mask": ids.ne(0).long(), "labels": ids}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**inputs).loss
+        loss.backward()
+        assert seen == {torch.float32}
+        seen.clear()
+        with torch.no_grad():
+            assert model(**inputs).loss.item() == pytest.approx(loss.item(), abs=0.02)
+    assert seen == {torch.bfloat16}

@@ -1,0 +1,113 @@
+"""The recipe of grapheme-to-phoneme conversion, on a corpus that a child could learn."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
+
+from csan_hf.hub.card_rules import card_problems
+from csan_hf.training import TranslationTrainingArguments, load_recipe
+from csan_hf.training.callbacks import ScoreEarlyStopping, TrainingPicture
+from csan_hf.training.run import train_from_recipe
+
+RECIPE = Path(__file__).parents[2] / "scripts/recipes/g2p_csan_2d.yaml"
+PHONES = {"a": "ɑ", "b": "b", "e": "eː", "n": "n̪"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("g2p")
+    draw = random.Random(1)
+    words = ["".join(draw.choices(list(PHONES), k=draw.randint(2, 4))) for _ in range(90)]
+    lines = [f"{word}\t{' '.join(PHONES[letter] for letter in word)}\n" for word in words]
+    for split, part in (("train", lines[:70]), ("dev", lines[70:80]), ("test", lines[80:])):
+        (folder / f"abc_{split}.tsv").write_text("".join(part), encoding="utf-8")
+    settings = {
+        **{"data.data_dir": folder, "data.source_lang": "abc", "output_dir": folder / "run", "language": "nl"},
+        **{"config.d_model": 16, "config.encoder_layers": 1, "config.decoder_layers": 1, "num_beams": 1},
+        **{"config.encoder_ffn_dim": 32, "config.decoder_ffn_dim": 32, "generation.max_length": 12},
+        **{"max_steps": 8, "eval_steps": 2, "logging_steps": 4, "metric_for_best_model": "per"},
+        **{"early_stopping_patience": 1, "learning_rate": 1e-9, "training.bf16": "false", "average_best": "false"},
+    }
+    recipe = load_recipe(RECIPE, [(key, str(value)) for key, value in settings.items()])
+    return train_from_recipe(recipe), folder / "run"
+
+
+def test_words_and_phones_are_scored(run):
+    results, folder = run
+    assert results["scores"].keys() == {"validation", "test"}
+    for name, scores in results["scores"].items():
+        assert {"g2p_wer", "per", "per_signature"} <= scores.keys()
+        assert "bleu" not in scores
+        assert len((folder / "hypotheses" / f"{name}.txt").read_text().splitlines()) == 10
+
+
+def test_any_metric_stops_a_run_that_gains_nothing(run):
+    results, _ = run
+    assert results["training"]["updates"] == 4  # at a rate of 1e-9 the second evaluation is no better
+    assert results["chosen"]["metric"] == "per"
+
+
+def test_the_tokenizers_are_of_letters_and_phones(run):
+    _, folder = run
+    assert AutoTokenizer.from_pretrained(folder).tokenize("ban") == ["b", "a", "n"]
+    assert AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer").tokenize("b eː") == ["b", "eː"]
+
+
+def test_the_card_says_text_to_text(run):
+    results, folder = run
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.pipeline_tag == "text2text-generation"
+    assert card_problems(card, json.loads((folder / "results.json").read_text())) == []
+    assert f'print(generator("{results["example"]}")' in card.text
+    assert "| G2P WER | PER |" in card.text
+    assert "Translates" not in card.text
+    assert "translated worse" not in card.text
+
+
+def test_its_pipeline_reads_a_word(run):
+    _, folder = run
+    generator = pipeline("translation", model=str(folder), trust_remote_code=True)
+    assert isinstance(generator("ban")[0]["translation_text"], str)
+
+
+@pytest.mark.parametrize(("metric", "scores", "stops"), [("per", [9, 8, 8], True), ("exact_match", [1, 2, 3], False)])
+def test_early_stopping_follows_the_metrics_direction(metric, scores, stops, tmp_path):
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path),
+        metrics=[metric],
+        metric_for_best_model=metric,
+        early_stopping_patience=1,
+        report_to="none",
+    )
+    state, control = TrainerState(is_world_process_zero=True), TrainerControl()
+    stopping = ScoreEarlyStopping(1, 0.0)
+    for step, score in enumerate(scores, start=1):
+        state.global_step = step
+        state.log_history.append({"step": step, f"eval_{metric}": score})
+        stopping.on_evaluate(args, state, control, metrics={f"eval_{metric}": score})
+        sign = 1 if args.greater_is_better else -1
+        if state.best_metric is None or sign * (score - state.best_metric) > 0:
+            state.best_metric, state.best_global_step = score, step
+    assert control.should_training_stop is stops
+
+
+def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
+    drawn, clock = [], [0.0]
+
+    def draw(history, path):
+        drawn.append(clock[0])
+        clock[0] += 1.0
+
+    monkeypatch.setattr("csan_hf.training.callbacks.draw_training", draw)
+    monkeypatch.setattr("csan_hf.training.callbacks.time.monotonic", lambda: clock[0])
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), report_to="none")
+    picture, state = TrainingPicture(), TrainerState(is_world_process_zero=True)
+    for now in (5.0, 50.0, 90.0, 150.0, 200.0):
+        clock[0] = now
+        picture.on_evaluate(args, state, TrainerControl())
+    picture.on_train_end(args, state, TrainerControl())
+    assert drawn == [5.0, 150.0, 200.0]  # a second's drawing is a hundredth of the time since the last one
