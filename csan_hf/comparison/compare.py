@@ -11,8 +11,8 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from csan_hf.files import write_json
-from csan_hf.training.recipe import Recipe
 from csan_hf.training.output_folder import lock_folder
+from csan_hf.training.recipe import Recipe
 
 from .report import write_report
 from .results import read_tables

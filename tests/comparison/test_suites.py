@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from csan_hf.training.build import check_recipe
 
 from csan_hf import CsanConfig
 from csan_hf.comparison import load_suite
 from csan_hf.comparison.schedule import load_cell
+from csan_hf.training.build import check_recipe
 from csan_hf.training.recipe import RecipeError
 
 SUITES = sorted((Path(__file__).parents[2] / "scripts/suites").glob("*.yaml"))
