@@ -7,7 +7,7 @@ from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as wha
 import dataclasses
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers.activations import ACT2FN
@@ -256,19 +256,22 @@ class CsanConfig(PreTrainedConfig):
         Args:
             part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
         """
-        specifications = getattr(self, f"{part}_locality")
-        candidates = self._named_layers(part) if specifications is None else range(len(specifications))
-        return [index for index in candidates if self.layer_locality(part, index) is not None]
+        return [index for index in self._candidates(part) if self.layer_locality(part, index) is not None]
 
     def localities(self) -> list[LayerLocality]:
         """What is local in any attention of the model."""
-        found = [self.layer_locality(part, index) for part in PARTS for index in range(self._depth(part))]
+        found = [self.layer_locality(part, index) for part in PARTS for index in self._candidates(part)]
         return [locality for locality in found if locality is not None]
 
     @property
     def is_local(self) -> bool:
         """Whether any layer is local."""
         return bool(self.localities())
+
+    def _candidates(self, part: str) -> Sequence[int]:
+        """Layers that may be local; of others, however many a config asks for, nothing is said."""
+        specifications = getattr(self, f"{part}_locality")
+        return self._named_layers(part) if specifications is None else range(len(specifications))
 
     def _depth(self, part: str) -> int:
         return self.encoder_layers if part == "encoder" else self.decoder_layers
