@@ -43,7 +43,7 @@ def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None =
     Warns:
         UserWarning: see `plot_heat_map`, which draws it.
     """
-    _save(plot_heat_map(alignment, title=title), Path(path))
+    _save(_plot(alignment, title), Path(path))
 
 
 def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
@@ -67,6 +67,10 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     Warns:
         UserWarning: once, if no installed font has some of the characters; they are drawn as boxes.
     """
+    return _plot(alignment, title)
+
+
+def _plot(alignment: Alignment, title: str | None) -> Figure:
     rows, columns = alignment.matrix.shape
     if not alignment.matrix.size:
         raise ValueError(f"There is nothing to draw: {rows} target and {columns} source tokens.")
@@ -87,7 +91,7 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
         warnings.warn(
             f"No installed font has the characters {missing[:20]!r}: they are drawn as boxes. Install a font that has "
             "them, such as Noto Sans CJK for Chinese, Japanese and Korean.",
-            stacklevel=2,
+            stacklevel=3,  # who called the function that calls this
         )
     return figure
 

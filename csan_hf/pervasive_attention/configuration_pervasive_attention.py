@@ -126,14 +126,15 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         return self.grid_channels * (2 if self.aggregation == "max_attention" else 1)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does, with the code by which the checkpoint loads where csan_hf is not installed.
+        """Save as transformers does; of a model, with the code by which it loads where csan_hf is not installed.
 
         Args:
             save_directory: The directory, made if need be. Saving a model comes by here, too.
             push_to_hub: See transformers.
             kwargs: See transformers.
         """
-        named = complete_checkpoint(self, save_directory)
+        is_of_model = bool(self.architectures or getattr(self, "auto_map", None))
+        named = complete_checkpoint(self, save_directory) if is_of_model else self
         super(PervasiveAttentionConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def validate_fields(self) -> None:
