@@ -299,7 +299,7 @@ class CsanAttention(nn.Module):
         implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
-        if implementation != "sdpa" or not trains_faster_in_float32(query):
+        if implementation != "sdpa" or not trains_faster_in_float32(query, options["dropout"]):
             return attend(self, query, key, value, masks.full, **options)
         with torch.autocast(query.device.type, enabled=False):
             output, _ = attend(self, query.float(), key.float(), value.float(), masks.full, **options)

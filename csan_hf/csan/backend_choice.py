@@ -69,4 +69,6 @@ def fastest_backend(call: AttentionCall) -> str:
 
 def _has_backward(call: AttentionCall) -> bool:
     tensors = (call.query, call.key, call.value)
+    if call.dropout_p > 0.0:  # in training, also where checkpointing computes without gradients first
+        return True
     return torch.is_grad_enabled() and (any(tensor.requires_grad for tensor in tensors) or call.terms_require_grad)

@@ -19,7 +19,7 @@ def sdpa_attention(call: AttentionCall) -> torch.Tensor:
     masks = call.once("dense", lambda: dense_masks(call))
     seen = None
     if not call.energy_terms:
-        dtype = torch.float32 if trains_faster_in_float32(query) else query.dtype
+        dtype = torch.float32 if trains_faster_in_float32(query, call.dropout_p) else query.dtype
         seen = call.once(("additive", dtype), lambda: _additive_mask(masks, dtype))
     return attend_fused(call, query, keys_of_area(key, area), keys_of_area(value, area), masks, seen)
 
@@ -38,7 +38,7 @@ def attend_fused(
     """
     dtype = query.dtype
     energies = dense_energies(call, masks.cells)
-    if energies is not None or trains_faster_in_float32(query):
+    if energies is not None or trains_faster_in_float32(query, call.dropout_p):
         # Energies and softmax are float32 or better whatever the model's precision.
         exact = torch.promote_types(dtype, torch.float32)
         query, keys, values = query.to(exact), keys.to(exact), values.to(exact)
@@ -58,18 +58,22 @@ def fused_is_faster(call: AttentionCall) -> bool:
 
     It takes no gradient for an energy and gives no weights; energies of terms make it compute in float32.
     """
-    if call.value_terms or (torch.is_grad_enabled() and call.terms_require_grad):
+    if call.value_terms or (call.energy_terms and call.dropout_p > 0.0):
+        # With dropout the choice must not depend on gradients: reentrant checkpointing computes without and again with
+        # them, and each way drops other weights.
+        return False
+    if torch.is_grad_enabled() and call.terms_require_grad:
         return False
     return not (call.energy_terms and call.query.dtype in (torch.float16, torch.bfloat16))
 
 
-def trains_faster_in_float32(query: torch.Tensor) -> bool:
-    """Whether torch's fused attention is to be computed in float32 for speed.
+def trains_faster_in_float32(query: torch.Tensor, dropout_p: float) -> bool:
+    """Whether torch's fused attention is to be computed in float32 for speed; with dropout, with gradients or without.
 
     On a CPU its backward pass in bfloat16 takes three to ten times as long as in float32 at the lengths of sentences
     and words (torch 2.13, with AMX).
     """
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.requires_grad
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and (query.requires_grad or dropout_p > 0.0)
 
 
 def sdpa_cannot_run(call: AttentionCall) -> str | None:
