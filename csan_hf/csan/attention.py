@@ -97,8 +97,11 @@ def eager_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J].
 
-    A query that sees no key (`attention_mask` is the lowest number in its whole row) yields zeros.
+    A query that sees no key (`attention_mask` is the lowest number in its whole row, or False) yields zeros.
     """
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # a user's own
+        lowest = torch.finfo(query.dtype).min
+        attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(~attention_mask, lowest)
     energies = exact_energies(query * scaling, key)
     if attention_mask is None:
         weights = F.softmax(energies, dim=-1)
@@ -178,6 +181,13 @@ class CsanSinusoidalPositionalEmbedding(nn.Module):
             steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
             angles = positions.to(exact)[..., None] / torch.pow(10000.0, steps / self.embedding_dim)
         return torch.cat([angles.sin(), angles.cos()[..., : self.embedding_dim // 2]], dim=-1).float()
+
+
+def _mask_for_sdpa(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """A mask that torch's fused attention takes for queries of `dtype`: boolean, of their type, or float32."""
+    if mask is None or not mask.is_floating_point() or mask.dtype in (dtype, torch.float32):
+        return mask
+    return mask.float()
 
 
 def _padding_if_any(padding: torch.Tensor | None) -> torch.Tensor | None:
@@ -299,10 +309,13 @@ class CsanAttention(nn.Module):
         implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
-        if implementation != "sdpa" or not trains_faster_in_float32(query, options["dropout"]):
+        if implementation != "sdpa":
             return attend(self, query, key, value, masks.full, **options)
+        if not trains_faster_in_float32(query, options["dropout"]):
+            return attend(self, query, key, value, _mask_for_sdpa(masks.full, query.dtype), **options)
         with torch.autocast(query.device.type, enabled=False):
-            output, _ = attend(self, query.float(), key.float(), value.float(), masks.full, **options)
+            mask = _mask_for_sdpa(masks.full, torch.float32)
+            output, _ = attend(self, query.float(), key.float(), value.float(), mask, **options)
         return output.to(query.dtype), None
 
     def _weights_of_replacement(self, output: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:

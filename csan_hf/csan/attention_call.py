@@ -157,7 +157,7 @@ def as_terms(bias: torch.Tensor | Term | None) -> tuple[Term, ...]:
     """The term of a `bias` argument."""
     if bias is None:
         return ()
-    return (bias,) if isinstance(bias, Term) else (DenseBias(bias),)
+    return (bias,) if isinstance(bias, Term) else (DenseBias(torch.atleast_1d(bias)),)
 
 
 def _check_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:

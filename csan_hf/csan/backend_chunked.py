@@ -19,7 +19,7 @@ def chunked_attention(call: AttentionCall) -> torch.Tensor:
     """[B, H, I, D]."""
     attend = attend_fused if fused_is_faster(call) else attend_all_pairs
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
-    size = max(_LEAST_CHUNK, _CHUNK_CELLS // (call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
+    size = max(_LEAST_CHUNK, _CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
 

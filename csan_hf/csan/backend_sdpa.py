@@ -1,6 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Local attention through torch's fused attention with a mask: memory linear to quadratic (the mask)."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 
@@ -46,7 +48,8 @@ def attend_fused(
         seen = _additive_energies(masks, energies.to(query.dtype))
     elif seen is None:
         seen = _additive_mask(masks, query.dtype)
-    with torch.autocast(query.device.type, enabled=False):
+    # Tensors without content have no autocast
+    with nullcontext() if query.is_meta else torch.autocast(query.device.type, enabled=False):
         output = F.scaled_dot_product_attention(
             query, keys, values, attn_mask=seen, dropout_p=call.dropout_p, scale=call.scale
         )

@@ -89,6 +89,7 @@ def local_attention(
     Raises:
         ValueError: An argument is out of range, or the backend cannot do what is asked (it says why).
     """
+    _check_tensors(query, key, value, key_padding_mask)
     call = make_call(
         query,
         key,
@@ -100,6 +101,27 @@ def local_attention(
         dropout_p=dropout_p,
     )
     return run(call, backend)
+
+
+def _check_tensors(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, key_padding_mask: torch.Tensor | None
+) -> None:
+    """Raise `ValueError` for what some backends would compute with, and others fail on."""
+    given = {"query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask}
+    for name, tensor in given.items():
+        if tensor is None and name == "key_padding_mask":
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"`{name}` must be a tensor, got {type(tensor).__name__}.")
+        if tensor.device != query.device:
+            raise ValueError(f"`{name}` must be on the device of `query` ({query.device}), got {tensor.device}.")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not tensor.is_floating_point() or tensor.dtype != query.dtype:
+            raise ValueError(
+                f"`{name}` must be floating and of the type of `query` ({query.dtype}), got {tensor.dtype}."
+            )
+        if tensor.dim() == 4 and tensor.shape[2] == 0:
+            raise ValueError(f"`{name}` must hold at least one position, got {list(tensor.shape)}.")
 
 
 def run(call: AttentionCall, backend: str | None = None) -> torch.Tensor:

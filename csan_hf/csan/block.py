@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
 from .locality_terms import Cells, Term, first_real_token
 
@@ -125,9 +126,12 @@ class BlockSelfAttention(LocalityModule):
         assert first is not None  # for the type checker
         places = torch.arange(length, device=states.device)
         ranked, real = _take(states, places + first[:, None]), _take(padding, places + first[:, None])
-        missing = -length % self.length
-        blocks = F.pad(ranked, (0, 0, 0, missing)).unflatten(1, (-1, self.length))
-        real = F.pad(real, (0, missing)).unflatten(1, (-1, self.length))
+        size = self.length
+        if not torch.compiler.is_compiling():
+            size = min(size, length)  # compiled, one size serves sentences of all lengths
+        missing = -length % size
+        blocks = F.pad(ranked, (0, 0, 0, missing)).unflatten(1, (-1, size))
+        real = F.pad(real, (0, missing)).unflatten(1, (-1, size))
         both = torch.cat([self.past(blocks, real), self.future(blocks, real)], dim=-1)
         return _take(self.output(both.flatten(1, 2)[:, :length]), places - first[:, None])
 
@@ -187,6 +191,7 @@ class Block(LocalityMethod):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"`{name}.{field}` must be a number of {unit} of at least 1, got {value!r}.")
+        check_tokens(self.length, f"{name}.length")
 
     def build(self, site: AttentionSite) -> BlockSelfAttention:
         """See `LocalityMethod`."""

@@ -15,7 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .checkpoint_files import complete_checkpoint
-from .key_area import check_head_area, check_window
+from .key_area import check_head_area, check_tokens, check_window
 from .keyword_checks import check_config_keywords
 from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets
 from .locality_methods import LOCALNESS_WINDOWS
@@ -405,6 +405,7 @@ class CsanConfig(PreTrainedConfig):
         size = self.localness_window_size
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
             raise ValueError(f"`localness_window_size` must be a positive number of tokens, got {size!r}.")
+        check_tokens(size, "localness_window_size")
         if self.cross_localness_layers and self.localness_window is None:
             raise ValueError(
                 f"`cross_localness_layers` ({self.cross_localness_layers}) needs a `localness_window`: only the "

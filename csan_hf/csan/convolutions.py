@@ -8,7 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
+
+_MOST_CONVOLUTIONS = 1_000
+"""A config that asks for millions would be busy building them."""
 
 
 class SeparableConvolution(nn.Module):
@@ -77,8 +81,11 @@ class Convolution(LocalityMethod):
         size, layers = self.kernel_size, self.layers
         if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size % 2 == 0:
             raise ValueError(f"`{name}.kernel_size` must be an odd number of tokens of at least 1, got {size!r}.")
-        if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-            raise ValueError(f"`{name}.layers` must be a number of convolutions of at least 1, got {layers!r}.")
+        check_tokens(size, f"{name}.kernel_size")
+        if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= _MOST_CONVOLUTIONS:
+            raise ValueError(
+                f"`{name}.layers` must be a number of convolutions from 1 to {_MOST_CONVOLUTIONS}, got {layers!r}."
+            )
 
     def build(self, site: AttentionSite) -> Convolutions:
         """See `LocalityMethod`."""

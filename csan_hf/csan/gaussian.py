@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
 from .locality_terms import Cells, Positions, Term, TermInputs, check_broadcast, exact
 
@@ -196,6 +197,7 @@ class Gaussian(GaussianMethod):
             raise ValueError(f"`{name}` must be one of {list(STRATEGIES)}, got {self.width!r}.")
         if isinstance(self.size, bool) or not isinstance(self.size, int | float) or not 0 < self.size < float("inf"):
             raise ValueError(f"`{name}.size` must be a positive number of tokens, got {self.size!r}.")
+        check_tokens(self.size, f"{name}.size")
 
     def build(self, site: AttentionSite) -> GaussianLocalness:
         """See `LocalityMethod`."""

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+MOST_TOKENS = 2**31 - 1
+"""The longest distance, window or width in tokens: beyond any sentence, and a number that every tensor can hold."""
 HEAD_BOUNDARIES = ("mask", "circular")
 
 
@@ -57,6 +59,13 @@ def check_window(window: int | None, name: str = "window") -> None:
             f"`{name}` must be None or an odd number of tokens of at least 1 (the total width, both edges "
             f"included), got {window!r}."
         )
+    check_tokens(window, name)
+
+
+def check_tokens(count: float, name: str) -> None:
+    """Raise `ValueError` for a number of tokens that no tensor can hold."""
+    if count > MOST_TOKENS:
+        raise ValueError(f"`{name}` must be at most {MOST_TOKENS} tokens, got {count!r}.")
 
 
 def check_head_area(head_area: int, num_heads: int | None, boundary: str, name: str = "head_area") -> None:

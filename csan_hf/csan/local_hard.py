@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from .gaussian import GaussianMethod, GaussianTerm, QueryPredictor
+from .key_area import check_tokens
 from .locality import AttentionSite
 from .locality_terms import Cells, TermInputs, exact
 
@@ -49,6 +50,7 @@ class LocalHard(GaussianMethod):
         width = self.width
         if isinstance(width, bool) or not isinstance(width, int | float) or not 1 <= width < float("inf"):
             raise ValueError(f"`{name}` must be a width of at least 1 token, got {width!r}.")
+        check_tokens(width, name)
         if not isinstance(self.cut_off, bool):
             raise ValueError(f"`{name}.cut_off` must be True or False, got {self.cut_off!r}.")
 

@@ -132,10 +132,14 @@ class Term:
 
     @property
     def shared_visibility(self) -> Hashable | None:
-        """What `visible` depends on beside the cells, for layers to share a mask; None = on the layer's tensors."""
-        if any(isinstance(value, torch.Tensor) for value in vars(self).values()):
+        """What `visible` depends on beside the cells, for layers to share a mask; None = it is this layer's own.
+
+        Shared are terms whose attributes are all plain values; whatever else one holds may hold tensors, or change.
+        """
+        attributes = self._attributes
+        if not all(isinstance(value, _PLAIN_VALUES) for value in attributes.values()):
             return None
-        return (type(self), *sorted(vars(self).items()))
+        return (type(self), *sorted((name, type(value), value) for name, value in attributes.items()))
 
     @property
     def focus(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -149,12 +153,21 @@ class Term:
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient is wanted for one of the term's tensors."""
-        return any(isinstance(value, torch.Tensor) and value.requires_grad for value in vars(self).values())
+        return any(isinstance(value, torch.Tensor) and value.requires_grad for value in self._attributes.values())
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        """What the term holds, in slots, too."""
+        slots = [name for base in type(self).__mro__ for name in base.__dict__.get("__slots__", ())]
+        return vars(self) | {name: getattr(self, name) for name in slots if hasattr(self, name)}
+
+
+_PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
 @dataclass
 class DenseBias(Term):
-    """An energy given for every pair.
+    """An energy given for every pair; -inf = the query does not see the key.
 
     Attributes:
         bias: Broadcastable to [B, H, I, J].
@@ -162,9 +175,14 @@ class DenseBias(Term):
 
     bias: torch.Tensor
 
+    def visible(self, cells: Cells) -> torch.Tensor:
+        """Whether the pair's entry is above -inf, so that a row of them gives zeros and not NaN."""
+        return ~torch.isneginf(cells.of_pair(self.bias.detach()))
+
     def energy(self, cells: Cells) -> torch.Tensor:
-        """The pair's entry."""
-        return cells.of_pair(self.bias)
+        """The pair's entry; finite where the pair is hidden anyway."""
+        entries = cells.of_pair(self.bias)
+        return entries.masked_fill(torch.isneginf(entries), 0.0)
 
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
         """See `Term`."""

@@ -294,6 +294,11 @@ def _padding_mask(
         return None
     if attention_mask.dim() != 4:
         return padding_mask(attention_mask, batch, length, name)
+    if attention_mask.dtype != torch.bool and not attention_mask.is_floating_point():
+        raise ValueError(
+            f"A ready-made 4D mask `{name}` must be boolean (True = visible) or floating (added to the energies), got "
+            f"{attention_mask.dtype}."
+        )
     if any_local:
         raise ValueError(
             f"Local layers take a padding mask `{name}` of shape [batch, length], got {list(attention_mask.shape)}; "

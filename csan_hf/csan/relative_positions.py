@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
 from .locality_terms import Cells, Term, TermInputs, exact
 
@@ -91,6 +92,7 @@ class RelativePositions(LocalityMethod):
         k = self.max_distance
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise ValueError(f"`{name}` must be a distance in tokens of at least 0, got {k!r}.")
+        check_tokens(k, name)
         if not isinstance(self.per_head, bool):
             raise ValueError(f"`{name}.per_head` must be True or False, got {self.per_head!r}.")
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from reference.tiny_csan import PLAIN, padded_sources, tiny_model
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 
@@ -43,3 +44,27 @@ def test_dtypes_of_training_and_of_inference(kind, monkeypatch):
         with torch.no_grad():
             assert model(**inputs).loss.item() == pytest.approx(loss.item(), abs=0.02)
     assert seen == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32])
+def test_ready_made_masks_of_any_type_train_in_bfloat16(implementation, dtype):
+    """A mask [B, 1, J, J] of the user's own gives what the padding mask gives, whatever attention computes in."""
+    model = tiny_model(attn_implementation=implementation, **PLAIN).bfloat16().model.encoder
+    inputs = padded_sources((5, 9))
+    real = inputs["attention_mask"].bool()
+    mask = real[:, None, None, :].expand(2, 1, 9, 9)
+    if dtype != torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    expected = model(**inputs).last_hidden_state
+    states = model(input_ids=inputs["input_ids"], attention_mask=mask).last_hidden_state
+    assert torch.equal(states[real], expected[real])
+    states.float().square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.layers.parameters())
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_ready_made_masks_of_integers_are_refused(implementation):
+    model = tiny_model(attn_implementation=implementation, **PLAIN).model.encoder
+    with pytest.raises(ValueError, match=r"`attention_mask` must be boolean.*int64"):
+        model(input_ids=torch.tensor([[3, 4]]), attention_mask=torch.ones(1, 1, 2, 2, dtype=torch.long))

@@ -95,3 +95,22 @@ def test_round_trip_through_json(tmp_path) -> None:
     loaded = CsanConfig.from_pretrained(tmp_path)
     assert loaded.to_dict() == config.to_dict()
     assert loaded.local_layers("encoder") == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"local_window": 10**40 + 1}, "`local_window` must be at most 2147483647 tokens"),
+        ({"localness_window": "fixed", "localness_window_size": 1e300}, "`localness_window_size` must be at most"),
+        ({"encoder_locality": [{"window": 2**63 + 1}]}, r"`encoder_locality\[0\].window` must be at most"),
+        ({"encoder_locality": [{"gaussian": {"width": "fixed", "size": 10**400}}]}, r"gaussian.size` must be at most"),
+        ({"encoder_locality": [{"local_hard": 1e300}]}, r"local_hard` must be at most"),
+        ({"encoder_locality": [{"relative_positions": 10**30}]}, r"relative_positions` must be at most"),
+        ({"encoder_locality": [{"block": 10**30}]}, r"block.length` must be at most"),
+        ({"encoder_locality": [{"cnn": {"kernel_size": 10**30 + 1}}]}, r"cnn.kernel_size` must be at most"),
+        ({"encoder_locality": [{"cnn": {"layers": 10**7}}]}, r"cnn.layers` must be .* from 1 to 1000, got 10000000"),
+    ],
+)
+def test_numbers_beyond_any_sentence_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        CsanConfig(encoder_layers=1, **fields)

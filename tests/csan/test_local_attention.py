@@ -624,3 +624,58 @@ def test_default_scale_is_that_of_the_head_width():
     query, key, value = (torch.randn(1, 1, 4, 9) for _ in range(3))
     default = local_attention(query, key, value)
     torch.testing.assert_close(default, local_attention(query, key, value, scale=1 / math.sqrt(9)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "chunked", "sdpa", "blocked", "flex_attention"])
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+def test_a_bias_of_minus_infinity_hides(backend):
+    """As a padding mask would; a query from which everything is hidden yields zeros, and gradients stay finite."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, 3, 7, 4) for _ in range(3)]
+    bias = torch.zeros(7, 7)
+    bias[:, 5:] = bias[2] = -math.inf
+    real = torch.tensor([[True] * 5 + [False] * 2])
+    expected = local_attention(*tensors, window=3, head_area=3, key_padding_mask=real, backend=backend)
+    expected[:, :, 2] = 0.0
+    output = local_attention(*tensors, window=3, head_area=3, bias=bias, backend=backend)
+    torch.testing.assert_close(output, expected)
+    if backend != "flex_attention":
+        leaves = [tensor.clone().requires_grad_() for tensor in [*tensors, bias]]
+        local_attention(*leaves[:3], window=3, head_area=3, bias=leaves[3], backend=backend).sum().backward()
+        assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+def test_a_bias_that_is_one_number_changes_nothing():
+    tensor = torch.randn(1, 2, 5, 4)
+    for backend in (*BACKENDS, "flex_attention"):
+        output = local_attention(tensor, tensor, tensor, window=3, bias=torch.tensor(2.0), backend=backend)
+        torch.testing.assert_close(output, local_attention(tensor, tensor, tensor, window=3))
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_shapes_are_known_without_content(backend):
+    tensor = torch.empty(2, 2, 5, 4, device="meta")
+    assert local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_no_sentence_is_no_output(backend):
+    tensor = torch.zeros(0, 2, 5, 4)
+    assert local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "flex_attention", None])
+def test_tensors_that_do_not_belong_together_are_refused(backend):
+    tensor = torch.zeros(1, 2, 5, 4)
+    real = torch.ones(1, 5, dtype=torch.bool, device="meta")
+    for arguments, options, message in [
+        ((tensor[:, :, :0],) * 3, {}, "`query` must hold at least one position"),
+        ((tensor.long(),) * 3, {}, "`query` must be floating.*int64"),
+        ((tensor, tensor, tensor.double()), {}, "`value` must be floating and of the type.*float64"),
+        (([[0.0]], tensor, tensor), {}, "`query` must be a tensor, got list"),
+        ((tensor,) * 3, {"key_padding_mask": real}, "`key_padding_mask` must be on the device.*meta"),
+        ((tensor,) * 3, {"key_padding_mask": [[True]]}, "`key_padding_mask` must be a tensor"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            local_attention(*arguments, window=3, backend=backend, **options)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from reference.dispatch import Operations
 from reference.locality_block import block_parameter_shapes, block_self_attention
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
 from reference.tiny_csan import PLAIN, padded_sources, tiny_model
@@ -129,3 +130,14 @@ def test_attentions_of_a_model_with_blocks():
     attentions = model.get_encoder()(**padded_sources((6, 4)), output_attentions=True).attentions
     assert [weights.shape for weights in attentions] == [(2, 4, 6, 6)] * 2
     assert [weights.any().item() for weights in attentions] == [False, True]
+
+
+@torch.no_grad()
+def test_a_block_longer_than_the_sentence_costs_no_more_than_the_sentence():
+    states = torch.randn(B, T, D_MODEL, generator=torch.Generator().manual_seed(2))
+    masks = AttentionMasks(padding=padding_of("left"))
+    expected = make_attention({"block": T})(states, attention_mask=masks)[0]
+    with Operations() as operations:
+        output = make_attention({"block": 200})(states, attention_mask=masks)[0]
+    torch.testing.assert_close(output, expected)
+    assert operations.largest < 200 * 200

@@ -1,5 +1,8 @@
 """What the layers of one forward share: masks made once, and nothing that differs from layer to layer."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 from reference.dispatch import Operations
@@ -7,7 +10,10 @@ from reference.tiny_csan import PLAIN, padded_sources, tiny_model
 
 from csan_hf import CsanConfig
 from csan_hf.csan import attention
-from csan_hf.csan.attention_call import AttentionCall
+from csan_hf.csan.attention_call import AttentionCall, SharedMasks, make_call
+from csan_hf.csan.backends import run
+from csan_hf.csan.key_area import KeyArea
+from csan_hf.csan.locality_terms import Term
 from csan_hf.csan.modeling_csan import CsanEncoder
 
 
@@ -90,3 +96,43 @@ def test_weights_are_built_only_where_they_are_asked_for(monkeypatch):
     torch.testing.assert_close(model(**padded_sources((6, 3))).logits, expected.logits)
     with pytest.raises(AssertionError, match="weights were built"):
         model(**padded_sources((6, 3)), output_attentions=True)
+
+
+class Near(Term):
+    """A term of somebody else's that sees so many tokens on either side."""
+
+    reach: Any
+
+    def visible(self, cells):
+        reach = self.reach
+        return cells.distance.abs() <= (max(reach) if isinstance(reach, list) else reach)
+
+
+@dataclass
+class NearInAList(Near):
+    reach: list[int]
+
+
+@dataclass(slots=True)
+class NearInASlot(Near):
+    reach: int
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "blocked"])
+@pytest.mark.parametrize(("kind", "reaches"), [(NearInAList, ([0], [2])), (NearInASlot, (0, 2))])
+def test_terms_that_hold_anything_share_no_mask_wrongly(kind, reaches, backend):
+    torch.manual_seed(0)
+    tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
+    for reach in reaches:
+        terms = (kind(reach),)
+        once = make_call(tensor, tensor, tensor, KeyArea(window=7), terms=terms, shared=shared)
+        alone = make_call(tensor, tensor, tensor, KeyArea(window=7), terms=terms)
+        assert torch.equal(run(once, backend), run(alone, backend))
+
+
+def test_a_term_in_slots_says_that_it_wants_a_gradient():
+    @dataclass(slots=True)
+    class Slotted(Term):
+        weight: torch.Tensor
+
+    assert Slotted(torch.ones(1, requires_grad=True)).requires_grad
