@@ -287,7 +287,7 @@ RULES = [
     ({"license": None}, "no license"),
     ({"license": "Apache 2.0"}, "license 'Apache 2.0' is none"),
     ({"library_name": "csan_hf"}, "library_name must be transformers"),
-    ({"pipeline_tag": "text2text-generation"}, "pipeline_tag must be translation or"),
+    ({"pipeline_tag": "text-generation"}, "pipeline_tag must be translation or"),
     ({"language": ["de", "jp"]}, "language 'jp'"),
     ({"language": "de_DE"}, "language 'de_DE'"),
     ({"language": [False]}, "language False"),
