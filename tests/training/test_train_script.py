@@ -227,7 +227,7 @@ def test_errors_are_one_line(main, recipe, tmp_path, capsys, arguments, words):
 
 def test_no_recipe_and_help(main, capsys):
     assert main([]) == 2
-    assert "numbers.yaml" in capsys.readouterr().err
+    assert "csan-hf train numbers" in capsys.readouterr().err
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     for key in ("--training.max_tokens", "--config.local_window", "--generation.num_beams", "--data.source_lang"):
