@@ -201,8 +201,10 @@ def test_a_model_of_a_script_is_saved_with_a_warning(tmp_path, caplog):
 
     config = Mine(vocab_size=8, d_model=8, encoder_layers=1, decoder_layers=1)
     config.save_pretrained(tmp_path)
+    assert not caplog.records, "of a config alone nothing is loaded"
+    CsanForConditionalGeneration(config).save_pretrained(tmp_path)
     assert "Mine is not registered with the Auto classes" in caplog.text
-    assert os.listdir(tmp_path) == ["config.json"]
+    assert set(os.listdir(tmp_path)) == {"config.json", "generation_config.json", "model.safetensors"}
 
 
 def test_too_old_a_transformers_is_told_what_is_needed(joint, grid, tmp_path, monkeypatch):
