@@ -27,12 +27,14 @@ def _add(model_class: type, name: str = "", options: dict | None = None) -> None
 
 for marian in (MarianModel, MarianMTModel):
     _add(marian)
-for name, options in CSAN_CONFIGURATIONS.items():
-    _add(CsanForConditionalGeneration, name, options)
-for name in ("plain", "everything"):  # the same layers as in the class above, which has the tests of generation, too
-    _add(CsanModel, name, CSAN_CONFIGURATIONS[name])
-for head in (CsanForSequenceClassification, CsanForTokenClassification):
-    _add(head, "2D", CSAN_CONFIGURATIONS["2D"])
+for model_class, names in {  # each configuration once, and generation where it differs
+    CsanForConditionalGeneration: ("plain", "2D", "everything"),
+    CsanModel: ("plain", "Gaussian"),
+    CsanForSequenceClassification: ("1D",),
+    CsanForTokenClassification: ("2D",),
+}.items():
+    for name in names:
+        _add(model_class, name, CSAN_CONFIGURATIONS[name])
 for pervasive in (PervasiveAttentionModel, PervasiveAttentionForConditionalGeneration):
     _add(pervasive)
 if library.MarianModelTest is not None:
