@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_csan import DECODER, EVERYWHERE, LOCALITIES, padded_sources, tiny_model
+from reference.tiny_csan import EVERYWHERE, LOCALITIES, padded_sources, tiny_model
 
 from csan_hf.csan.attention import CsanSinusoidalPositionalEmbedding
 
@@ -47,17 +47,10 @@ def test_dynamic_static_and_no_cache(options):
                 torch.testing.assert_close(weights, last, rtol=1e-4, atol=1e-5, msg=f"step {step}")
 
 
-@pytest.mark.parametrize("strategy", [None, "query"])  # without a Gaussian, and the one that computes most
 @torch.no_grad()
-def test_static_steps_compile_in_one_graph(strategy):
+def test_static_steps_compile_in_one_graph():
     """The whole step is one graph, compiled for the first position and again for the others, and never more."""
-    options = {
-        **(EVERYWHERE if strategy else DECODER),
-        "localness_window": strategy,
-        "local_window": 5,
-        "head_area": 3,
-    }
-    model = tiny_model(**options)
+    model = tiny_model(**{**EVERYWHERE, "localness_window": "query", "local_window": 5, "head_area": 3})
     torch.compiler.reset()
     graphs = []
 

@@ -265,7 +265,7 @@ def compare_in_bfloat16(case: Case, backend: str | None) -> int:
 
 @pytest.mark.parametrize("backend", [*BACKENDS, None])
 def test_float32_equals_oracle(backend):
-    @settings(max_examples=60 if backend == "chunked" else 150)
+    @settings(max_examples=60 if backend == "chunked" else 100)
     @given(cases(needs_a_window=backend in NEEDS_A_WINDOW))
     def compare(case):
         compare_in_float32(case, backend)
@@ -277,7 +277,7 @@ def test_float32_equals_oracle(backend):
 def test_bfloat16_equals_oracle(backend):
     held = []
 
-    @settings(max_examples=40 if backend == "chunked" else 80)
+    @settings(max_examples=40 if backend == "chunked" else 60)
     @given(cases(needs_a_window=backend in NEEDS_A_WINDOW))
     def compare(case):
         held.append(compare_in_bfloat16(case, backend))
