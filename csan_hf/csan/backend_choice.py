@@ -38,9 +38,11 @@ _CROSSINGS = {
 # With energies or values of terms, which cost all pairs more
 _CROSSINGS_WITH_TERMS = {"sdpa": _Crossing(50, 1.4), "eager": _Crossing(15, 1.4)}
 
-# From so many keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once, or
-# faster; with relative positions and a backward pass they took 1.17 times as long, and a sixth of the memory.
+# From so many keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once
 _CHUNKED_FROM_KEYS = 1024
+# Relative positions alone are up to 1.3 times as slow in chunks with a backward pass: up to so many pairs of tokens,
+# over all sentences and heads, all pairs are held then (a third of a gigabyte)
+_PAIRS_WITH_VALUES = 2**24
 
 
 def fastest_backend(call: AttentionCall) -> str:
@@ -60,11 +62,20 @@ def fastest_backend(call: AttentionCall) -> str:
             crossing = _CROSSINGS["sdpa", area.head_area > 1, _has_backward(call)]
         if length >= crossing.tokens + crossing.spans * span_of_a_block(area):
             return "blocked"
-    # A chunk of one query, as in decoding, is the whole; compiled, the number of chunks would be that of one length.
-    writes_all_pairs = bool(call.energy_terms or call.value_terms)
-    if writes_all_pairs and min(length, call.key.shape[2]) >= _CHUNKED_FROM_KEYS and not torch.compiler.is_compiling():
-        return "chunked"
-    return dense
+    # Compiled, the number of chunks would be that of one length
+    return "chunked" if _is_long(call) and not torch.compiler.is_compiling() else dense
+
+
+def _is_long(call: AttentionCall) -> bool:
+    """Whether all pairs, which terms write out, should be computed in chunks."""
+    if not (call.energy_terms or call.value_terms):
+        return False
+    batch, heads, queries = call.query.shape[:3]
+    keys = call.key.shape[2]
+    have_values = all(term in call.value_terms for term in call.energy_terms)
+    if have_values and _has_backward(call) and batch * heads * queries * keys <= _PAIRS_WITH_VALUES:
+        return False
+    return min(queries, keys) >= _CHUNKED_FROM_KEYS  # one query, as in decoding, is a chunk
 
 
 def _has_backward(call: AttentionCall) -> bool:
