@@ -26,7 +26,7 @@ class DemoModel:
     """
 
     def __init__(self, name: str, *, device: str | None = None, trust_remote_code: bool = False) -> None:
-        self.name = os.path.basename(os.path.normpath(name))
+        self.path, self.name = name, os.path.basename(os.path.normpath(name))
         self.model, self.tokenizers = load_translation_model(name, device=device, trust_remote_code=trust_remote_code)
 
     def translate(self, text: str, num_beams: int) -> Alignment | None:
@@ -82,22 +82,28 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
         beams = gradio.Slider(1, 10, value=5, step=1, label="Beams")
         button = gradio.Button("Translate", variant="primary", elem_id="translate")
         with gradio.Row():
-            for number, model in enumerate(models):
-                _add_model(gradio, model, number, source, beams, button)
+            for number, (model, title) in enumerate(zip(models, titles_of(models), strict=True)):
+                with gradio.Column():
+                    gradio.Markdown(f"### {title}")
+                    _add_model(gradio, model, number, source, beams, button)
     return page
 
 
+def titles_of(models: Sequence[DemoModel]) -> list[str]:
+    """Returns the last parts of the models' names, or the whole names where the last parts are the same."""
+    names = [model.name for model in models]
+    return names if len(set(names)) == len(names) else [model.path for model in models]
+
+
 def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: Any, button: Any) -> None:
-    """Adds a column with the translation of one model, and what happens on clicks."""
-    with gradio.Column():
-        gradio.Markdown(f"### {model.name}")
-        translation = gradio.HighlightedText(
-            label="Translation",
-            elem_id=f"translation-{number}",
-            color_map={_WORD: "#e5e7eb"},
-            show_inline_category=False,
-        )
-        aligned = gradio.HighlightedText(label="Source", elem_id=f"aligned-{number}")
+    """Adds the translation of one model, and what happens on clicks."""
+    translation = gradio.HighlightedText(
+        label="Translation",
+        elem_id=f"translation-{number}",
+        color_map={_WORD: "#e5e7eb"},
+        show_inline_category=False,
+    )
+    aligned = gradio.HighlightedText(label="Source", elem_id=f"aligned-{number}")
     state = gradio.State()
 
     def translate(text: str, num_beams: int) -> tuple[Alignment | None, list, list]:

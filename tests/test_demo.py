@@ -10,7 +10,7 @@ import pytest
 from csan_hf.analysis import Alignment
 from csan_hf.analysis.tokenized_text import TokenizedText
 from csan_hf.commands import main
-from csan_hf.demo import DemoModel, build_demo, highlight_source
+from csan_hf.demo import DemoModel, build_demo, highlight_source, titles_of
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TEXT = "The number is two."
@@ -45,6 +45,12 @@ def test_three_models_and_a_missing_one_are_refused(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def models():
     return [DemoModel(str(FIXTURES / name), device="cpu") for name in ("csan", "pervasive_attention")]
+
+
+def test_two_models_of_one_name_are_told_apart(models):
+    assert titles_of(models) == ["csan", "pervasive_attention"]
+    copy = DemoModel(f"{FIXTURES}/./csan", device="cpu")
+    assert titles_of([models[0], copy]) == [str(FIXTURES / "csan"), f"{FIXTURES}/./csan"]
 
 
 def test_empty_text_is_not_translated(models):
