@@ -90,15 +90,13 @@ def module_name(path):
 MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
 
 
-def imports_of(name, path, *, within_functions):
+def imports_of(name, path):
     """Modules of the package that a module imports; not those for type checkers alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
     skipped = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            skipped |= {id(inner) for inner in ast.walk(node)}
-        if isinstance(node, ast.FunctionDef) and not within_functions:
             skipped |= {id(inner) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) in skipped:
@@ -132,20 +130,9 @@ def find_cycle(graph):
     return next((cycle for node in graph if (cycle := visit(node))), [])
 
 
-# Imported in a function although it leads back: alignments are for few calls of a pipeline, and the analysis
-# translates with the pipeline where it is given no targets.
-ON_DEMAND = [("csan_hf.pipelines.texts", "csan_hf.analysis")]
-
-
 def test_no_modules_import_each_other():
     """Neither at their head nor in functions, where a cycle hides; a package's `__init__` counts for what it names."""
-    graph = {name: sorted(set(imports_of(name, path, within_functions=True))) for name, path in MODULES.items()}
-    assert (
-        find_cycle({name: sorted(set(imports_of(name, MODULES[name], within_functions=False))) for name in graph})
-        == []
-    )
-    for module, imported in ON_DEMAND:
-        graph[module].remove(imported)
+    graph = {name: sorted(set(imports_of(name, path))) for name, path in MODULES.items()}
     assert len(graph) > 100
     assert graph["csan_hf.commands.train"], "imports are found"
     assert find_cycle(graph) == []

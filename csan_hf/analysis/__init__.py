@@ -1,6 +1,7 @@
 """What a model does with a sentence: where it is local, word alignments, and pictures of both."""
 
-from .alignment import Alignment, align, align_stream, channel_ranks, channel_shares
+from .aligned_pairs import Alignment
+from .alignment import align, align_stream, channel_ranks, channel_shares
 from .attention_statistics import (
     AttentionStatistics,
     LearnedWindows,

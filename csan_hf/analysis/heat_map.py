@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.files import open_for_writing
 
-from .alignment import Alignment
+from .aligned_pairs import Alignment
 from .figures import figure_style
 
 _DOTS_PER_INCH = 120

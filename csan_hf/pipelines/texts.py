@@ -227,17 +227,13 @@ class TextTranslationPipeline(TranslationPipeline):
         return joined
 
     def _add_alignments(self, segments: list[str], results: list[list[dict[str, Any]]], batch_size: int) -> None:
-        from csan_hf.analysis import align
+        from csan_hf.analysis.aligned_pairs import align_pairs  # of use to few calls
         from csan_hf.data import TokenizerPair
 
         flat = [(segment, result) for segment, several in zip(segments, results, strict=True) for result in several]
-        alignments = align(
-            self.model,
-            TokenizerPair(self.tokenizer, self.target_tokenizer),
-            [segment for segment, _ in flat],
-            [result["translation_text"] for _, result in flat],
-            batch_size=batch_size,
-        )
+        pairs = [(segment, result["translation_text"]) for segment, result in flat]
+        tokenizers = TokenizerPair(self.tokenizer, self.target_tokenizer)
+        alignments = align_pairs(self.model, tokenizers, pairs, batch_size=batch_size)
         for (_, result), alignment in zip(flat, alignments, strict=True):
             result["alignment"] = alignment.links()
 
