@@ -7,4 +7,4 @@ ruff format --check .
 mypy
 # One thread per worker: the tests are small, and threads that wait for each other cost more than they bring.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec python -m pytest -n "${TEST_WORKERS:-auto}" --dist loadgroup "$@"
+exec python -m pytest -n "${TEST_WORKERS:-auto}" --dist loadscope --no-loadscope-reorder "$@"

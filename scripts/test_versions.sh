@@ -8,4 +8,4 @@ shift
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 export TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec python -m pytest -n "${TEST_WORKERS:-auto}" --dist loadgroup "$@"
+exec python -m pytest -n "${TEST_WORKERS:-auto}" --dist loadscope --no-loadscope-reorder "$@"

@@ -57,7 +57,6 @@ def is_about(readme):
     return str(readme.parent.relative_to(ROOT))
 
 
-@pytest.mark.xdist_group("readmes")
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_python_blocks_run(readme, workplace, monkeypatch):
     from csan_hf.csan import locality
@@ -91,7 +90,6 @@ def commands(readme):
                 yield words[0], words[1:], piped
 
 
-@pytest.mark.xdist_group("readmes")
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_commands_run(readme, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)

@@ -21,8 +21,6 @@ from csan_hf.training.processes import cut_for_processes
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, translate_all
 
-pytestmark = pytest.mark.xdist_group("processes")  # one worker for all: what the fixtures make is expensive
-
 ROOT = Path(__file__).parents[2]
 FAMILIES = ("csan", "pervasive_attention")
 RECIPE = {

@@ -14,8 +14,6 @@ from csan_hf.training.checkpoints import find_fault
 from csan_hf.training.processes import STOP_SIGNALS, shielded_context
 from csan_hf.training.stopping import RunInterrupted, StopSignals
 
-pytestmark = pytest.mark.xdist_group("survival")  # shares its fork server, whose start is expensive
-
 
 class SignalWholeGroup(TrainerCallback):
     """Sends a signal to the workers, and two updates later to this process."""
