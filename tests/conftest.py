@@ -1,5 +1,6 @@
 """Shared test set-up: deterministic property tests, no hub, no progress bars."""
 
+import gc
 import os
 import shutil
 
@@ -21,6 +22,12 @@ settings.load_profile("ci")
 
 # Here, because under pytest-xdist the process that reports does not see the conftest files of sub-folders
 pytest_plugins = ["conformance.report"]
+
+
+def pytest_collection_finish() -> None:
+    """Takes what the imports made out of garbage collection, which would go through it again with every training."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,7 @@
 
 import gzip
 import io
-import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +12,6 @@ import torch
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import align
 from csan_hf.evaluation import translate
-
-pytestmark = pytest.mark.xdist_group("align script")  # one worker for all: what the fixtures make is expensive
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ["one two", "", "the number is twenty-one.", "three two one"]
@@ -104,20 +100,16 @@ def test_a_gold_file(main, folder, files, model, tokenizers, tmp_path, capfd):
     assert capfd.readouterr().err == expected
 
 
-def test_standard_input_and_the_models_translations(folder, model, tokenizers, tmp_path):
-    arguments = [folder, "--source", "-", "--num_beams", "2", "--translations", str(tmp_path / "translations")]
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "align.py"), *arguments],
-        input="".join(f"{line}\n" for line in SOURCES).encode(),
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr.decode()
+def test_standard_input_and_the_models_translations(main, folder, model, tokenizers, tmp_path, monkeypatch, capsys):
+    lines = "".join(f"{line}\n" for line in SOURCES)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    arguments = ["--source", "-", "--num_beams", "2", "--translations", str(tmp_path / "translations")]
+    assert main([folder, *arguments]) == 0
+    printed, told = capsys.readouterr()
     translations = translate(model, tokenizers, SOURCES, num_beams=2)
-    assert result.stdout.decode() == lines_of(align(model, tokenizers, SOURCES, translations))
+    assert printed == lines_of(align(model, tokenizers, SOURCES, translations))
     assert (tmp_path / "translations").read_text().split("\n") == [*translations, ""]
-    assert "aligning" in result.stderr.decode()
+    assert "aligning" in told
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def drawn(monkeypatch, tmp_path):
         with monkeypatch.context() as patch:
             patch.setattr(heat_map, "_save", lambda figure, path: figures.append(figure))
             draw_heat_map(alignment, tmp_path / "unused.png", **arguments)
-        FigureCanvasAgg(figures[0]).draw()
+        FigureCanvasAgg(figures[0])
+        figures[0].draw_without_rendering()
         return figures[0]
 
     return draw

@@ -127,16 +127,24 @@ def test_evaluate_loads_the_file_of_a_metric(name, tmp_path):
         )
 
 
+# The module alone: that the package finds the library so is what scripts/train.py needs beside scripts/evaluate.py
+FIND_THE_LIBRARY = """
+import importlib.util, sys
+specification = importlib.util.spec_from_file_location("library", sys.argv[1])
+library = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(library)
+first = sys.path[0]
+assert hasattr(library.import_evaluate(), "combine")
+assert sys.path[0] == first == sys.argv[2]
+"""
+
+
 def test_the_library_is_found_beside_a_script_of_its_name(tmp_path):
     (tmp_path / "evaluate.py").write_text("raise SystemExit('this is no library')\n")
-    (tmp_path / "run.py").write_text(
-        "import csan_hf.evaluation.metrics.library as l, sys\n"
-        "assert hasattr(l.import_evaluate(), 'combine') and sys.path[0] == " + repr(str(tmp_path)) + "\n"
-    )
-    path = str(Path(package.__file__).parents[3])
-    code = f"import sys; sys.path.append({path!r}); sys.argv = ['run.py']; import runpy; runpy.run_path('run.py')"
-    (tmp_path / "start.py").write_text(code + "\n")
-    done = subprocess.run([sys.executable, "start.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (tmp_path / "run.py").write_text(FIND_THE_LIBRARY)
+    library = Path(package.__file__).parent / "library.py"
+    command = [sys.executable, "run.py", str(library), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import DatasetDict
+from training.pictures import leave_out_pictures
 from transformers import MarianConfig, MarianMTModel
 
 from csan_hf.data import DataArguments, load_translation_dataset, tokenize_dataset, train_tokenizers
@@ -16,6 +17,21 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures():
+    """Where pictures of the training would have been drawn; drawing takes longer than these trainings."""
+    paths = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("csan_hf.training.callbacks.draw_training", lambda history, path: paths.append(path))
+        yield paths
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Leaves out the pictures of a finished run too."""
+    leave_out_pictures(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 from training.tiny_marian import save_tiny_marian
 from transformers import AutoTokenizer
 
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.training import load_recipe, train_from_recipe
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
 SHORT = {

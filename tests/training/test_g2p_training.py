@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from training.pictures import leave_out_pictures
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 from csan_hf.hub.card_rules import card_problems
@@ -33,7 +34,9 @@ def run(tmp_path_factory):
         **{"early_stopping_patience": 1, "learning_rate": 1e-9, "training.bf16": "false", "average_best": "false"},
     }
     recipe = load_recipe(RECIPE, [(key, str(value)) for key, value in settings.items()])
-    return train_from_recipe(recipe), folder / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_pictures(patch)
+        return train_from_recipe(recipe), folder / "run"
 
 
 def test_words_and_phones_are_scored(run):

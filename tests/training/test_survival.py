@@ -17,6 +17,7 @@ import torch
 import yaml
 from datasets import load_from_disk
 from safetensors.torch import load_file, save_file
+from training.pictures import leave_out_pictures
 from transformers import TrainerCallback
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
@@ -33,8 +34,6 @@ from csan_hf.training.checkpoints import (
 from csan_hf.training.output_folder import MARK
 from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
-
-pytestmark = pytest.mark.xdist_group("survival")  # one worker for all: what the fixtures make is expensive
 
 ROOT = Path(__file__).parents[2]
 
@@ -583,6 +582,7 @@ def _train(arguments, log, place):
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
+    leave_out_pictures(pytest.MonkeyPatch())
     main = runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
     if place:
         _kill_at(place)
@@ -593,7 +593,7 @@ def _train(arguments, log, place):
 def train(recipe_file, tmp_path_factory):
     """Starts the training script in a fork of a process that has imported everything and computed nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["csan_hf.training", "csan_hf.hub", "torch.utils.tensorboard"])
+    context.set_forkserver_preload(["csan_hf.commands.train", "csan_hf.hub", "torch.utils.tensorboard", "pytest"])
     log = tmp_path_factory.mktemp("logs") / "log.txt"
 
     def start(output, place=None):

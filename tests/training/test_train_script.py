@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from safetensors.torch import load_file
-
-pytestmark = pytest.mark.xdist_group("train script")  # one worker for all: what the fixtures make is expensive
+from transformers import Trainer
 
 ROOT = Path(__file__).parents[2]
 RECIPE = {
@@ -53,17 +52,6 @@ RECIPE = {
 }
 
 
-def train(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train.py"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
@@ -73,8 +61,15 @@ def recipe(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(recipe, tmp_path_factory):
+    """The script in a process of its own."""
     output = tmp_path_factory.mktemp("run") / "out"
-    result = train(recipe, "--output_dir", output)
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "train.py"), str(recipe), "--output_dir", str(output)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     return output, result
 
@@ -139,46 +134,45 @@ def test_the_checkpoint_loads_and_scores_alike(run):
     assert hypotheses == (output / "hypotheses" / "test.txt").read_text().split("\n")[:-1]
 
 
-def test_an_interrupted_run_resumes_to_the_same_weights(run, recipe, tmp_path):
-    whole, _ = run
-    output = tmp_path / "out"
-    # The same schedule, cut short by a crash after the first checkpoint.
-    killer = tmp_path / "crash_after_save.py"
-    killer.write_text(
-        "import os\n"
-        "from transformers import trainer\n"
-        "save = trainer.Trainer._save_checkpoint\n"
-        "def crash(self, *arguments):\n"
-        "    save(self, *arguments)\n"
-        "    if self.state.global_step == 8: os._exit(9)\n"
-        "trainer.Trainer._save_checkpoint = crash\n"
-    )
-    script = (
-        f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); import crash_after_save\n"
-        f"sys.argv = ['train.py', {str(recipe)!r}, '--output_dir', {str(output)!r}]\n"
-        f"runpy.run_path({str(ROOT / 'scripts' / 'train.py')!r}, run_name='__main__')\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script]
-    crashed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert crashed.returncode == 9, crashed.stderr
-    (output / "checkpoint-16").mkdir()  # as if a save had been cut off
-    result = train(recipe, "--output_dir", output)
-    assert result.returncode == 0, result.stderr
-    assert "Resuming from" in result.stderr
-    assert "checkpoint-8" in result.stderr
-    assert (output / "checkpoint-24" / "model.safetensors").read_bytes() == (
-        whole / "checkpoint-24" / "model.safetensors"
-    ).read_bytes()
-    assert losses(output)[24] == losses(whole)[24]
-
-
 @pytest.fixture(scope="module")
 def main():
     """The script's main(), called in this process: faster than a subprocess for what ends at once."""
     return runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
 
 
+class Crash(BaseException):
+    """Ends a run where it stands; processes that are killed are in test_survival.py."""
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_an_interrupted_run_resumes_to_the_same_weights(main, run, recipe, tmp_path, monkeypatch, capsys):
+    """In this process, though the whole run had one of its own."""
+    whole, _ = run
+    output = tmp_path / "out"
+    save = Trainer._save_checkpoint
+
+    def save_and_crash(self, *arguments):
+        save(self, *arguments)
+        if self.state.global_step == 8:
+            raise Crash
+
+    # The same schedule, cut short by a crash after the first checkpoint.
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_save_checkpoint", save_and_crash)
+        with pytest.raises(Crash):
+            main([str(recipe), "--output_dir", str(output)])
+    (output / "checkpoint-16").mkdir()  # as if a save had been cut off
+    assert main([str(recipe), "--output_dir", str(output)]) == 0
+    error = capsys.readouterr().err
+    assert "Resuming from" in error
+    assert "checkpoint-8" in error
+    assert (output / "checkpoint-24" / "model.safetensors").read_bytes() == (
+        whole / "checkpoint-24" / "model.safetensors"
+    ).read_bytes()
+    assert losses(output)[24] == losses(whole)[24]
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_a_finished_run_is_not_trained_further(main, run, recipe, tmp_path, capsys):
     output = tmp_path / "copy"
     shutil.copytree(run[0], output)
@@ -269,6 +263,7 @@ def test_a_field_of_another_family_among_its_own_is_refused(main, recipe, tmp_pa
     assert "unknown key config.growth_rate" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_fine_tuning_from_a_checkpoint(main, run, tmp_path, capsys):
     output = tmp_path / "tuned"
     recipe = {**RECIPE, "init_from": str(run[0]), "config": {"local_window": 5}}

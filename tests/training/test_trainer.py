@@ -1,6 +1,7 @@
 """The trainer: order of predictions, resumption, schedule, lengths, averaging."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,9 +199,12 @@ def test_final_weights_get_statistics_of_their_own(make_trainer, tokenizers):
     assert block.running_mean.abs().max() < 100, "nothing is left of the statistics before"
 
 
-def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized):
+def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized, pictures):
     trainer = make_trainer(max_steps=30, eval_steps=5, keep_best=2, learning_rate=2e-2, metric_for_best_model="loss")
+    pictures.clear()
     trainer.train()
+    assert set(pictures) == {Path(trainer.args.output_dir, "training.png")}
+    assert len(pictures) >= 2, "during training and at its end"
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
     assert 2 <= len(list_checkpoints(trainer.args.output_dir)) <= 3
