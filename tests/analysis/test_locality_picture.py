@@ -125,17 +125,25 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
 )
 def test_the_picture_says_what_it_shows(config, titles, tmp_path, monkeypatch):
     figures = []
-    save = locality_picture._save
-    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: (figures.append(figure), save(figure, path)))
-    draw_locality(config, tmp_path / "new" / "locality.png", title="A $ sign")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["locality.png"]
-    assert min(imread(tmp_path / "new" / "locality.png").shape[:2]) > 300
+    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: figures.append(figure))
+    draw_locality(config, tmp_path / "unused.png", title="A $ sign")
     [figure] = figures
     assert figure.get_suptitle() == "A $ sign"
     found = [row.get_suptitle() for row in figure.subfigs]
     assert len(found) == len(titles)
     for text, expected in zip(found, titles, strict=True):
         assert expected in text
+
+
+@pytest.mark.parametrize(
+    "config",
+    [csan(localness_window="layer", localness_layers=[0], local_window=3), PervasiveAttentionConfig(num_layers=4)],
+    ids=lambda config: config.model_type,
+)
+def test_the_picture_is_one_file(config, tmp_path):
+    draw_locality(config, tmp_path / "new" / "locality.png", title="A $ sign")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["locality.png"]
+    assert min(imread(tmp_path / "new" / "locality.png").shape[:2]) > 300
 
 
 def test_pictures_of_other_models_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The table of metrics: agreement with sacreBLEU, counts by hand, the library evaluate, metrics from outside."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_evaluate_loads_the_file_of_a_metric(name, tmp_path):
         )
 
 
-# The module alone: that the package finds the library so is what scripts/train.py needs beside scripts/evaluate.py
+# The module alone, and something small in the library's place; scripts/train.py needs both beside scripts/evaluate.py
 FIND_THE_LIBRARY = """
 import importlib.util, sys
 specification = importlib.util.spec_from_file_location("library", sys.argv[1])
@@ -142,9 +143,11 @@ assert sys.path[0] == first == sys.argv[2]
 def test_the_library_is_found_beside_a_script_of_its_name(tmp_path):
     (tmp_path / "evaluate.py").write_text("raise SystemExit('this is no library')\n")
     (tmp_path / "run.py").write_text(FIND_THE_LIBRARY)
-    library = Path(package.__file__).parent / "library.py"
-    command = [sys.executable, "run.py", str(library), str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "evaluate.py").write_text("combine = None\n")
+    command = [sys.executable, "run.py", str(Path(package.__file__).parent / "library.py"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -228,6 +228,7 @@ def test_no_recipe_and_help(main, capsys):
         assert key in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_another_family_with_the_same_recipe(main, recipe, tmp_path, capsys):
     output = tmp_path / "grid"
     assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), "--max_cells", "9"]) == 2
