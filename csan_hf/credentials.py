@@ -51,8 +51,12 @@ def is_credential_key(key: Any) -> bool:
 
 def holds_credential(text: str) -> bool:
     """Says whether a text holds a credential: one that this machine has, or of the shape that services give theirs."""
+    return _holds(text, _known_here())
+
+
+def _holds(text: str, known: set[str]) -> bool:
     forms = {text, unquote(text)}
-    return any(secret in form for form in forms for secret in _known_here()) or any(
+    return any(secret in form for form in forms for secret in known) or any(
         shape.search(form) for form in forms for shape in _SHAPES
     )
 
@@ -77,28 +81,28 @@ def find_credentials(value: Any, where: str = "") -> Iterator[str]:
         ValueError: if it is nested too deeply to be looked at.
     """
     try:
-        yield from _find(value, where, set())
+        yield from _find(value, where, set(), _known_here())
     except RecursionError:
         raise ValueError(f"{where or 'what is looked at for credentials'} is nested too deeply") from None
 
 
-def _find(value: Any, where: str, seen: set[int]) -> Iterator[str]:
+def _find(value: Any, where: str, seen: set[int], known: set[str]) -> Iterator[str]:
     if isinstance(value, dict | list | tuple):
         if id(value) in seen:  # YAML's aliases: looked at once, however often they stand there
             return
         seen.add(id(value))
     if isinstance(value, dict):
         for key, entry in value.items():
-            shown = "a key" if holds_credential(str(key)) else str(key)
+            shown = "a key" if _holds(str(key), known) else str(key)
             path = f"{where}.{shown}" if where else shown
             if shown == "a key" or (is_credential_key(key) and _is_set(key, entry)):
                 yield path
             else:
-                yield from _find(entry, path, seen)
+                yield from _find(entry, path, seen, known)
     elif isinstance(value, list | tuple | set):
         for number, entry in enumerate(value):
-            yield from _find(entry, f"{where}[{number}]", seen)
-    elif isinstance(value, str) and holds_credential(value):
+            yield from _find(entry, f"{where}[{number}]", seen, known)
+    elif isinstance(value, str) and _holds(value, known):
         yield where
 
 
