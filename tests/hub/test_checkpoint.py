@@ -59,20 +59,30 @@ CODE = {
     },
 }
 
-# Runs where csan_hf cannot be imported: loads a checkpoint in every way, saves it again, loads that.
+# Runs where csan_hf cannot be imported: loads each translation checkpoint in every way, saves it again, loads that;
+# classifies, saves again what it loaded, classifies with that; then makes classifiers of a translation checkpoint.
+# All in one process, since a fresh one costs more than what it does here.
 ELSEWHERE = """
 import json, sys
 sys.modules["csan_hf"] = None
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
 try:
     import csan_hf
     raise SystemExit("csan_hf is importable")
 except ImportError:
     pass
-directory, again, sentences, names = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4:]
+translators, classifiers, sentences = json.loads(sys.argv[1])
 trust = {"trust_remote_code": True}
 
-def translate(directory):
+def translate(directory, names):
     pipe = pipeline("translation", model=directory, device="cpu", batch_size=2, **trust)
     results = [pipe(sentences)]
     results.append(pipeline(model=directory, device="cpu", **trust)(sentences))
@@ -83,70 +93,92 @@ def translate(directory):
     assert type(AutoModel.from_pretrained(directory, **trust)).__name__ == names[1]
     return pipe, results
 
-pipe, results = translate(directory)
-pipe.save_pretrained(again)
-results += translate(again)[1]
-# not the pipeline but its parts, as after a fine-tuning
-for loaded in (AutoModelForSeq2SeqLM, AutoTokenizer):
-    loaded.from_pretrained(directory, **trust).save_pretrained(again + "-parts")
-results.append(pipeline("translation", model=again + "-parts", device="cpu", **trust)(sentences))
-print(json.dumps(results))
-"""
+def translate_and_save(directory, names):
+    pipe, results = translate(directory, names)
+    pipe.save_pretrained(directory + "-again")
+    results += translate(directory + "-again", names)[1]
+    # not the pipeline but its parts, as after a fine-tuning
+    for loaded in (AutoModelForSeq2SeqLM, AutoTokenizer):
+        loaded.from_pretrained(directory, **trust).save_pretrained(directory + "-parts")
+    return results + [pipeline("translation", model=directory + "-parts", device="cpu", **trust)(sentences)]
 
-# Runs where csan_hf cannot be imported: classifies, saves again what it loaded, classifies with that; then makes
-# classifiers of a translation checkpoint.
-CLASSIFY_ELSEWHERE = """
-import json, sys
-sys.modules["csan_hf"] = None
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, pipeline
-directories, translator, again, sentences = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
-results = {}
-for task, directory in directories.items():
-    classify = pipeline(task, model=directory, device="cpu", trust_remote_code=True, batch_size=2)
-    classify.save_pretrained(f"{again}/{task}")
-    reloaded = pipeline(task, model=f"{again}/{task}", device="cpu", trust_remote_code=True)
-    results[task] = [[pipe(sentences) for pipe in (classify, reloaded)], type(reloaded.model).__name__]
-reports = []
-for auto_class in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
-    model, report = auto_class.from_pretrained(translator, trust_remote_code=True, output_loading_info=True)
-    reports.append([type(model).__name__, sorted(report["missing_keys"]), sorted(report["unexpected_keys"])])
-print(json.dumps([results, reports], default=float))  # scores are numpy numbers
+def classify_and_save(task, directory):
+    classify = pipeline(task, model=directory, device="cpu", batch_size=2, **trust)
+    classify.save_pretrained(directory + "-again")
+    reloaded = pipeline(task, model=directory + "-again", device="cpu", **trust)
+    words = [sentence for sentence in sentences if sentence]
+    return [[pipe(words) for pipe in (classify, reloaded)], type(reloaded.model).__name__]
+
+def make_classifier(auto_class, translator):
+    model, report = auto_class.from_pretrained(translator, output_loading_info=True, **trust)
+    return [type(model).__name__, sorted(report["missing_keys"]), sorted(report["unexpected_keys"])]
+
+translations = {directory: translate_and_save(directory, names) for directory, names in translators.items()}
+classes = {task: classify_and_save(task, directory) for task, directory in classifiers.items()}
+auto_classes = AutoModelForSequenceClassification, AutoModelForTokenClassification
+made = [make_classifier(auto_class, "separate") for auto_class in auto_classes]
+print(json.dumps([translations, classes, made], default=float))  # scores are numpy numbers
 """
 HEADS = {"text-classification": CsanForSequenceClassification, "token-classification": CsanForTokenClassification}
 
 
 def run_elsewhere(tmp_path, *arguments):
+    """What a fresh process in `tmp_path` printed, its last line read as JSON."""
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONPATH", None)
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
     )
+    assert done.returncode == 0, done.stderr
+    assert "not supported" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("kind", ["joint", "separate", "grid"])
-def test_loads_where_the_package_is_not_installed(kind, request, tmp_path):
-    model, tokenizers = request.getfixturevalue(kind)
-    directory = tmp_path / "model"
-    for part in (tokenizers, model):  # plainly, as transformers' own scripts do
-        part.save_pretrained(directory)
+def test_loads_where_the_package_is_not_installed(joint, separate, grid, tmp_path):
+    """Translators of every kind, and both classifiers."""
+    translators = {"joint": joint, "separate": separate, "grid": grid}
+    for kind, (model, tokenizers) in translators.items():
+        for part in (tokenizers, model):  # plainly, as transformers' own scripts do
+            part.save_pretrained(tmp_path / kind)
+    classifiers = {}
+    for task, head in HEADS.items():
+        classifiers[task] = classifier_of(tmp_path / "separate", head).eval()
+        save_self_contained(classifiers[task], separate[1], tmp_path / task)
+    names = {kind: [type(m.config).__name__, type(m.model).__name__] for kind, (m, _) in translators.items()}
+    (tmp_path / "check.py").write_text(ELSEWHERE)
+    arguments = json.dumps([names, dict(zip(HEADS, HEADS, strict=True)), SENTENCES])
+    translations, classes, made = run_elsewhere(tmp_path, "check.py", arguments)
+    for kind, (model, tokenizers) in translators.items():
+        assert_same_translator(model, tokenizers, translations[kind], tmp_path / kind)
+    for task, classifier in classifiers.items():
+        assert_same_classifier(classifier, separate[1].source, task, classes[task], tmp_path)
+    assert made == [[head.__name__, ["score.bias", "score.weight"], []] for head in HEADS.values()]
+
+
+def assert_same_translator(model, tokenizers, found, directory):
+    """What was translated with a checkpoint elsewhere, and what was saved there beside it."""
     assert set(os.listdir(directory)) >= CODE[model.config.model_type]
     target = getattr(tokenizers, "target", tokenizers)
     source = getattr(tokenizers, "source", tokenizers)
     here = TranslationPipeline(model=model, tokenizer=source, target_tokenizer=target, device="cpu")(SENTENCES)
     assert len({result["translation_text"] for result in here}) > 2
-    (tmp_path / "check.py").write_text(ELSEWHERE)
-    names = type(model.config).__name__, type(model.model).__name__
-    done = run_elsewhere(tmp_path, "check.py", directory, tmp_path / "again", json.dumps(SENTENCES), *names)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[["), done.stdout + done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [here] * 7
+    assert found == [here] * 7
     # what was loaded and saved there is as complete as what was saved here
-    config = json.loads((directory / "config.json").read_text())
-    generation = json.loads((directory / "generation_config.json").read_text())
-    for again in (tmp_path / "again", tmp_path / "again-parts"):
+    for again in (directory.with_name(f"{directory.name}-again"), directory.with_name(f"{directory.name}-parts")):
         assert set(os.listdir(directory)) <= set(os.listdir(again))
-        assert json.loads((again / "config.json").read_text()) == config
-        assert json.loads((again / "generation_config.json").read_text()) == generation
+        for name in ("config.json", "generation_config.json"):
+            assert json.loads((again / name).read_text()) == json.loads((directory / name).read_text())
+
+
+def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
+    """How a checkpoint classified elsewhere, and what was saved there beside it."""
+    sentences = [sentence for sentence in SENTENCES if sentence]
+    expected = pipeline(task, model=classifier, tokenizer=tokenizer, device="cpu")(sentences)
+    answers, name = found
+    assert name == type(classifier).__name__
+    for answer in answers:
+        assert flat(answer) == pytest.approx(flat(expected), abs=1e-5)
+    assert set(os.listdir(tmp_path / task)) <= set(os.listdir(tmp_path / f"{task}-again"))
 
 
 @pytest.mark.parametrize("kind", ["joint", "separate", "grid"])
@@ -256,31 +288,6 @@ def flat(answer):
         items = answer.items() if isinstance(answer, dict) else enumerate(answer)
         return {f"{key} {rest}": leaf for key, value in items for rest, leaf in flat(value).items()}
     return {"": answer}
-
-
-def test_classifiers_where_the_package_is_not_installed(separate, tmp_path):
-    model, pair = separate
-    sentences = [sentence for sentence in SENTENCES if sentence]
-    translator = save_self_contained(model, pair, tmp_path / "translator")
-    directories, expected = {}, {}
-    for task, head in HEADS.items():
-        classifier = classifier_of(translator, head).eval()
-        directory = save_self_contained(classifier, pair, tmp_path / task)
-        expected[task] = pipeline(task, model=classifier, tokenizer=pair.source, device="cpu")(sentences)
-        directories[task] = str(directory)
-    (tmp_path / "check.py").write_text(CLASSIFY_ELSEWHERE)
-    arguments = json.dumps(directories), translator, tmp_path / "again", json.dumps(sentences)
-    done = run_elsewhere(tmp_path, "check.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "not supported" not in done.stderr
-    results, reports = json.loads(done.stdout.splitlines()[-1])
-    for task, head in HEADS.items():
-        answers, name = results[task]
-        assert name == head.__name__
-        for answer in answers:
-            assert flat(answer) == pytest.approx(flat(expected[task]), abs=1e-5)
-        assert set(os.listdir(directories[task])) <= set(os.listdir(tmp_path / "again" / task))
-    assert reports == [[head.__name__, ["score.bias", "score.weight"], []] for head in HEADS.values()]
 
 
 @pytest.mark.parametrize("head", HEADS.values())
