@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import yaml
 from huggingface_hub import HfApi, ModelCard
@@ -19,31 +21,39 @@ from csan_hf.hub import (
     card_problems,
     check_checkpoint,
     push_checkpoint,
+    push_to_hub,
     save_self_contained,
     write_model_card,
 )
 from csan_hf.hub.public_files import public_files
 from csan_hf.hub.push import additions_of
+from csan_hf.pipelines import TranslationPipeline
 
 ROOT = Path(__file__).parents[2]
 SENTENCES = ["eins zwei", "Hund", "drei vier Katze Hund"]
 
-# Loads by name, first from the Hub and then from the cache
-LOAD = """
+# Runs where csan_hf cannot be imported: loads by name, runs the code of cards, then loads again from the cache alone.
+# All in one process, since a fresh one costs more than what it does here.
+ELSEWHERE = """
 import json, sys
 sys.modules["csan_hf"] = None
+import huggingface_hub
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-name, sentences = sys.argv[1], json.loads(sys.argv[2])
-AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
-AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-print(json.dumps(pipeline("translation", model=name, trust_remote_code=True, device="cpu")(sentences)))
-"""
-PUSH_CLASSIFIER = """
-import sys
-from transformers import AutoModelForTokenClassification, AutoTokenizer
-from csan_hf.hub import push_to_hub
-model, tokenizer = (auto.from_pretrained(sys.argv[1]) for auto in (AutoModelForTokenClassification, AutoTokenizer))
-push_to_hub(model, tokenizer, "tester/classifier", recipe={"license": "apache-2.0", "language": "de"})
+names, sentences, cards = json.loads(sys.argv[1])
+
+def load(name):
+    AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+    AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+    return pipeline("translation", model=name, trust_remote_code=True, device="cpu")(sentences)
+
+online = [load(name) for name in names]
+for card in cards:
+    exec(card, {})
+huggingface_hub.HfApi().whoami()  # the last request
+huggingface_hub.constants.HF_HUB_OFFLINE = True
+for module in [module for module in sys.modules if module.startswith("transformers_modules")]:
+    del sys.modules[module]
+print(json.dumps([online, [load(name) for name in names]]))
 """
 TRAIN = {
     "model": "csan",
@@ -91,6 +101,15 @@ def hub():
         yield server
 
 
+@pytest.fixture
+def hub_here(hub, monkeypatch):
+    """The same Hub, which this process pushes to."""
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    return hub
+
+
 def run(hub, home, *arguments, with_csan_hf=False, **more):
     """A fresh process whose Hub is `hub` and whose cache is `home`."""
     own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": "hf_token", "HF_HUB_OFFLINE": "0"}
@@ -106,7 +125,22 @@ def run(hub, home, *arguments, with_csan_hf=False, **more):
         cwd=home.parent,
     )
     assert done.returncode == 0, done.stderr
-    return (done.stdout.strip().splitlines() or [""])[-1]
+    return done.stdout
+
+
+def load_elsewhere(hub, home, names, sentences, cards=()):
+    """What models of these names translate where csan_hf is not installed, where the code of the cards runs, too.
+
+    Returns:
+        The translations by name, and what the cards' code printed.
+    """
+    (home.parent / "load.py").write_text(ELSEWHERE)
+    codes = [card_code(card) for card in cards]
+    *printed, last = run(hub, home, "load.py", json.dumps([names, sentences, codes])).strip().splitlines()
+    online, offline = json.loads(last)
+    assert offline == online
+    assert hub.requests[-1] == "GET /api/whoami-v2", "the cache was enough"
+    return dict(zip(names, online, strict=True)), printed
 
 
 def card_code(text):
@@ -116,27 +150,39 @@ def card_code(text):
     return code
 
 
-@pytest.mark.parametrize("kind", ["joint", "grid"])
-def test_what_was_pushed_loads_elsewhere_by_name(kind, hub, request, tmp_path):
-    from csan_hf.pipelines import TranslationPipeline
+def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path):
+    """A grid by the command, with its check; a CSAN and a classifier by calls."""
+    expected = {}
+    for name, (model, tokenizers) in {"tester/csan": joint, "tester/grid": grid}.items():
+        pair = {"tokenizer": getattr(tokenizers, "source", tokenizers)}
+        pair["target_tokenizer"] = getattr(tokenizers, "target", tokenizers)
+        expected[name] = TranslationPipeline(model=model, device="cpu", **pair)(SENTENCES)
+        directory = save_self_contained(model, tokenizers, tmp_path / name)
+        write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
+    push_checkpoint(tmp_path / "tester/csan", "tester/csan", check=False)
+    script = ROOT / "scripts/push_to_hub.py"
+    run(hub_here, tmp_path / "home", script, tmp_path / "tester/grid", "tester/grid", with_csan_hf=True)
+    for name in expected:
+        files = set(hub_here.repositories[name].files)
+        assert files >= {"README.md", "config.json", "generation_config.json", "model.safetensors", "translation.py"}
+    card = push_classifier(hub_here, joint, tmp_path)
+    found, printed = load_elsewhere(hub_here, tmp_path / "elsewhere", list(expected), SENTENCES, [card.content])
+    assert found == expected
+    assert "entity" in "".join(printed)
 
-    model, tokenizers = request.getfixturevalue(kind)
-    pair = {"tokenizer": getattr(tokenizers, "source", tokenizers)}
-    pair["target_tokenizer"] = getattr(tokenizers, "target", tokenizers)
-    here = TranslationPipeline(model=model, device="cpu", **pair)(SENTENCES)
-    directory = save_self_contained(model, tokenizers, tmp_path / "model")
-    write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
-    home = tmp_path / "home"
-    run(hub, home, ROOT / "scripts/push_to_hub.py", directory, "tester/model", with_csan_hf=True)
-    files = set(hub.repositories["tester/model"].files)
-    assert files >= {"README.md", "config.json", "generation_config.json", "model.safetensors", "translation.py"}
-    (tmp_path / "load.py").write_text(LOAD)
-    elsewhere = tmp_path / "elsewhere"
-    assert json.loads(run(hub, elsewhere, "load.py", "tester/model", json.dumps(SENTENCES))) == here
-    requests = len(hub.requests)
-    offline = run(hub, elsewhere, "load.py", "tester/model", json.dumps(SENTENCES), HF_HUB_OFFLINE="1")
-    assert json.loads(offline) == here
-    assert len(hub.requests) == requests, "the cache was enough"
+
+def push_classifier(hub, joint, tmp_path):
+    """Pushes a classifier as what it is; returns its card."""
+    translator = save_self_contained(*joint, tmp_path / "translator")
+    names = {0: "O", 1: "animal", 2: "number"}
+    model = CsanForTokenClassification.from_pretrained(translator, num_labels=3, id2label=names)
+    push_to_hub(model, joint[1], "tester/classifier", recipe={"license": "apache-2.0", "language": "de"})
+    files = hub.repositories["tester/classifier"].files
+    assert {"config.json", "modeling_csan_classification.py", "locality.png", "tokenizer.json"} <= set(files)
+    assert not {"translation.py", "generation_config.json"} & set(files)
+    card = ModelCard(files["README.md"].decode())
+    assert card_problems(card, pipeline_tag="token-classification") == []
+    return card
 
 
 # All that a push of `TRAIN` may carry
@@ -190,15 +236,11 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
         "Training in progress, step 4",
         "Trained model with scores and card",
     ]
-    # the last one by the code of its card, as it stands there
-    code = card_code(repository.files["README.md"].decode())
-    (tmp_path / "card.py").write_text('import sys\nsys.modules["csan_hf"] = None\n' + code)
-    run(hub, tmp_path / "elsewhere-2", "card.py")
-    (tmp_path / "load.py").write_text(LOAD)
-    repository.files = repository.history[0]
-    loaded = json.loads(run(hub, tmp_path / "elsewhere-0", "load.py", "tester/trained", json.dumps(["zwölf"])))
-    assert loaded[0].keys() == {"translation_text"}
-    repository.files = repository.history[2]
+    # the first one by its name, the last one by the code of its card, as it stands there
+    hub.repositories["tester/first"] = Repository(repository.history[0])
+    card = repository.files["README.md"].decode()
+    loaded, _ = load_elsewhere(hub, tmp_path / "elsewhere", ["tester/first"], ["zwölf"], [card])
+    assert loaded["tester/first"][0].keys() == {"translation_text"}
     text = repository.files["README.md"].decode()
     assert {"locality.png", "training.png"} <= set(repository.files)
     # card and results are of one run
@@ -221,26 +263,15 @@ def test_a_hub_that_is_out_of_reach_is_said(joint, tmp_path, monkeypatch):
         push_checkpoint(directory, "tester/model", check=False)
 
 
-def test_a_classifier_is_pushed_as_what_it_is(hub, joint, tmp_path):
+def test_the_card_of_a_translator_is_none_for_a_classifier(joint, tmp_path):
     translator = save_self_contained(*joint, tmp_path / "translator")
-    names = {0: "O", 1: "animal", 2: "number"}
-    model = CsanForTokenClassification.from_pretrained(translator, num_labels=3, id2label=names)
+    model = CsanForTokenClassification.from_pretrained(translator, num_labels=3)
     directory = save_self_contained(model, joint[1], tmp_path / "model")
-    # the card of a translator is none for it
     (directory / "README.md").write_text(
         "---\nlicense: mit\nlibrary_name: transformers\npipeline_tag: translation\n---\n"
     )
     with pytest.raises(IncompleteCheckpointError, match="pipeline_tag must be token-classification"):
         check_checkpoint(directory)
-    (tmp_path / "push.py").write_text(PUSH_CLASSIFIER)
-    run(hub, tmp_path / "home", "push.py", directory, with_csan_hf=True)
-    files = hub.repositories["tester/classifier"].files
-    assert {"config.json", "modeling_csan_classification.py", "locality.png", "tokenizer.json"} <= set(files)
-    assert not {"translation.py", "generation_config.json"} & set(files)
-    card = ModelCard(files["README.md"].decode())
-    assert card_problems(card, pipeline_tag="token-classification") == []
-    (tmp_path / "card.py").write_text('import sys\nsys.modules["csan_hf"] = None\n' + card_code(card.content))
-    assert "entity" in run(hub, tmp_path / "elsewhere", "card.py")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +287,8 @@ def test_a_classifier_is_pushed_as_what_it_is(hub, joint, tmp_path):
         ("README.md", "the model card, is missing"),
     ],
 )
-def test_an_incomplete_checkpoint_is_refused(file, words, joint, tmp_path):
+def test_an_incomplete_checkpoint_is_refused(file, words, joint, tmp_path, monkeypatch):
+    monkeypatch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: path.write_bytes(b"drawn"))
     directory = save_self_contained(*joint, tmp_path / "model")
     write_model_card(directory, {"license": "apache-2.0"}, {})
     (directory / file).unlink()
@@ -277,16 +309,15 @@ def test_a_missing_shard_and_a_poor_card_are_named(joint, tmp_path):
     assert "model-00001" not in str(error.value)
 
 
-def test_nothing_incomplete_is_uploaded(hub, joint, tmp_path):
+def test_nothing_incomplete_is_uploaded(hub_here, joint, tmp_path, capsys):
     directory = save_self_contained(*joint, tmp_path / "model")
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-    environment["HF_HUB_OFFLINE"] = "0"
-    script = [sys.executable, str(ROOT / "scripts/push_to_hub.py"), str(directory), "tester/model"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 2
-    assert "error: " in done.stderr
-    assert "README.md, the model card, is missing" in done.stderr
-    assert not hub.repositories
+    main = runpy.run_path(str(ROOT / "scripts/push_to_hub.py"))["main"]
+    assert main([str(directory), "tester/model"]) == 2
+    error = capsys.readouterr().err
+    assert "error: " in error
+    assert "README.md, the model card, is missing" in error
+    assert not hub_here.repositories
+    assert not hub_here.requests
 
 
 def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
