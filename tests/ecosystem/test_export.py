@@ -29,6 +29,7 @@ MODELS = {
 }
 one_worker = pytest.mark.xdist_group("export")  # what is exported once serves several tests
 every_model = pytest.mark.parametrize("name", MODELS)
+largest_models = pytest.mark.parametrize("name", ["csan, everything", "pervasive attention, gated, max and attention"])
 SEEN = ((6, 4, 5), 5)
 UNSEEN = (((9, 3), 11), ((17, 2, 5, 8, 11), 4), ((23,), 30), ((12, 40), 3))
 DYNAMIC = {name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} for name in ("input_ids", "attention_mask")}
@@ -51,7 +52,7 @@ def assert_right(model, exported, shapes=(SEEN, *UNSEEN)) -> None:
         torch.testing.assert_close(found, logits_of(model, batch), rtol=1e-4, atol=1e-5)
 
 
-@every_model
+@largest_models
 def test_torch_export(name):
     """Without the exporter: torch's own function, called as its documentation says."""
     model = MODELS[name]()
@@ -99,7 +100,7 @@ def test_exporter_saves_and_loads(name, tmp_path):
 
 
 @with_exporters
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "csan, plain"])  # it is the slowest exporter
+@largest_models  # it is the slowest exporter; Pervasive Attention that takes the maximum: tests/hub/test_onnx.py
 def test_onnx(name, tmp_path):
     """On ONNX Runtime, from the files that were saved."""
     model = MODELS[name]()
