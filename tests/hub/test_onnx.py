@@ -13,9 +13,7 @@ from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 MODELS = {
     # Of local attention a window alone, for speed; the checkpoint of the script's test has every kind
     "csan": lambda: tiny_csan.tiny_model(
-        seed=1,
-        **{**tiny_csan.ENCODER, "encoder_layers": 1, "decoder_layers": 1, "localness_layers": [0]},
-        local_window=5,
+        seed=1, encoder_layers=1, decoder_layers=1, local_window=5, head_area=1, localness_layers=[0]
     ),
     "pervasive attention": lambda: tiny_pervasive_attention.tiny_model(seed=1, num_layers=1),
 }
