@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import reprlib
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,34 +97,31 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     chosen = _mapping(sizes, size, f"{path}: sizes")
     _check_keys(chosen, _OF_SIZES, f"{path}: sizes.{size}")
     systems, data = (_with_size(_mapping(content, key, str(path)), chosen, key, path) for key in ("systems", "data"))
-    baseline, metric = content.get("baseline", next(iter(systems))), content.get("metric")
-    if baseline not in systems:
+    for kind, names in (("system", systems), ("data set", data)):
+        _check_names(names, f"{path}: the {kind}")  # runs lie in folders of these names
+    baseline = content.get("baseline", next(iter(systems)))
+    if baseline not in list(systems):
         raise RecipeError(f"{path}: the baseline {baseline!r} is none of the systems {', '.join(systems)}.")
-    try:
-        find_metric(str(metric))
-        for name in (*systems, *data):
-            check_file_name(str(name), f"{path}: the name")  # runs lie in folders of these names
-    except ValueError as error:
-        raise RecipeError(f"{path}: {error}") from error
     base = _base(path, chosen)
-    everywhere = merge(chosen.get("settings") or {}, {"data": {"data_dir": data_dir}} if data_dir else {})
+    settings = _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings")
+    everywhere = merge(settings, {"data": {"data_dir": data_dir}} if data_dir else {})
     seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
     cells = [
         Cell(
             set_name,
             name,
             seed,
-            _cell_recipe(base, everywhere, of_system or {}, of_data or {}, seed, f"{path}: {name}"),
+            _cell_recipe(base, everywhere, of_system, of_data, seed, f"{path}: {name}"),
         )
         for seed in seeds
         for set_name, of_data in data.items()
         for name, of_system in systems.items()
-        if seed in seeds[: (of_system or {}).get("seeds", len(seeds))]
+        if seed in seeds[: of_system.get("seeds", len(seeds))]
     ]
     return Suite(
-        name=f"{content.get('name', path.stem)}, size {size}",
-        description=content.get("description", ""),
-        metric=str(metric),
+        name=f"{_text(content, 'name', path.stem, path)}, size {size}",
+        description=_text(content, "description", "", path),
+        metric=_metric(content.get("metric"), path),
         baseline=baseline,
         cells=tuple(cells),
         tables=_tables(content.get("tables"), data, cells, str(path)),
@@ -132,17 +131,24 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
 
 def _with_size(entries: Settings, size: Settings, key: str, path: Path) -> Settings:
     """The systems or data sets with what a size says of some of them."""
-    own = size.get(key) or {}
+    own = _mapping(size, key, f"{path}: the size") if size.get(key) else {}
     if unknown := [name for name in own if name not in entries]:
         raise RecipeError(f"{path}: {key} of the size: {unknown[0]!r} is none of {', '.join(entries)}.")
-    return {name: merge(entry or {}, own.get(name) or {}) for name, entry in entries.items()}
+    merged = {}
+    for name, entry in entries.items():
+        where = f"{path}: {key}.{name}"
+        merged[name] = merge(_settings(entry, where), _settings(own.get(name), where))
+        count = merged[name].get("seeds", 1)
+        if key == "systems" and (type(count) is not int or count < 1):
+            raise RecipeError(f"{where}.seeds must say how many seeds, 1 or more, got {_shown(count)}.")
+    return merged
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> Settings:
     """Two sets of recipe keys as one: sections key by key, the second's values win."""
     merged = copy.deepcopy(dict(first))
     for key, value in second.items():
-        is_section = key in SECTIONS and isinstance(value, Mapping)
+        is_section = key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
         merged[key] = {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
     return merged
 
@@ -163,7 +169,7 @@ def _cell_recipe(
         layers = {**(recipe.get("config") or {}), **(own.get("config") or {})}.get("encoder_layers", 6)
         try:
             fields = CsanConfig.preset_fields(system["preset"], layers) if system["preset"] else {}
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise RecipeError(f"{where}: {error}") from error
         kept = {key: value for key, value in (recipe.get("config") or {}).items() if "local" not in key}
         recipe["config"] = {**kept, **_FULL_ATTENTION, **fields}
@@ -176,6 +182,8 @@ def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
     splits = {cell.data: _splits(cell.recipe) for cell in cells}
     if tables is None:
         return {"scores": {name: (name, tuple(splits[name][1:] or splits[name])) for name in data}}
+    where = f"{where}: tables"
+    _check_names(_mapping({"tables": tables}, "tables", where), f"{where}: the title")  # pictures have these names
     found: dict = {}
     for title, columns in tables.items():
         if isinstance(columns, list):
@@ -183,14 +191,23 @@ def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
             named = {name: (name, chosen) for name, chosen in wanted.items() if chosen}
         else:
             only = next(iter(data))
-            named = {name: (only, tuple(chosen)) for name, chosen in columns.items()}
+            columns = _mapping(tables, title, where)
+            named = {
+                name: (only, _list_of_splits(chosen, f"{where}.{title}.{name}")) for name, chosen in columns.items()
+            }
         for name, (of_data, chosen) in named.items():
             if unknown := [split for split in chosen if split not in splits[of_data]]:
-                raise RecipeError(f"{where}: tables.{title}.{name}: {of_data} has no split {unknown[0]!r}.")
+                raise RecipeError(f"{where}.{title}.{name}: {of_data} has no split {unknown[0]!r}.")
         if not named:
-            raise RecipeError(f"{where}: tables.{title}: no data set has a split {', '.join(columns)}.")
+            raise RecipeError(f"{where}.{title}: no data set has a split {', '.join(map(str, columns))}.")
         found[title] = named
     return found
+
+
+def _list_of_splits(splits: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(splits, list) or not splits:
+        raise RecipeError(f"{where} must be a list of splits, got {_shown(splits)}.")
+    return tuple(splits)
 
 
 def _splits(recipe: Settings) -> list[str]:
@@ -203,9 +220,28 @@ def _splits(recipe: Settings) -> list[str]:
 
 
 def _base(path: Path, size: Settings) -> Settings:
-    if "base" not in size:
+    if not isinstance(size.get("base"), str):
         raise RecipeError(f"{path}: a size needs a base, the path of a recipe as seen from the suite.")
-    return read_yaml(path.parent / size["base"])
+    base = path.parent / size["base"]
+    return _settings(read_yaml(base), str(base))
+
+
+def _metric(name: Any, path: Path) -> str:
+    """The metric's name, if a run of a suite writes all that it needs."""
+    try:
+        metric = find_metric(str(name))
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}") from error
+    if metric.needs_sources or metric.needs == "alignments":
+        raise RecipeError(f"{path}: a suite compares hypotheses with references, {name} needs more: choose another.")
+    return metric.name
+
+
+def _text(content: Settings, key: str, default: str, path: Path) -> str:
+    value = content.get(key, default)
+    if not isinstance(value, str):
+        raise RecipeError(f"{path}: {key} must be text, got {_shown(value)}.")
+    return value
 
 
 def _seeds(seeds: Any, where: str) -> list[int]:
@@ -217,8 +253,41 @@ def _seeds(seeds: Any, where: str) -> list[int]:
 def _mapping(content: Settings, key: str, where: str) -> Settings:
     value = content.get(key)
     if not isinstance(value, dict) or not value:
-        raise RecipeError(f"{where}: {key} must hold names and their settings, got {value!r}.")
+        raise RecipeError(f"{where}: {key} must hold names and their settings, got {_shown(value)}.")
+    if other := [name for name in value if not isinstance(name, str)]:
+        raise RecipeError(f"{where}: {key}: the name {other[0]!r} is no text: put it in quotes.")
     return value
+
+
+def _settings(value: Any, where: str) -> Settings:
+    """Keys and sections of a recipe, as far as `merge` depends on their types; training checks the rest."""
+    if value is not None and not isinstance(value, dict):
+        raise RecipeError(f"{where} must hold keys of a recipe and their values, got {_shown(value)}.")
+    for key in SECTIONS:
+        section = (value or {}).get(key)
+        named = key == "tokenizer" and isinstance(section, str)  # the name of an existing one
+        if section is not None and not isinstance(section, dict) and not named:
+            raise RecipeError(f"{where}: the section {key} must hold keys and values, got {_shown(section)}.")
+    return value or {}
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: YAML's aliases make a huge one of a small file."""
+    return reprlib.repr(value)
+
+
+def _check_names(names: Iterable[str], what: str) -> None:
+    """Refuses what cannot be a file's or folder's name on every system, and two that are the same one on some."""
+    seen: dict[str, str] = {}
+    for name in names:
+        try:
+            check_file_name(name, what)
+        except ValueError as error:
+            raise RecipeError(str(error)) from error
+        plain = unicodedata.normalize("NFC", name).casefold()
+        if plain in seen:
+            raise RecipeError(f"{what} {name!r} is {seen[plain]!r} where files' names have no capitals: rename one.")
+        seen[plain] = name
 
 
 def _check_keys(content: Settings, known: tuple[str, ...], where: str) -> None:

@@ -78,11 +78,39 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
+        ({"sizes": {"small": {"base": ["base.yaml"]}}}, "a size needs a base"),
+        ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
+        ({"sizes": {"small": {"base": "base.yaml", "settings": [1]}}}, r"small\.settings must hold keys of a recipe"),
+        ({"sizes": {"small": {"base": "base.yaml", "systems": ["x"]}}}, "the size: systems must hold names"),
+        ({"systems": {False: {}}}, "the name False is no text"),
+        ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
+        ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
+        ({"systems": {"x": {"preset": ["local_soft"]}}}, "x: .*list"),
+        ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
+        ({"systems": {"x": {"seeds": "two"}}}, r"systems\.x\.seeds must say how many seeds"),
+        ({"systems": {"x": {}, "X": {}}}, "the system 'X' is 'x' where files' names have no capitals"),
+        ({"data": {"caf\u00e9": {}, "cafe\u0301": {}}}, "where files' names have no capitals"),
+        ({"baseline": ["plain"]}, "the baseline .* is none of the systems"),
+        ({"description": 5}, "description must be text, got 5"),
+        ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
+        ({"tables": ["dev"]}, "tables must hold names"),
+        ({"tables": {"dev": "validation"}}, "dev must hold names and their settings, got 'validation'"),
+        ({"tables": {"dev": {"x": "validation"}}}, r"tables\.dev\.x must be a list of splits, got 'validation'"),
+        ({"tables": {"../dev": ["validation"]}}, r"tables: the title '\.\./dev' cannot be the name of a file"),
+        ({"tables": {"dev": ["validation"], "DEV": ["test"]}}, "the title 'DEV' is 'dev'"),
     ],
 )
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
     with pytest.raises(RecipeError, match=words):
         load_suite(write_suite(tmp_path, **changes))
+
+
+def test_a_tokenizer_by_name_gives_way_to_a_trained_one(tmp_path):
+    changes = {"settings": {"tokenizer": "somebody/model"}, "systems": {"plain": {"tokenizer": {"vocab_size": 9}}}}
+    suite = load_suite(write_suite(tmp_path, sizes={"small": {"base": "base.yaml", **changes}}))
+    tokenizers = {cell.system: cell.recipe["tokenizer"] for cell in suite.cells}
+    assert tokenizers["plain"] == {"vocab_size": 9}
+    assert tokenizers["2D"] == "somebody/model"
 
 
 def test_there_is_no_such_size(tmp_path):
