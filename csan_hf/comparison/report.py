@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, save_figure
+from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, plain_label, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.files import write_json, write_text
+from csan_hf.files import one_line, write_json, write_text
+from csan_hf.hub.public_files import without_local_paths
 
 from .results import Row, Table, read_results
-from .schedule import is_finished
+from .schedule import RECIPE, is_finished
 from .speed import Speed
 from .suite import Suite
 
@@ -35,6 +38,7 @@ def write_report(
         failed: cells that failed, with the reason.
     """
     facts = system_facts(suite, output, speeds)
+    failed = _public_reasons(suite, output, failed)
     pictures = {}
     for table in tables:
         if table.rows:
@@ -57,6 +61,23 @@ def write_report(
             "failed": failed,
         },
     )
+
+
+def files_of_report(suite: Suite) -> list[str]:
+    """Returns the names of the files that `write_report` writes."""
+    pictures = [f"{title}{ending}" for title in suite.tables for ending in (".png", ".svg")]
+    return ["report.md", "report.json", "scores.csv", *pictures]
+
+
+def _public_reasons(suite: Suite, output: Path, failed: dict[str, str]) -> dict[str, str]:
+    """Why cells failed, fit for a report that others read: without paths of this machine."""
+    reasons = {}
+    for cell in suite.cells:
+        if reason := failed.get(cell.name):
+            folder = cell.folder(output)
+            reason = reason.replace(str(folder), str(folder.relative_to(output)))
+            reasons[cell.name] = without_local_paths(reason, output, folder / RECIPE)
+    return reasons
 
 
 def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[str, dict[str, Any]]:
@@ -105,11 +126,11 @@ def _markdown(
     for table in tables:
         lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
         if table.title in pictures:
-            lines += ["", f"![Differences to {suite.baseline}, {table.title}]({pictures[table.title]})"]
+            lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(pictures[table.title])})"]
     if unfinished:
         lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {'; '.join(unfinished)}."]
     if failed:
-        lines += ["", "Failed:", "", *(f"- {name}: {reason}" for name, reason in failed.items())]
+        lines += ["", "Failed:", "", *(f"- {name}: {_plain(reason)}" for name, reason in failed.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -160,8 +181,13 @@ def _number(value: float, metric: type[CorpusMetric]) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+    head, *body = ["| " + " | ".join(one_line(cell).replace("|", r"\|") for cell in row) + " |" for row in rows]
     return [head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body]
+
+
+def _plain(text: str) -> str:
+    """A text of a program in Markdown: nothing in it is markup."""
+    return re.sub(r"([\\`*<>\[\]|])", r"\\\1", one_line(text))
 
 
 def _csv(tables: list[Table]) -> str:
@@ -204,10 +230,10 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
                 axes.hlines(height, *test.interval, color=colour, linewidth=2.5, alpha=0.45)
                 axes.plot([test.difference], [height], color=colour, marker=marker, markersize=5, linestyle="none")
                 if place == 0:
-                    axes.plot([], [], color=colour, marker=marker, linestyle="none", label=column)
-        axes.set_yticks(range(len(rows)), list(rows))
+                    axes.plot([], [], color=colour, marker=marker, linestyle="none", label=plain_label(column))
+        axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
         axes.invert_yaxis()
-        axes.set(xlabel=f"{metric.label} minus that of {baseline}, with 95% intervals")
+        axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="0.5", alpha=0.25)
         if rows:

@@ -23,6 +23,7 @@ from csan_hf.evaluation.significance import (
     sign_flip_test,
 )
 from csan_hf.files import read_lines, write_lines
+from csan_hf.training.recipe import RecipeError
 
 from .schedule import is_finished, load_cell
 from .suite import Cell, Suite
@@ -88,8 +89,28 @@ def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES)
 
 
 def read_results(cell: Cell, output: Path) -> dict[str, Any]:
-    """What a finished cell measured."""
-    return json.loads((cell.folder(output) / "results.json").read_text(encoding="utf-8"))
+    """What a finished cell measured.
+
+    Raises:
+        RecipeError: the file is missing, damaged or none of a run.
+    """
+    path = cell.folder(output) / "results.json"
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        training = results["training"]
+        numbers = [results["parameters"], training["seconds"], training["updates"]]
+        if all(type(number) in (int, float) for number in numbers):
+            return results
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise _damaged(cell, output, path)
+
+
+def _damaged(cell: Cell, output: Path, path: Path) -> RecipeError:
+    return RecipeError(
+        f"{path} is missing or damaged, though {cell.name} is finished: delete {cell.folder(output)}, and the suite "
+        "trains that run again."
+    )
 
 
 class _Texts:
@@ -109,7 +130,17 @@ class _Texts:
         return list(read_lines(path))
 
     def hypotheses(self, cell: Cell, split: str) -> list[str]:
-        return list(read_lines(cell.folder(self.output) / "hypotheses" / f"{split}.txt"))
+        path = cell.folder(self.output) / "hypotheses" / f"{split}.txt"
+        try:
+            lines = list(read_lines(path))
+        except (OSError, ValueError) as error:
+            raise _damaged(cell, self.output, path) from error
+        if len(lines) != (count := len(self.references(cell.data, split))):
+            raise RecipeError(
+                f"{path} has {len(lines)} lines for {count} references: either it is damaged (delete "
+                f"{cell.folder(self.output)}), or the data have changed (choose another --output)."
+            )
+        return lines
 
     def counts(self, hypotheses: Sequence[Sequence[str]], data: str, splits: Sequence[str]) -> np.ndarray:
         """Counts of the splits' segments, one split after the other [S, K]."""

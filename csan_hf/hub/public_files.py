@@ -162,9 +162,21 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
     public = text
     if name == "recipe.yaml" and isinstance(value, dict):
         public = yaml.safe_dump(public_recipe(value), sort_keys=False, allow_unicode=True, width=100)
-    for pattern in _local_paths(directory, recipe):
-        public = pattern.sub(lambda match: _last_part(match[0]), public)
+    public = without_local_paths(public, directory, recipe)
     return None if public == text else public.encode("utf-8", errors="surrogateescape")
+
+
+def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
+    """Returns a text in which paths that this machine and the recipe of a run are known to have lost their folders.
+
+    Args:
+        text: the text.
+        directory: a folder whose path is not to be shown.
+        recipe: the recipe of a run, whose paths are looked for; need not exist.
+    """
+    for pattern in _local_paths(directory, recipe):
+        text = pattern.sub(lambda match: _last_part(match[0]), text)
+    return text
 
 
 def _parse(name: str, text: str) -> Any:

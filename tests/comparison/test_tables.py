@@ -10,6 +10,7 @@ from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import most_frequent, read_tables
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.evaluation.significance import paired_test, sign_flip_test
+from csan_hf.training.recipe import RecipeError
 
 
 def finish(cell, folder, wrong):
@@ -46,6 +47,38 @@ def test_scores_and_differences(tmp_path):
     assert f"| 1D | 30.00 |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
+
+
+def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
+    suite = make_suite(tmp_path, systems=("plain", "$_{$ (2)"))
+    suite.tables["dev set"] = {"_a|b$\n$_{$": suite.tables.pop("dev")["one"]}
+    for cell in suite.cells:
+        finish(cell, tmp_path, 3)
+    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert "](dev%20set.png)" in text
+    assert r"| system | _a\|b$ $_{$ |" in text
+    assert "_a|b$" in (tmp_path / "dev set.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("results.json", '{"parameters": 7, "trai', "is missing or damaged, though plain, one, seed 1 is finished"),
+        ("results.json", "[]", "is missing or damaged"),
+        ("results.json", '{"parameters": "7", "training": {"seconds": 1, "updates": 1}}', "is missing or damaged"),
+        ("hypotheses/validation.txt", "\xff", "is missing or damaged"),
+        ("hypotheses/validation.txt", "a\n", "has 1 lines for 40 references"),
+    ],
+)
+def test_a_damaged_cell_is_named(tmp_path, name, content, words):
+    suite = make_suite(tmp_path)
+    for cell in suite.cells:
+        finish(cell, tmp_path, 3)
+    path = suite.cells[0].folder(tmp_path) / name
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(RecipeError, match=f"{path.name} {words}"):
+        write_report(suite, read_tables(suite, tmp_path, samples=2), tmp_path, {}, {})
 
 
 def test_a_vote_takes_the_most_frequent_and_of_equals_the_earliest():
