@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -12,11 +13,11 @@ from tqdm.auto import tqdm
 
 from csan_hf.files import write_json
 from csan_hf.training.output_folder import lock_folder
-from csan_hf.training.recipe import Recipe
+from csan_hf.training.recipe import Recipe, RecipeError
 
-from .report import write_report
+from .report import files_of_report, write_report
 from .results import read_tables
-from .schedule import Progress, is_finished, load_cell, run_cells
+from .schedule import Progress, check_cell, is_finished, load_cell, run_cells, trained_keys
 from .speed import Speed, measure_speed
 from .suite import Suite
 
@@ -46,18 +47,22 @@ def compare_suite(
         The cells that failed, each with a reason.
 
     Raises:
-        RecipeError: a recipe is refused, or another process runs a suite in the folder.
+        RecipeError: a recipe is refused, the folder holds what another suite or no suite made, another process runs
+            a suite there, or a report was asked for and nothing is finished.
     """
     recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
+    _check_folder(suite, output)
+    if only == "report" and not any(is_finished(cell, output) for cell in suite.cells):
+        raise RecipeError(f"In {output} no run of {suite.name}, is finished: there is nothing to report.")
     with lock_folder(output):
+        speeds = _read_speeds(suite, output)
         if only == "report":
-            write_report(suite, read_tables(suite, output), output, _read_speeds(output), {})
+            write_report(suite, read_tables(suite, output), output, speeds, {})
             return {}
-        speeds = _read_speeds(output)
         if missing := set(suite.systems) - set(speeds):
             _say(f"Measuring how fast {len(suite.systems)} systems train ({', '.join(sorted(missing))} not known).")
             speeds = measure_speed(_one_of_each(suite, recipes))
-            write_json(output / SPEEDS, {name: asdict(speed) for name, speed in speeds.items()})
+            _write_speeds(suite, output, speeds)
         _say(describe_cost(suite, recipes, speeds, output, jobs))
         if only == "cost":
             return {}
@@ -77,11 +82,40 @@ def _one_of_each(suite: Suite, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
     }
 
 
-def _read_speeds(output: Path) -> dict[str, Speed]:
-    path = output / SPEEDS
-    if not path.is_file():
+def _check_folder(suite: Suite, output: Path) -> None:
+    """Sees to it that a report is written over no file but an earlier report, and tells of no other recipe's runs."""
+    for cell in suite.cells:
+        check_cell(cell, output)
+    foreign = [name for name in files_of_report(suite) if (output / name).exists()]
+    if foreign and not (output / SPEEDS).is_file() and not (output / "runs").is_dir():
+        raise RecipeError(f"{output} holds {foreign[0]}, and no runs of a suite: choose another --output.")
+
+
+def _write_speeds(suite: Suite, output: Path, speeds: dict[str, Speed]) -> None:
+    recipes = _digests(suite)
+    write_json(output / SPEEDS, {name: {**asdict(speed), "recipe": recipes[name]} for name, speed in speeds.items()})
+
+
+def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
+    """The speeds that were measured of the systems as they are now; what cannot be read is measured again."""
+    recipes, found = _digests(suite), {}
+    try:
+        content = json.loads((output / SPEEDS).read_text(encoding="utf-8"))
+        for name, digest in recipes.items():
+            values = dict(content.get(name, {}))
+            if values.pop("recipe", None) == digest:
+                found[name] = Speed(**values)
+                found[name].check()
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
-    return {name: Speed(**values) for name, values in json.loads(path.read_text(encoding="utf-8")).items()}
+    return found
+
+
+def _digests(suite: Suite) -> dict[str, str]:
+    """A digest of each system's recipe and of the baseline's, to which its speed is relative."""
+    first = {cell.system: trained_keys(cell.recipe) for cell in reversed(suite.cells)}
+    both = {name: json.dumps([first[suite.baseline], own], sort_keys=True, default=str) for name, own in first.items()}
+    return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in both.items()}
 
 
 def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:

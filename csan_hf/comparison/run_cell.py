@@ -22,18 +22,19 @@ from csan_hf.training.recipe import load_recipe
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 
-FINISHED = "finished.json"
-"""File in a cell's folder that says that nothing is left to do."""
-PARENT = "CSAN_HF_SUITE_PROCESS"
-"""Variable of the environment: the process that runs the suite."""
+from .schedule import FINISHED, PARENT, RECIPE
 
 
 @script({RunError: 1})
 def main(arguments: list[str]) -> int:
     """Trains the cell of a recipe."""
+    if len(arguments) != 1:
+        raise RecipeError("one argument is needed, the recipe of a suite's cell.")
     recipe = load_recipe(arguments[0])
-    threading.Thread(target=_end_with, args=(int(os.environ.get(PARENT, os.getppid())),), daemon=True).start()
     output = Path(str(recipe.output_dir))
+    if Path(arguments[0]).resolve() != (output / RECIPE).resolve():  # the checkpoints of another run stay
+        raise RecipeError(f"{arguments[0]} is no cell of a suite: `csan-hf train` trains a recipe.")
+    threading.Thread(target=_end_with, args=(int(os.environ.get(PARENT, os.getppid())),), daemon=True).start()
     _wait_until_free(output)
     start = time.time()
     try:

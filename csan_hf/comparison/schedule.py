@@ -17,16 +17,23 @@ from typing import IO, Any
 import torch
 import yaml
 
+from csan_hf.credentials import holds_credential
 from csan_hf.files import write_text
-from csan_hf.training.recipe import Recipe, RecipeError, load_recipe
+from csan_hf.training.output_folder import entries_of_run
+from csan_hf.training.recipe import Recipe, RecipeError, load_recipe, read_yaml
 
-from .run_cell import FINISHED, PARENT
 from .suite import Cell
 
 LOG = "log.txt"
 RECIPE = "cell.yaml"
+FINISHED = "finished.json"
+"""File in a cell's folder that says that nothing is left to do."""
+PARENT = "CSAN_HF_SUITE_PROCESS"
+"""Variable of the environment: the process that runs the suite."""
 COMMAND = (sys.executable, "-m", "csan_hf.comparison.run_cell")
 """Trains a cell, given the path of its recipe."""
+# Keys of a recipe that say where a run lies and what its card says, not what is trained
+_OF_NO_EFFECT = ("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset")
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 
 
@@ -56,19 +63,36 @@ def prepare_cell(cell: Cell, output: Path) -> Path:
     Raises:
         RecipeError: the recipe is refused, or the cell's folder holds what another recipe has trained.
     """
+    check_cell(cell, output)
+    load_cell(cell, output)
+    path = cell.folder(output) / RECIPE
+    if not path.is_file() or path.read_text(encoding="utf-8") != _text(cell, output):  # moved, or its data were
+        write_text(path, _text(cell, output))
+    return path
+
+
+def _text(cell: Cell, output: Path) -> str:
+    """The recipe of a cell as a file."""
+    recipe = {**cell.recipe, "output_dir": str(cell.folder(output))}
+    return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+
+
+def check_cell(cell: Cell, output: Path) -> None:
+    """Checks that the folder of a cell holds nothing but what its recipe has trained, also where it is finished.
+
+    Raises:
+        RecipeError: something else lies there.
+    """
     folder = cell.folder(output)
     path = folder / RECIPE
-    text = yaml.safe_dump({**cell.recipe, "output_dir": str(folder)}, sort_keys=False, allow_unicode=True)
-    before = read_cell(path) if path.is_file() else None
-    if before is not None and before != _same(yaml.safe_load(text)):
+    if not path.is_file():
+        if found := [entry.name for entry in entries_of_run(folder)]:
+            raise RecipeError(f"{folder} holds {found[0]}, and no {RECIPE}: no suite made that. Move it away.")
+    elif read_cell(path) != trained_keys(yaml.safe_load(_text(cell, output))):
         raise RecipeError(
             f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another --output, "
             "or delete that folder."
         )
-    load_cell(cell, output)
-    if before is None:
-        write_text(path, text)
-    return path
 
 
 def load_cell(cell: Cell, output: Path) -> Recipe:
@@ -79,7 +103,7 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, RECIPE)
-        path.write_text(yaml.safe_dump({**cell.recipe, "output_dir": str(cell.folder(output))}), encoding="utf-8")
+        path.write_text(_text(cell, output), encoding="utf-8")
         try:
             return load_recipe(path)
         except RecipeError as error:
@@ -88,13 +112,15 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
 
 def read_cell(path: Path) -> dict[str, Any]:
     """What a cell's recipe says, without what may change."""
-    return _same(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return trained_keys(read_yaml(path))
 
 
-def _same(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe without where it lies and where its data lie."""
-    data = {key: value for key, value in (recipe.get("data") or {}).items() if key != "data_dir"}
-    return {key: value for key, value in {**recipe, "data": data}.items() if key != "output_dir"}
+def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Returns what of a recipe is trained, wherever it and its data lie, whatever its card says."""
+    kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT}
+    if isinstance(data := kept.get("data"), dict):
+        kept["data"] = {key: value for key, value in data.items() if key != "data_dir"}
+    return kept
 
 
 def is_finished(cell: Cell, output: Path) -> bool:
@@ -169,6 +195,8 @@ def run_cells(
         RecipeError: a recipe is refused.
         KeyboardInterrupt: after a signal, when the runs have ended.
     """
+    for cell in cells:
+        check_cell(cell, output)
     waiting = [cell for cell in cells if not is_finished(cell, output)]
     progress = Progress(len(cells), done=len(cells) - len(waiting))
     for cell in waiting:
@@ -199,7 +227,13 @@ def _note_end(run: _Run, output: Path, progress: Progress) -> None:
         progress.done += 1
         return
     lines = run.text().strip().splitlines() or ["it wrote nothing"]
-    progress.failed[run.cell.name] = f"exit status {run.process.returncode}, {run.log}: {lines[-1][:300]}"
+    last = "".join(character if character.isprintable() else " " for character in lines[-1])[:300]
+    last = "its last line holds a credential" if holds_credential(last) else last
+    progress.failed[run.cell.name] = f"{_describe_status(run.process.returncode)}, {run.log}: {last}"
+
+
+def _describe_status(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
 
 
 def _end(runs: Sequence[_Run]) -> None:

@@ -45,6 +45,17 @@ class Speed:
     evaluation: float
     scoring: float
 
+    def check(self) -> None:
+        """Checks numbers that came from a file.
+
+        Raises:
+            ValueError: one is none that can have been measured.
+        """
+        if not all(
+            isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in vars(self).values()
+        ):
+            raise ValueError(f"no speed: {self}")
+
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
         args = recipe.training_arguments()

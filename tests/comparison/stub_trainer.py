@@ -9,8 +9,8 @@ import yaml
 
 recipe = yaml.safe_load(Path(sys.argv[1]).read_text())
 folder = Path(recipe["output_dir"])
-if recipe["name"] == "fails":
-    print("there is no such corpus")
+if recipe["name"].startswith("fails"):
+    print({"fails": "there is no such corpus", "fails secretly": "no entry\x1b[0m to hf_" + 20 * "a"}[recipe["name"]])
     sys.exit(2)
 state = folder / "state"
 while (step := int(state.read_text()) if state.is_file() else 0) < recipe["training"]["max_steps"]:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from csan_hf.comparison import compare, compare_suite, run_cell
 from csan_hf.comparison.compare import describe_cost
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
 from csan_hf.comparison.run_cell import FINISHED
-from csan_hf.comparison.schedule import load_cell, run_cells
+from csan_hf.comparison.schedule import load_cell, prepare_cell, run_cells
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.training.recipe import RecipeError
@@ -48,6 +50,13 @@ def make_suite(folder, systems=("plain", "1D"), steps=12):
 
 def run_all(suite, folder, **options):
     return run_cells(suite.cells, folder, jobs=2, command=STUB, interval=0.02, **options)
+
+
+def finish_all(suite, folder):
+    """Leaves the files by which a suite knows that nothing is left to do."""
+    for cell in suite.cells:
+        prepare_cell(cell, folder)
+        (cell.folder(folder) / FINISHED).write_text("{}")
 
 
 def report(suite, folder):
@@ -88,7 +97,7 @@ def test_a_suite_killed_five_times_ends_like_one_that_was_not(tmp_path):
 
 def test_a_finished_suite_trains_nothing(tmp_path):
     suite = make_suite(tmp_path, steps=1)
-    run_all(suite, tmp_path)
+    finish_all(suite, tmp_path)
     assert run_cells(suite.cells, tmp_path, command=("false",)).done == 12
 
 
@@ -124,12 +133,107 @@ def test_ctrl_c_ends_the_runs(tmp_path):
     assert [path.stat().st_size for path in trained] == before
 
 
-def test_a_cell_of_another_recipe_is_refused(tmp_path):
+def test_what_a_report_of_failures_does_not_show(tmp_path):
+    suite = make_suite(tmp_path, systems=("fails secretly",), steps=1)
+    reason = run_cells(suite.cells[:1], tmp_path, command=STUB).failed["fails secretly, one, seed 1"]
+    assert reason.endswith("log.txt: its last line holds a credential")
+    name, log = suite.cells[0].name, suite.cells[0].folder(tmp_path) / "log.txt"
+    failed = {name: f"exit status 2, {log}: <b>{tmp_path}/dev.tsv is [not](here)"}
+    write_report(suite, [], tmp_path, {}, failed)
+    text = (tmp_path / "report.md").read_text()
+    log_in_report = "runs/one/fails secretly/seed_1/log.txt"
+    assert f"- {name}: exit status 2, {log_in_report}: \\<b\\>dev.tsv is \\[not\\](here)\n" in text
+    assert str(tmp_path) not in text + (tmp_path / "report.json").read_text()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_cell_of_another_recipe_is_refused(tmp_path, finished):
     suite = make_suite(tmp_path, steps=1)
-    run_all(suite, tmp_path)
-    (suite.cells[0].folder(tmp_path) / FINISHED).unlink()
-    with pytest.raises(RecipeError, match=r"was trained by another recipe .* plain, one, seed 1"):
-        run_all(make_suite(tmp_path, steps=2), tmp_path)
+    finish_all(suite, tmp_path)
+    if not finished:
+        (suite.cells[0].folder(tmp_path) / FINISHED).unlink()
+    other = make_suite(tmp_path, steps=2)
+    for act in (lambda: run_all(other, tmp_path), lambda: compare_suite(other, tmp_path, only="report")):
+        with pytest.raises(RecipeError, match=r"was trained by another recipe .* plain, one, seed 1"):
+            act()
+
+
+def test_what_a_card_says_of_a_run_does_not_matter(tmp_path):
+    suite = make_suite(tmp_path, steps=1)
+    finish_all(suite, tmp_path)
+    for cell in suite.cells:
+        cell.recipe.update(description="another", license="mit")
+    assert run_cells(suite.cells, tmp_path, command=("false",)).done == 12
+
+
+def test_a_folder_that_no_suite_made_is_left_alone(tmp_path):
+    suite = make_suite(tmp_path, steps=1)
+    (suite.cells[0].folder(tmp_path) / "checkpoint-5").mkdir(parents=True)
+    with pytest.raises(RecipeError, match=r"seed_1 holds checkpoint-5, and no cell\.yaml"):
+        run_all(suite, tmp_path)
+
+
+def test_the_copy_of_a_suite_trains_where_it_lies(tmp_path):
+    (first := tmp_path / "first").mkdir()
+    finish_all(make_suite(first, steps=1), first)
+    copy = shutil.copytree(first, tmp_path / "copy")
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    suite = make_suite(copy, steps=1)
+    folder = suite.cells[0].folder(copy)
+    (folder / FINISHED).unlink()
+    assert run_all(suite, copy).failed == {}
+    assert (folder / "trained").read_text() == "0\n"
+    assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+
+
+def test_a_cell_deletes_no_checkpoints_of_another_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_cell, "train_from_recipe", lambda recipe: {"training": {"seconds": 1.0}})
+    (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)
+    for path in (tmp_path / "recipe.yaml", tmp_path / "cell.yaml", tmp_path / "run" / "recipe.yaml"):
+        path.write_text(yaml.safe_dump({"output_dir": str(tmp_path / "run")}))
+        assert run_cell.main([str(path)]) == 2
+        assert capsys.readouterr().err.endswith("is no cell of a suite: `csan-hf train` trains a recipe.\n")
+    assert (tmp_path / "run" / "checkpoint-5").is_dir()
+    assert run_cell.main([]) == 2
+
+
+def test_a_cell_is_no_module_that_its_package_has_loaded():
+    """Python warns of `python -m` where it is; that would be the first line of each log."""
+    folder = Path(run_cell.__file__).parent
+    others = [path for path in folder.glob("*.py") if path.name != "run_cell.py"]
+    assert not [path.name for path in others if "from .run_cell" in path.read_text()]
+
+
+def test_speeds_are_of_the_systems_as_they_are(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(recipes):
+        measured.append(sorted(recipes))
+        return dict.fromkeys(recipes, Speed(10, 0.5, 10.0, 1.0, 0.0, 0.0))
+
+    monkeypatch.setattr(compare, "measure_speed", measure)
+    compare_suite(make_suite(tmp_path), tmp_path, only="cost")
+    compare_suite(make_suite(tmp_path), tmp_path, only="cost")
+    assert len(measured) == 1
+    compare_suite(make_suite(tmp_path, steps=13), tmp_path, only="cost")
+    assert len(measured) == 2
+    for damaged in ('{"plain": {"par', "[]", '{"plain": 3, "1D": {"x": 1}}', '{"plain": {"parameters": NaN}}'):
+        (tmp_path / "speeds.json").write_text(damaged)
+        compare_suite(make_suite(tmp_path, steps=13), tmp_path, only="cost")
+    assert measured == 6 * [["1D", "plain"]]
+
+
+def test_a_report_is_written_over_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "measure_speed", None)  # nothing goes so far
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "report.md").write_text("mine")
+    suite = make_suite(tmp_path, steps=1)
+    with pytest.raises(RecipeError, match=r"mine holds report\.md, and no runs of a suite"):
+        compare_suite(suite, mine)
+    with pytest.raises(RecipeError, match="none no run of suite, size small, is finished"):
+        compare_suite(suite, tmp_path / "none", only="report")
+    assert [path.name for path in mine.iterdir()] == ["report.md"]
+    assert not (tmp_path / "none").exists()
 
 
 def test_costs(tmp_path):
