@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ..csan.checkpoint_files import auto_map, complete_checkpoint
+from ..csan.checkpoint_files import auto_map, complete_checkpoint, is_foreign, set_aside_if_foreign
 from ..files import apply_umask
 from ..pipelines import translation
 from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER
@@ -48,7 +48,8 @@ def save_self_contained(
 
     What `model.save_pretrained` writes (weights, configs, the family's code and, unless the model is a classifier, the
     translation pipeline) and the tokenizers, all of which are written elsewhere first and then moved: a failure to
-    write leaves what was there before. Other files in `directory` (logs, a card) stay.
+    write leaves what was there before. Other files in `directory` (logs, a card) stay; one that is in the way of a
+    file of code is renamed, with a warning.
 
     ```python
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
@@ -146,6 +147,10 @@ def _move(staging: Path, directory: Path) -> None:
     (directory / "config.json").unlink(missing_ok=True)
     for pattern in _STALE:
         for path in directory.glob(pattern):
+            if path.suffix == ".py" and is_foreign(path, Path(translation.__file__)):
+                continue
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in sorted(new, key=lambda name: name == "config.json"):
+        if name.endswith(".py"):
+            set_aside_if_foreign(directory / name, staging / name)
         os.replace(staging / name, directory / name)

@@ -5,12 +5,15 @@ A save of a configuration, which a save of a model comes by, writes them: so eve
 not installed, whoever saved it.
 """
 
+import contextlib
 import copy
 import filecmp
 import os
 import shutil
 import stat
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +42,7 @@ def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
     These are the code of the family, from where the config's class stands; unless the model is a classifier, the
     translation pipeline; and the target's tokenizer, if the checkpoint that the config came from has one. A file is
     replaced whole, and only if it differs: an upload of the directory may be under way. What cannot be had is said in
-    a warning.
+    a warning, and so is the new name of a file that had the name of one of these and was none.
 
     Args:
         config: The config of the model that is being saved, which stays as it is.
@@ -70,7 +73,7 @@ def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
     lost = [f"{name}.py" for name in sorted(files) if not _write_code(config, f"{name}.py", directory)]
     if lost:
         logger.warning(
-            f"{directory} lacks {', '.join(lost)}, which {_origin(config) or 'no checkpoint'} could give: not all "
+            f"{directory} lacks {', '.join(lost)}, which the checkpoint that was loaded cannot give any more: not all "
             "of it will load without csan_hf. Where that is installed, "
             f"`csan_hf.hub.save_self_contained(model, tokenizers, {str(directory)!r})` adds it."
         )
@@ -137,16 +140,65 @@ def _write_code(config: PreTrainedConfig, name: str, directory: Path) -> bool:
 def _replace(source: Path, target: Path) -> None:
     if target.is_file() and filecmp.cmp(source, target, shallow=False):
         return
-    new = target.with_name(f".{target.name}.{os.getpid()}")
+    new = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         shutil.copyfile(source, new)
+        set_aside_if_foreign(target, source)
         os.replace(new, target)
     finally:
         new.unlink(missing_ok=True)
 
 
+def is_foreign(path: Path, code: Path) -> bool:
+    """Whether a file of the name of a file of code is neither that nor another version of it.
+
+    Versions begin with the same line, that of the licence.
+    """
+    try:
+        with path.open("rb") as own, code.open("rb") as other:
+            return own.readline(1000) != other.readline(1000)
+    except FileNotFoundError:
+        return False
+
+
+def set_aside_if_foreign(path: Path, code: Path) -> None:
+    """Renames a file that a file of code is about to replace, if it is somebody's own, and says so.
+
+    Args:
+        path: The file, which need not exist.
+        code: What is to take its place.
+    """
+    if not path.is_file() or not is_foreign(path, code):
+        return
+    names = (path.with_name(f"{path.name}.orig{number or ''}") for number in range(10**6))
+    kept = next(name for name in names if not os.path.lexists(name))
+    with contextlib.suppress(FileNotFoundError):  # another thread was faster
+        path.rename(kept)
+        logger.warning(
+            f"{path} was no file of a checkpoint, and one of that name belongs there: it is {kept.name} now. A "
+            "directory of its own suits a checkpoint better."
+        )
+
+
+def keep_foreign_files(kind: type, directory: str | os.PathLike) -> None:
+    """Sets files aside that transformers would overwrite with the code of a class that was loaded from a checkpoint.
+
+    Args:
+        kind: The class.
+        directory: Where it is about to be saved; need not exist.
+    """
+    file = str(sys.modules[kind.__module__].__file__)
+    for source in map(Path, [file, *get_relative_import_files(file)]):
+        set_aside_if_foreign(Path(directory, source.name), source)
+
+
 def _origin(config: PreTrainedConfig) -> str:
-    return str(getattr(config, "_name_or_path", None) or "")
+    """Folder or name on the Hub that a config was loaded from; "" if it is not known or gone.
+
+    A name that came without a commit was a folder's: on the Hub it may be anybody's, whose files nobody asked for.
+    """
+    name = str(getattr(config, "_name_or_path", None) or "")
+    return name if _revision(config) or os.path.isdir(name) else ""
 
 
 def _revision(config: PreTrainedConfig) -> dict[str, Any]:
@@ -163,9 +215,14 @@ def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
     if _origin(config):
         try:
             where = {"subfolder": _TARGET_TOKENIZER, **_revision(config)}
-            tokenizer = AutoTokenizer.from_pretrained(_origin(config), **where)
-            tokenizer.save_pretrained(directory / _TARGET_TOKENIZER)
-            return
+            # Without asking in the middle of a save whether code of the tokenizer's may run
+            tokenizer = AutoTokenizer.from_pretrained(_origin(config), trust_remote_code=False, **where)
+            with tempfile.TemporaryDirectory(prefix=f".{_TARGET_TOKENIZER}.", dir=directory) as folder:
+                tokenizer.save_pretrained(Path(folder, "new"))
+                with contextlib.suppress(OSError):  # another thread was faster
+                    Path(folder, "new").rename(directory / _TARGET_TOKENIZER)
+            if (directory / _TARGET_TOKENIZER).is_dir():
+                return
         except (OSError, ValueError):
             pass
     logger.warning(
@@ -175,12 +232,26 @@ def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
     )
 
 
-def apply_umask(directory: str | os.PathLike) -> None:
-    """Gives files of weights the permissions of the files beside them; safetensors writes its own for the owner alone.
+def weight_files(directory: str | os.PathLike) -> dict[Path, tuple[int, int]]:
+    """Lists the files of weights in a directory, which need not exist, with what tells a file from a newer one."""
+    found = {}
+    for path in Path(directory).glob("*.safetensors"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = (path.stat().st_ino, path.stat().st_mtime_ns)
+    return found
+
+
+def apply_umask(directory: str | os.PathLike, before: dict[Path, tuple[int, int]]) -> None:
+    """Gives new files of weights the permissions of the files beside them; safetensors writes for the owner alone.
 
     Args:
         directory: Of a checkpoint, with the `config.json` that was written by the same save.
+        before: What `weight_files` said before the save; files that it left alone keep their permissions.
     """
     config = Path(directory, "config.json")
-    for path in Path(directory).glob("*.safetensors") if config.is_file() else ():
-        path.chmod(stat.S_IMODE(config.stat().st_mode))
+    if not config.is_file():
+        return
+    for path, state in weight_files(directory).items():
+        if before.get(path) != state:
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # of another process that saves there
+                path.chmod(stat.S_IMODE(config.stat().st_mode))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .checkpoint_files import apply_umask
+from .checkpoint_files import apply_umask, keep_foreign_files, weight_files
 from .input_checks import load_checked
 
 
@@ -48,8 +48,11 @@ class Seq2SeqPreTrained:
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        if self._auto_class is not None:  # type: ignore[attr-defined]
+            keep_foreign_files(type(self), save_directory)
+        before = weight_files(save_directory)
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        apply_umask(save_directory)
+        apply_umask(save_directory, before)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Which weights are one, as the config says now: shared embeddings are so whatever `tie_word_embeddings`."""

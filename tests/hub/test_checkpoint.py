@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,74 @@ def test_a_plain_save_is_complete_unasked(kind, request, tmp_path, caplog):
     }
     for name in ("config.json", "translation.py"):
         assert (plain / name).read_bytes() == (complete / name).read_bytes()
+
+
+@pytest.mark.parametrize("save", ["plain", "loaded", "self-contained"])
+def test_a_file_of_somebodys_own_is_renamed_and_said(save, joint, tmp_path, caplog, monkeypatch):
+    model, tokenizer = joint
+    (tmp_path / "attention.py").write_text("mine")
+    (tmp_path / "attention.py.orig").write_text("mine, too")
+    (tmp_path / "secret.safetensors").touch(mode=0o600)
+    (tmp_path / "locality.py").write_text(Path(configuration_csan.__file__).read_text().splitlines()[0] + "\n# older")
+    if save == "loaded":  # as from a checkpoint: transformers copies the code before the config is saved
+        monkeypatch.setattr(type(model), "_auto_class", "AutoModelForSeq2SeqLM")
+    if save == "self-contained":
+        save_self_contained(model, tokenizer, tmp_path)
+    else:
+        model.save_pretrained(tmp_path)
+    folder = Path(configuration_csan.__file__).parent
+    for name in ("attention.py", "locality.py"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+    assert (tmp_path / "attention.py.orig").read_text() == "mine, too"
+    assert (tmp_path / "attention.py.orig1").read_text() == "mine"
+    assert [path.name for path in tmp_path.glob("*.orig*") if "attention" not in path.name] == []
+    [message] = [record.getMessage() for record in caplog.records if "orig1" in record.getMessage()]
+    assert message.startswith(f"{tmp_path / 'attention.py'} was no file of a checkpoint")
+    assert (tmp_path / "secret.safetensors").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_classifier_leaves_a_translation_of_somebodys_own(joint, tmp_path):
+    translator = save_self_contained(*joint, tmp_path / "translator")
+    (tmp_path / "classifier").mkdir()
+    (tmp_path / "classifier" / "translation.py").write_text("mine")
+    save_self_contained(classifier_of(translator, CsanForTokenClassification), joint[1], tmp_path / "classifier")
+    assert (tmp_path / "classifier" / "translation.py").read_text() == "mine"
+
+
+def test_saves_at_once_do_not_disturb_each_other(separate, tmp_path):
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(save_self_contained(*separate, tmp_path / "model"))
+    loaded.config.architectures = [type(loaded).__name__]
+    start, errors = threading.Barrier(4), []
+
+    def save(directory):
+        try:
+            start.wait()
+            loaded.config.save_pretrained(directory)
+        except Exception as error:
+            errors.append(error)
+
+    for round in range(4):
+        threads = [threading.Thread(target=save, args=[tmp_path / str(round)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert set(os.listdir(tmp_path / "0")) >= CODE["csan"] | {"target_tokenizer"}
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_the_hub_is_not_asked_for_a_folder_that_is_gone(separate, tmp_path, monkeypatch, caplog):
+    """A relative folder, `owner/name`, may be the name of anybody's repository."""
+    monkeypatch.chdir(tmp_path)
+    directory = save_self_contained(*separate, "owner/name")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(str(directory))
+    shutil.rmtree(directory)
+    asked = []
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **options: asked.append(name) or separate[1])
+    loaded.save_pretrained("again")
+    assert asked == []
+    assert "again lacks target_tokenizer/" in caplog.text
 
 
 def test_a_plain_trainer_saves_complete_checkpoints(separate, tmp_path):
