@@ -79,13 +79,14 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     config = _read_config(output_dir) or dict(recipe.get("config") or {})
     task = task_of(config)
     tag = (recipe.get("task") or task) if task == "translation" else task
-    name = recipe.get("name") or output_dir.resolve().name
-    languages = _languages(recipe)
+    name = _line(recipe.get("name") or output_dir.resolve().name)
+    languages = [_line(language) for language in _languages(recipe)]
     dataset = _dataset_name(recipe)
     # Weights that nobody has trained here, a converted checkpoint, say, have no results
     scores = results.get("scores") or {}
     metrics = _metrics_of(task, scores)
     source = languages[0] if languages else None
+    recipe_text = _recipe_text(recipe)
     examples = _BUILT_IN_EXAMPLES if dataset == "numbers" else _EXAMPLES
     pictures = {"picture": "training.png", "locality_picture": LOCALITY_PICTURE}
     return ModelCard.from_template(
@@ -99,12 +100,13 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         **_architecture(config, results, task),
         config=config,
         labels=list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),  # the library's default
-        model_id=_model_id(recipe, output_dir),
+        model_id=_literal(_model_id(recipe, output_dir)),
         minimum_transformers=MINIMUM_TRANSFORMERS,
-        example=results.get("example") or examples.get(source or "en", _EXAMPLES["en"]),
+        example=_literal(results.get("example") or examples.get(source or "en", _EXAMPLES["en"])),
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
-        recipe=_recipe_text(recipe),
+        recipe=recipe_text,
+        fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe_text)), default=0)),
         metrics=metrics,
         scores=[_score_row(split, entry, metrics) for split, entry in scores.items()],
         signatures=_signatures(scores, metrics),
@@ -262,7 +264,8 @@ def _dataset_name(recipe: dict[str, Any]) -> str | None:
     """Returns what the card calls the data."""
     data = recipe.get("data") or {}
     name = data.get("dataset") or data.get("data_dir")
-    return recipe.get("dataset_name") or _public_name(name)
+    shown = recipe.get("dataset_name") or _public_name(name)
+    return None if shown is None else _line(shown)
 
 
 def _hub_name(name: Any) -> str | None:
@@ -273,7 +276,7 @@ def _hub_name(name: Any) -> str | None:
 
 def _public_name(name: Any) -> str | None:
     """Returns what a card may say of a data set or checkpoint: its name on the Hub, or that of its folder."""
-    return None if name is None else (_hub_name(name) or Path(str(name)).name)
+    return None if name is None else (_hub_name(name) or _line(Path(str(name)).name))
 
 
 def _model_id(recipe: dict[str, Any], output_dir: Path) -> str:
@@ -282,6 +285,16 @@ def _model_id(recipe: dict[str, Any], output_dir: Path) -> str:
     if hub_id:
         return str(hub_id)
     return output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
+
+
+def _line(text: Any) -> str:
+    """Returns a name of a recipe as one line of Markdown, which begins nothing new and holds no HTML."""
+    return " ".join(str(text).split()).replace("<", "&lt;")
+
+
+def _literal(text: Any) -> str:
+    """Returns text as it stands in the card's Python, which people copy: a string and nothing after it."""
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def _slug(name: str) -> str:

@@ -1,3 +1,4 @@
+import ast
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from csan_hf import (
 )
 from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
 from csan_hf.hub.locality_text import describe_locality, short_name
+from csan_hf.hub.model_card import build_model_card
 
 RECIPE = {
     "name": "Numbers, 2D",
@@ -133,6 +135,34 @@ def test_written_at_once_or_not_at_all(run, monkeypatch):
         write_model_card(run, {}, {})
     assert path.read_text(encoding="utf-8") == before
     assert {file.name for file in run.iterdir()} == {"README.md", "config.json", "locality.png", "training.png"}
+
+
+def test_names_in_a_recipe_change_nothing_but_themselves(tmp_path):
+    breaks = "x\n---\n# Scores\n<script>\n```\n# more"
+    recipe = {
+        "name": breaks,
+        "description": f"{breaks}\n````",
+        "dataset_name": breaks,
+        "init_from": f"/folder/{breaks}",
+        "language": [f"`{breaks}", "de"],
+        "training": {"hub_model_id": 'me/x"); print("y'},
+    }
+    plain = {"name": "x", "description": "x", "dataset_name": "x", "init_from": "/folder/x", "language": ["a", "de"]}
+    text, usual = (build_model_card(tmp_path, each, {"example": 'a "b"\n c'}).text for each in (recipe, plain))
+    [code] = re.findall("```python\n(.*?)\n```\n", text, flags=re.DOTALL)
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    strings = {node.value for call in calls for node in (*call.args, *call.keywords) if isinstance(node, ast.Constant)}
+    assert 'a "b"\n c' in strings
+    assert 'me/x"); print("y' in {word.value.value for call in calls for word in call.keywords}
+    assert len(calls) == 3
+    # The fence of the recipe is longer than any in it; before it, nothing but the description's own lines is new
+    before, recipe_text = text.split("`````yaml\n")
+    assert recipe_text.count("`````") == 1
+    without_description = before.replace(recipe["description"], "")
+    assert "<script>" not in without_description
+    headings = re.findall("^#.*|^---.*", without_description, flags=re.MULTILINE)
+    assert headings[0] == "# x --- # Scores &lt;script> ``` # more"
+    assert headings[1:] == re.findall("^##.*", usual.split("```yaml")[0], flags=re.MULTILINE)
 
 
 def test_names_of_the_hub_are_linked_and_local_ones_are_not(run):
