@@ -39,7 +39,11 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Mai
         def run(arguments: list[str]) -> int:
             _replace_closed_streams()
             try:
-                status = main(arguments) or 0
+                try:
+                    status = main(arguments) or 0
+                except SystemExit:  # of argparse, which has printed its help
+                    sys.stdout.flush()
+                    raise
                 sys.stdout.flush()
             except BrokenPipeError:
                 _discard(sys.stdout)

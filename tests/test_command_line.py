@@ -97,6 +97,22 @@ def test_a_full_device_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_help_that_cannot_be_printed_is_one_line(monkeypatch, capsys):
+    @script()
+    def main(arguments):
+        print("usage")
+        raise SystemExit(0)  # as argparse
+
+    with open("/dev/full", "w") as device:
+        monkeypatch.setattr(sys, "stdout", device)
+        assert main([]) == 2
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
+    monkeypatch.undo()
+    with pytest.raises(SystemExit):
+        main([])
+
+
 @pytest.mark.parametrize("output", ["prints", "is silent"])
 def test_closed_output_is_an_error_only_if_something_is_printed(output, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", None)
