@@ -3,13 +3,14 @@
 import re
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from csan_hf.analysis import Alignment
 from csan_hf.analysis.tokenized_text import TokenizedText
-from csan_hf.commands import main
+from csan_hf.commands import demo, main
 from csan_hf.demo import DemoModel, build_demo, highlight_source, titles_of
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -40,6 +41,17 @@ def test_three_models_and_a_missing_one_are_refused(tmp_path, capsys):
     assert "one model or two, got 3" in capsys.readouterr().err
     assert main(["demo", str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "is_said"), [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("me", True)]
+)
+def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys):
+    for name in ("import_gradio", "DemoModel", "build_demo"):
+        monkeypatch.setattr(demo, name, Mock())
+    assert main(["demo", "x", "--host", host]) == 0
+    assert ("whoever reaches this machine" in capsys.readouterr().err) == is_said
+    assert demo.build_demo().launch.call_args.kwargs["server_name"] == host
 
 
 @pytest.fixture(scope="module")

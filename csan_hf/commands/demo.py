@@ -9,9 +9,19 @@ The page is served to this machine alone, unless --host says otherwise. Needs `p
 from __future__ import annotations
 
 import argparse
+import ipaddress
+import sys
 
 from csan_hf.command_line import script
 from csan_hf.demo import DemoModel, build_demo, import_gradio
+
+
+def is_this_machine_alone(host: str) -> bool:
+    """Says whether what is served at an address can be reached from no other machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may stand for anything
+        return False
 
 
 @script({ImportError: 2})
@@ -33,4 +43,9 @@ def main(arguments: list[str]) -> None:
     models = [
         DemoModel(name, device=options.device, trust_remote_code=options.trust_remote_code) for name in options.models
     ]
+    if not is_this_machine_alone(options.host):
+        print(
+            f"Served at {options.host}, without a password: whoever reaches this machine there can use it.",
+            file=sys.stderr,
+        )
     build_demo(models, example=options.text).launch(server_name=options.host, server_port=options.port)
