@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """From a recipe to tokenizers, model and generation settings, and what cannot work, found before data is read."""
 
 from __future__ import annotations

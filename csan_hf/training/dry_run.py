@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a recipe would do, found out without doing it: no weights are made, nothing is downloaded or written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Values that cannot work are refused, in training and by --dry_run, before anything is read or written."""
 
 from pathlib import Path
