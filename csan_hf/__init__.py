@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """csan_hf: sequence-to-sequence models with local attention for Hugging Face transformers.
 
 Importing the package registers its models with the Auto classes, so that `AutoModelForSeq2SeqLM.from_pretrained`

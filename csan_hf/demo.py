@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A page in the browser to try models: translate, compare two, and click a word for its alignment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The model families, one table: classes, what bounds a batch, how one is described, drawn and converted to.
 
 A new family is one more entry; training, Auto classes, model cards, pictures and conversions read the table.

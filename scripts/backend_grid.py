@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The backends of local attention beside each other: which one `None` chooses, and what each takes.
 
 A row is one call: a length, a window, an area of heads, terms, forward alone or with backward. All that can run it run

@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed and memory of CSAN beside transformers' MarianMTModel of the same size, in one run.
 
 Every round times each model once, in turn, so that a noisy machine disturbs all alike; the table shows the median

@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed and memory of Pervasive Attention beside a straightforward implementation of it, in one run.
 
 The straightforward one computes full k×k convolutions times a mask, concatenates features at every layer, and builds

@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Trains and compares systems: `python scripts/compare.py SUITE.yaml --output FOLDER [--jobs 2]`.
 
 A suite names systems × data sets × seeds over one recipe. What it will cost is said first. The same command again goes

@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Trains a tiny model with one process and with several that share the batch, and prints the loss curves.
 
     python scripts/compare_processes.py [--processes 2] [--output_dir FOLDER] [--key value of a recipe ...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf convert-attn2d`, in a checkout."""
 
 import sys

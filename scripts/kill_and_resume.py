@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Kills a training run again and again, and compares its weights with those of a run that was left alone.
 
     python scripts/kill_and_resume.py

@@ -1,4 +1,5 @@
 #!/usr/bin/env python
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Prepares SIGMORPHON 2021 task 1 for one multilingual model: symbols with a tag of the language before each word.
 
 python scripts/prepare_g2p.py PATH/TO/2021-task1/data/medium --output data/g2p_medium

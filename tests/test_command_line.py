@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """How scripts end: one line, or silently as Unix tools do; never with a traceback."""
 
 import errno

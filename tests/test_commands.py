@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf`: its table of subcommands, what it imports and when, and the recipes that come with it."""
 
 import ast
@@ -141,3 +142,16 @@ def test_no_modules_import_each_other():
 def test_a_cycle_is_found():
     assert find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c"]
     assert find_cycle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+def test_every_file_names_its_licence():
+    files = [
+        path for folder in ("csan_hf", "scripts", "tests") for path in sorted((PACKAGE.parent / folder).rglob("*.py"))
+    ]
+    assert len(files) > 300
+    without = [
+        path
+        for path in files
+        if path.stat().st_size and "Apache License, Version 2.0" not in path.read_text(encoding="utf-8")[:200]
+    ]
+    assert without == []

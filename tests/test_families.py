@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The table of model families: a new one needs no other file of the package."""
 
 import json

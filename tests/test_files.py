@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Nothing is left half-written, nothing is replaced but regular files, and line n of a text is read as line n."""
 
 import gzip

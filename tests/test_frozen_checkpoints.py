@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Checkpoints made by an earlier version still load, and still answer what they answered: see fixtures/README.md."""
 
 import json

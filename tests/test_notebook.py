@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """scripts/tutorial.ipynb runs from the first cell to the last, with few steps."""
 
 import json

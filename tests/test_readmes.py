@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Every code block in a README runs, on a tiny checkpoint and a tiny corpus; trainings are dry runs."""
 
 import gzip

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What pyproject.toml, constraints.txt and the scripts say of versions agrees, for every Python that is named."""
 
 import os

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a model does with a sentence: where it is local, word alignments, and pictures of both."""
 
 from .aligned_pairs import Alignment

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Alignments of sentence pairs, read off a translation model's cross-attention."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What the encoder's attention does over many sentences: how far it looks, how spread it is, what it has learned.
 
 Everything is read off the model's own forward, so whatever takes part in a layer's energies is in it.

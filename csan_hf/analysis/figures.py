@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Making and saving of figures: as PNG and SVG, and as SVG for a page that may be light or dark."""
 
 from __future__ import annotations

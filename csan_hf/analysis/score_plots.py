@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Pictures of scores: by the length of the source and by the length of n-grams."""
 
 from __future__ import annotations

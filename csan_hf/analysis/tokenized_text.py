@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A text with its subword tokens, readable, and the word that each of them belongs to."""
 
 from __future__ import annotations

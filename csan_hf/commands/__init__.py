@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The command `csan-hf`. A subcommand is a file of this package, which is imported when it is called."""
 
 from __future__ import annotations

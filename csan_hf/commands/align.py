@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Aligns the words of sentence pairs: one line a pair, "0-0 1-2" = source word 0 with target word 0, 1 with 2.
 
 Words are what white space separates. Without --target the model's own translations are aligned."""

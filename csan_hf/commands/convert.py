@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert a Marian, M2M100 or NLLB checkpoint to a CSAN for fine-tuning.
 
     csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --local_window 11 --head_area 3

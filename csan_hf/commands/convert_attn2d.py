@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Convert a checkpoint of the Pervasive Attention authors' 2018 code (elbayadm/attn2d).
 
     csan-hf convert-attn2d save/l24/model-best.pth runs/l24

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Try a checkpoint in the browser, or compare two: translate, and click a word for its alignment.
 
     csan-hf demo runs/numbers

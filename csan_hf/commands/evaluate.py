@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
 `--hypotheses FILE` scores a translation that is there already. Under `accelerate launch` or torchrun the processes

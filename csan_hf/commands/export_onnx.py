@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Export a checkpoint to ONNX, for ONNX Runtime.
 
     csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8

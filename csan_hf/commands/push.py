@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Upload the folder of a run, or any self-contained checkpoint, to the Hub.
 
     csan-hf push runs/numbers NAME/numbers-en-de

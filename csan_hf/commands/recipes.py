@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """List the recipes that come with csan_hf, or copy one for changes.
 
     csan-hf recipes

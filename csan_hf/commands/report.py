@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Writes a page that compares translations: scores with significance, plots, and every sentence with its alignment.
 
 A system is a checkpoint (a folder or Hub name, which translates --source) or a file with a translation a line;

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Train what a recipe describes, score it and write its card: `csan-hf train RECIPE [--key value ...]`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translates standard input or a file, line for line; an empty line stays an empty line.
 
 Translations are written as they come, a few thousand at a time. Those that are there stay where it is stopped before

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores of a suite's finished cells, and what their differences are worth."""
 
 from __future__ import annotations

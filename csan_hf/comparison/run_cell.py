@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """One cell of a suite in a process of its own: `python -m csan_hf.comparison.run_cell RECIPE.yaml`.
 
 The process ends, after saving, when the suite that started it is gone.

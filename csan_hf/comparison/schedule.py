@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Running of cells: some side by side, each in a process of its own, resumed where they were interrupted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Speed of training of several systems, measured in turn in one process, and what a suite will cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The CSAN family: what a checkpoint on the Hub needs, and nothing else."""
 
 from .backends import local_attention

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Batches bounded by what they cost, the same number for every process.
 
 How :class:`TokenBatchSampler` forms the batches of an epoch, for R processes:

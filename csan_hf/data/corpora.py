@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """One loader for every kind of parallel corpus: built-in, local files, or the Hub."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The kinds of sentence of the built-in corpus, and how each language says them.
 
 A *kind* draws a value (a number, a day, ...) that does not depend on the language, and every language says that value

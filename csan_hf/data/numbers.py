@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The built-in corpus `numbers`: number words, ordinals, dates, times and amounts in two languages.
 
 The mapping is deterministic (a source sentence has exactly one translation) and yet not word by word: German says

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Reading parallel text from files: every mistake is reported with the file, the line and the reason."""
 
 from __future__ import annotations

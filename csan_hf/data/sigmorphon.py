@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Grapheme-to-phoneme conversion of SIGMORPHON 2021 (task 1) as the corpus of one multilingual model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers whose tokens are characters, or symbols with white space between them.
 
 They are for character-level transduction, such as grapheme-to-phoneme conversion, where a word goes in as letters and

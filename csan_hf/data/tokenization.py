@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers: training, saving, and turning a corpus into token ids.
 
 The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Numbers, dates, times and money in words, for every language that num2words and Babel both know.
 
 num2words needs up to half a millisecond for one long number, which is too slow for a corpus of tens of thousands

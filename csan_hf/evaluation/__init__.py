@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores on text, and translation of lists of sentences."""
 
 from .lengths import score_by_length

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scores by the length of the source: whether a model keeps up with long sentences, or writes all alike."""
 
 from __future__ import annotations

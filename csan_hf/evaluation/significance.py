@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Whether a difference between two systems is more than chance, and how sure a score is.
 
 The draws are sacreBLEU's: with the same seed and the same number of samples, p-values and intervals are those of

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation of many sentences at once, fast and in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A model as others must not see it: in evaluation mode while it is being trained, for one."""
 
 from __future__ import annotations

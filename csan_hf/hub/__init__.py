@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Sharing: self-contained checkpoints, model cards, conversion of foreign checkpoints."""
 
 from .attn2d import convert_attn2d

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation pipelines: sentences with `TranslationPipeline`, texts of any length with `TextTranslationPipeline`."""
 
 from .tasks import TASK, register, remove_translation_tasks, restore_translation_tasks, translation_pipeline

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A page for the browser that shows what models do: scores, significance, plots and every sentence."""
 
 from .card import check_card, show_in_card

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What checkpoints say of the words: matrices for the list of sentences, and plots of one sentence and of channels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Scoring of systems, and comparison of the first with each of the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The systems of a report: checkpoints, or what other systems have translated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Training of translation models: recipes, arguments, trainer, callbacks, averaging of checkpoints."""
 
 from .arguments import TranslationTrainingArguments

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """From a recipe to tokenizers, model and generation settings, and what cannot work, found before data is read."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from datasets import DatasetDict
 from sacrebleu.metrics import BLEU
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel, Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
 from csan_hf.data import TokenizerPair, train_tokenizers
@@ -21,6 +22,7 @@ from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
 from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
 from csan_hf.files import reading_folder_or_name
 
+from .arguments import TranslationTrainingArguments
 from .options import RecipeError
 from .recipe import PRETRAINED, Recipe, find_family
 
@@ -350,6 +352,30 @@ def check_recipe(recipe: Recipe) -> None:
     if not recipe.init_from:  # a checkpoint has a tokenizer of its own
         check_tokenizer(recipe)
     check_positions(recipe, planned_config(recipe))
+
+
+def check_optimization(args: TranslationTrainingArguments) -> None:
+    """Checks optimizer and schedule with one weight: training makes its own only after the data were prepared.
+
+    Raises:
+        RecipeError: if one of them is not installed or refuses what it is given.
+    """
+    if args.optim_target_modules:  # such optimizers ask for the model
+        return
+    try:
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
+            optimizer_class, options = torch.optim.SGD, {"lr": args.learning_rate}
+        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
+        specific: Any = args.lr_scheduler_kwargs
+        updates = args.max_steps if args.max_steps > 0 else 10**6  # what the epochs come to is known with the data
+        schedule = {"num_warmup_steps": args.get_warmup_steps(updates), "num_training_steps": updates}
+        get_scheduler(args.lr_scheduler_type, optimizer, **schedule, scheduler_specific_kwargs=specific)
+    except (TypeError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        names = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs")
+        values = {name: getattr(value := getattr(args, name), "value", value) for name in names}
+        shown = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+        raise RecipeError(f"The section training is refused: {shown}: {error}") from error
 
 
 def check_data_files(recipe: Recipe) -> None:

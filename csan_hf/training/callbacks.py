@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Callbacks: progress, early stopping, the picture, the rotation of checkpoints, the epoch of the sampler."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Checkpoints of a run: whether each is whole, their scores, which are kept, and the average of the best."""
 
 from __future__ import annotations

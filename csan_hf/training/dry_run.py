@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a recipe would do, found out without doing it: no weights are made, nothing is downloaded or written."""
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .build import check_recipe, note_unused_tokenizer, planned_config
+from .build import check_optimization, check_recipe, note_unused_tokenizer, planned_config
 from .options import RecipeError
 from .recipe import Recipe, find_family
 
@@ -61,6 +62,7 @@ def dry_run(recipe: Recipe) -> str:
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     args = recipe.training_arguments()
     check_recipe(recipe)
+    check_optimization(args)
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(recipe.data_arguments())]
     if note := note_unused_tokenizer(recipe):
         lines += ["", "Tokenizer", f"  {note}"]

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The end of a run: choose the weights, score them, save and report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Sections of a recipe: what a class or a function takes by keyword, read and converted by jsonargparse."""
 
 from __future__ import annotations

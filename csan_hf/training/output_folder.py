@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The folder of a run: what it may hold, how an earlier run makes room, and the lock that keeps a second run out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Several processes: who does what, how an evaluation is cut for them, and the workers that load data."""
 
 from __future__ import annotations

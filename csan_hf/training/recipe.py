@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Recipes: one YAML file per experiment, with overrides from the command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Going on with an interrupted run: from which checkpoint, and whether it is the same run at all."""
 
 from __future__ import annotations

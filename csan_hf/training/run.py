@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """One training run, from a recipe to a folder with everything in it."""
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_datas
 from csan_hf.files import write_text
 
 from .arguments import TranslationTrainingArguments
-from .build import build_model, build_tokenizers, check_data_files, check_recipe, note_unused_tokenizer
+from .build import (
+    build_model,
+    build_tokenizers,
+    check_data_files,
+    check_optimization,
+    check_recipe,
+    note_unused_tokenizer,
+)
 from .checkpoints import list_checkpoints, load_weights, read_weights
 from .finish import finish_run
 from .options import RecipeError
@@ -58,6 +66,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     args = recipe.training_arguments()
     check_initial_folder(recipe, Path(args.output_dir))
     check_recipe(recipe)
+    check_optimization(args)
     check_data_files(recipe)
     if note := note_unused_tokenizer(recipe):
         _say(args, note)

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Stopping a run where it must stop: at a signal, after saving, and at a loss that is not finite, without saving."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Stands for training: counts to the updates of a recipe, goes on where it was killed, writes what a run writes."""
 
 import json

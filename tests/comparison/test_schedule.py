@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Running of cells: interruptions, failures, and the report at the end."""
 
 import os

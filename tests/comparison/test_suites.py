@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Suites: what they expand to, and that those of the repository can be trained."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The library's mixins look models up by name: theirs stand here, for these tests alone."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """transformers' own model tests, fetched at test time; none of their code is kept in this repository.
 
 The source distribution that matches the installed transformers holds `tests/test_modeling_common.py`. It is fetched

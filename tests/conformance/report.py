@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A pytest plugin: at the end of a run, how the library's tests went for each class, beside Marian in the same run.
 
 It reads the reports, so it works with and without pytest-xdist. The run fails if a class skipped a test that Marian

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The tests of the library that cannot apply to a model, each with the reason in its architecture.
 
 Pattern of classes -> pattern of test names -> reason. Nothing else in these tests skips anything. The library's own

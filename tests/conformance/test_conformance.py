@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Every public model class under the library's own mixins, and Marian beside them."""
 
 import pytest

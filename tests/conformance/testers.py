@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Model testers: the tiny configurations and inputs on which the library's mixins run, as its own test files have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """On a CPU, attention trains in float32 under a bfloat16 autocast: its fused backward pass is slow in bfloat16."""
 
 import pytest

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Which backend a call runs by that names none, and the table that measures the choice."""
 
 import importlib

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Whatever the cache keeps (a window, everything, a static block or nothing), logits and attention weights agree."""
 
 import pytest

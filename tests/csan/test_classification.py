@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The classification heads: what they compute, what they take over from a translation checkpoint, how they train."""
 
 import math

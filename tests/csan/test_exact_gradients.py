@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """float64 stays float64 in every backend, and torch.func transforms all of them."""
 
 import pytest

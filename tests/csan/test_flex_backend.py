@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """FlexAttention against the eager backend (itself held to the loop oracle), forward; on CPU it has no backward."""
 
 from itertools import product

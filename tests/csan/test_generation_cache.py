@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Generation with the key/value cache equals generation without it, for every locality."""
 
 import pytest

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Every backend of local_attention against the loop oracle, in outputs and gradients, over random shapes."""
 
 import math

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The presets: the methods of Yang et al. (NAACL 2019), Table 1, as whole models."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What is local where: both forms of the config, what they refuse, and a method from outside the package."""
 
 import json

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """BLOCK, which replaces the attention, and CNN, which comes before it, against their loop oracles."""
 
 import pytest

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What every CSAN keeps whatever its locality: batch invariance, causality, loss, receptive field, save and load."""
 
 import pytest

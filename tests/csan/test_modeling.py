@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The CSAN models as transformers' users meet them: implementations, caches, embeddings, positions."""
 
 from typing import Any

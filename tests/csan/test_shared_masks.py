@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What the layers of one forward share: masks made once, and nothing that differs from layer to layer."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The corpus of one model for several languages, and patterns with the languages of a corpus."""
 
 import pytest

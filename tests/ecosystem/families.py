@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Both families as tiny models, under one roof: what transformers' users rely on is tested alike for both."""
 
 from __future__ import annotations

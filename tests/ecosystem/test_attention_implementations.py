@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """attn_implementation: what runs computes the same, what cannot run says what to use instead."""
 
 import pytest

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Bad input to models and configurations: a clear error, or the right answer. The last test counts what was tried."""
 
 import json

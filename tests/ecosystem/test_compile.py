@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """torch.compile of forward and of a training step: the same numbers, and one program for all lengths.
 
 `aot_eager` traces forward and backward as the real compilers do, and leaves out the slow code generation. Pervasive

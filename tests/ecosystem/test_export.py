@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """torch.export and ONNX, by the library's exporters, verified at batch sizes and lengths that they did not see."""
 
 from functools import cache

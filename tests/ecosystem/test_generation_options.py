@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What `generate` offers: each option does what it says, for both families.
 
 Beam search, greedy search and sampling with a cache equal those without one: see tests/csan/test_generation_cache.py

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The two copies of the input checks are one text: each model folder must load alone."""
 
 from pathlib import Path

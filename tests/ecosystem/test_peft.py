@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """LoRA (Hu et al., 2021) through the peft library: trains, saves, loads and merges; impossible targets are refused."""
 
 import pytest

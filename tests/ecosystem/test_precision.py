@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """bfloat16 and float16: near float32 in logits and gradients, and finite where numbers are large.
 
 On a CPU, too, all operations of both families exist in both types.

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Random configurations and inputs: valid ones work, impossible ones are refused by name, and nothing is NaN."""
 
 from typing import Any

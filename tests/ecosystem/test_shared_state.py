@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """No call changes what other threads see of a model: neither a configuration nor an attribute of any module."""
 
 import threading

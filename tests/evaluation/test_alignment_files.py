@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Gold alignments in Pharaoh's format and that of the NAACL 2003 shared task."""
 
 import pytest

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The table of metrics: agreement with sacreBLEU, counts by hand, the library evaluate, metrics from outside."""
 
 import json

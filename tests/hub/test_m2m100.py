@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """M2M100 and NLLB models as CSANs."""
 
 import runpy

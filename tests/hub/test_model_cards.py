@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The cards in model_cards/: the Hub's rules, the results beside them, their pictures, and their code."""
 
 import json

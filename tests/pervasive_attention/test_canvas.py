@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The canvas: every real cell at one place, sentences out of each other's reach, little room wasted."""
 
 import pytest

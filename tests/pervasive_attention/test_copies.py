@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Code that both model folders need is repeated, as each must load alone: the copies are held equal here."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Generation with the cache of grid rows equals generation without it, and a step equals the full forward."""
 
 import copy

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What every Pervasive Attention model keeps: causality, batch invariance, loss, alignments, sizes, save and load."""
 
 import pytest

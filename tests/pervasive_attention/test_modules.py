@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The dense block's modules are what they seem: modes, momentum, hooks, freezing, copies and types act on them."""
 
 import copy

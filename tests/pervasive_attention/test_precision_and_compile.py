@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """bf16 stays near float32, torch.compile computes the same, and odd inputs are refused."""
 
 import copy

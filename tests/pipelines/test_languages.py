@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The pipeline says to every family which languages it is to translate between, as the family's documentation does."""
 
 import threading

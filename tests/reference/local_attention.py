@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of local attention: one query at a time, one visible key after the other, in float64.
 
 Written from the definition (Yang et al., NAACL 2019, equations 4-9, and the preprint's equations 4-8), not from

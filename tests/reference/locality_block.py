@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of BLOCK: bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018, sections 2 and 3).
 
 It takes the place of multi-head self-attention (its projections included) in a layer; residual and layer norm stay.

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of CNN: convolutions before the self-attention of a layer (Yu et al., ICLR 2018, "QANet", section 2.2).
 
 The sub-layer's input x goes through a stack of convolutions, each inside a residual block, f(layernorm(x)) + x; what

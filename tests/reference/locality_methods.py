@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracles of the locality methods of Table 1 (Yang et al., NAACL 2019) that act inside the attention.
 
 Written from the papers, not from the product ("the released layer" is the one in baosongyang/Context-Aware-SAN, read

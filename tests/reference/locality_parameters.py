@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Added parameters of the locality methods, worked out from their shapes, beside Table 1 of Yang et al., NAACL 2019.
 
 Base: d 512, 8 heads, D = d / H = 64, three encoder layers. In millions, three layers unless said otherwise:

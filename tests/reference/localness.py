@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of the Gaussian localness bias (Yang et al., EMNLP 2018, equations 5-9), in float64.
 
 One batch row, one query, one head at a time. p and z come from the whole d-wide query (its heads concatenated);

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A Hub on this machine: what huggingface_hub's client calls to make, fill and read a repository.
 
 Repositories live in memory. A commit's name is the hash of its files, so that a client sees whether something changed.

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Loop oracle of Pervasive Attention (Elbayad et al., CoNLL 2018, sections 3 and 4.1), in float64.
 
 One cell (sentence b, target row i, source column j) after the other; only real cells exist, so padding cannot leak.

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Tiny random CSAN models and every locality that they can have, for tests of whole models."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The plots of a report in the card of a run, and in what is uploaded."""
 
 import json

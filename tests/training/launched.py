@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What each of two launched processes does for `test_processes.py`; the argument is the folder that both share.
 
 The folder holds a tokenizer, tokenized data and models; every process adds a file `found-RANK.pt`.

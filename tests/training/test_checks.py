@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Values that cannot work are refused, in training and by --dry_run, before anything is read or written."""
 
 from pathlib import Path
@@ -57,6 +58,10 @@ def no_data(monkeypatch):
         ({"language_pairs": "[de_en]"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
         ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' stands twice"),
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
+        ({"lr_scheduler_kwargs": "{cycles: 2}"}, r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword"),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type warmup_stable_decay: .*num_decay_steps"),
+        ({"optim_args": "fast"}, "section training is refused: .*optim_args fast"),
+        ({"optim": "adamw_8bit"}, "section training is refused: .*You need to install `bitsandbytes`"),
         ({"eval_steps": "0"}, "training.eval_steps must be above 0, got 0"),
         ({"eval_steps": ".inf"}, "training.eval_steps must be above 0, got inf"),
         ({"save_steps": "-1"}, "training.save_steps must be above 0, got -1"),

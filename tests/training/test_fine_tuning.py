@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """From weights or a tokenizer that are there: the shipped recipe, and several language pairs with tags."""
 
 import json

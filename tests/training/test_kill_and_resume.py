@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """scripts/kill_and_resume.py tells a run that ignores a signal from one that had ended."""
 
 import os

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """--overwrite deletes what a run of ours wrote, when the new run has begun, and nothing else ever."""
 
 import os

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Two launched processes do what one does: gradients, evaluation, translation, and a whole run of a recipe."""
 
 import json

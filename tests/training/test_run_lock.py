@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Two runs in one folder: the second is refused, until the first has ended, however it ended."""
 
 import errno

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Runs that are killed, signalled, fed with damaged checkpoints, a full disk or losses that are not finite."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Data-loading workers: the signals that end a run are not for them."""
 
 import multiprocessing

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Metrics: one file each, and a table that everything else reads."""
 
 from .corpus_metric import CorpusMetric, SacrebleuMetric

@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Edits per 100 units of the reference, which word and phone error rate are."""
 
 from __future__ import annotations

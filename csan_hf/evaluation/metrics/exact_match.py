@@ -1,3 +1,4 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Share of segments that equal their reference."""
 
 from __future__ import annotations
