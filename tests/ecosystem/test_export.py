@@ -28,7 +28,6 @@ MODELS = {
         seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
     ),
 }
-one_worker = pytest.mark.xdist_group("export")  # what is exported once serves several tests
 every_model = pytest.mark.parametrize("name", MODELS)
 largest_models = pytest.mark.parametrize("name", ["csan, everything", "pervasive attention, gated, max and attention"])
 SEEN = ((6, 4, 5), 5)
@@ -91,7 +90,6 @@ def exported_for_all_shapes(name):
 
 
 @with_exporters
-@one_worker
 @every_model
 def test_exporter_saves_and_loads(name, tmp_path):
     model, exported = exported_for_all_shapes(name)
@@ -124,7 +122,6 @@ def test_generation_of_pervasive_attention(name):
 
 
 @with_exporters
-@one_worker
 def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     """From 128 tokens on, Python would go on in blocks; an exported program cannot turn off."""
     model, exported = exported_for_all_shapes("csan, everything")
@@ -132,7 +129,6 @@ def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
 
 
 @with_exporters
-@one_worker
 def test_beyond_the_sinusoids_an_exported_program_refuses():
     _, exported = exported_for_all_shapes("csan, everything")
     with pytest.raises(AssertionError, match="Guard failed"):
