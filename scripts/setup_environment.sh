@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-python3}
 VERSIONS=${VERSIONS:-tested}
-"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
-  echo "csan_hf needs Python 3.10 or newer; $("$PYTHON" --version) is too old. Set PYTHON to a newer one." >&2
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "csan_hf needs Python 3.11 or newer; $("$PYTHON" --version) is too old. Set PYTHON to a newer one." >&2
   exit 1
 }
 python_version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the test suite with other versions than the tested ones, in an environment of its own:
-#   PYTHON=python3.10 scripts/test_versions.sh lowest     # the lowest that pyproject.toml names
+#   PYTHON=python3.11 scripts/test_versions.sh lowest     # the lowest that pyproject.toml names
 #   PYTHON=python3.13 scripts/test_versions.sh newest     # whatever the package index has
 # Further arguments go to pytest.
 VERSIONS=${1:?lowest or newest} EXTRAS=dev

@@ -4,6 +4,7 @@
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
 
 
 def listed(name):
-    """The requirements of a list in pyproject.toml (Python 3.10 has no tomllib)."""
-    [text] = re.findall(rf"^{name} = \[\n(.*?)^\]", PROJECT, flags=re.DOTALL | re.MULTILINE)
-    return [Requirement(line) for line in re.findall(r'^ *"([^"]+)"', text, flags=re.MULTILINE)]
+    """The requirements of a list in pyproject.toml."""
+    project = tomllib.loads(PROJECT)["project"]
+    lists = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
+    return [Requirement(line) for line in lists[name]]
 
 
 EXTRAS = ("text", "onnx", "dev")

@@ -3,7 +3,7 @@
 
 from transformers.utils.versions import require_version
 
-MINIMUM_TRANSFORMERS = "5.20"
+MINIMUM_TRANSFORMERS = "5.23"
 
 require_version(
     f"transformers>={MINIMUM_TRANSFORMERS}",

@@ -96,7 +96,7 @@ def test_text_says_what_was_measured(run):
     assert text.count(ENTRY["bleu_signature"]) == 3  # twice in the metadata, once in words
     assert "1,500 updates (3.25 epochs) in 5.5 minutes, 9,000 tokens per second" in text
     assert "seed 0" in text
-    assert "It needs transformers 5.20 or newer." in text
+    assert "It needs transformers 5.23 or newer." in text
     assert "the average of 3 checkpoints" in text
     assert "max_tokens: 4000" in text
     assert "runs/numbers" not in text
