@@ -43,7 +43,7 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
         return
     is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
     if not is_flash or locality.has_terms or locality.area.head_area > 1:
-        knows = " (of locality it knows a window of positions alone)" if is_flash else ""
+        knows = " (the only locality it knows is a window of positions)" if is_flash else ""
         raise ValueError(
             f"attn_implementation={implementation!r} cannot run CSAN's local layers{knows}: "
             f"{', '.join(method.key for method in locality.methods)}; use one of {list(_LOCAL_BACKENDS)}."
@@ -51,7 +51,7 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
 
 
 def full_attention_implementation(implementation: str | None) -> str | None:
-    """The library's name of what layers without locality run under an attention implementation."""
+    """The library's name of the implementation that layers without locality use under `implementation`."""
     return "sdpa" if implementation == BLOCKED else implementation
 
 
@@ -70,13 +70,13 @@ def mask_config(config: CsanConfig) -> Any:
 
 
 class AttentionMasks(NamedTuple):
-    """Who sees whom, made once per forward for all layers.
+    """The masks of one kind of attention, made once per forward for all layers.
 
     Attributes:
         full: What the library's attention functions take; for full attention.
         padding: [B, J] boolean, True = a real token; for local attention. None = all real.
         first_real: [B], place of each sentence's first real token, where terms ask for positions; None = 0.
-        shared: What the local layers make of these.
+        shared: Masks and positions that the local layers derive from these, kept for the layers after them.
     """
 
     full: Any = None
@@ -198,10 +198,10 @@ def _padding_if_any(padding: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
-    """Weights [B, H, I, K] of the keys up to the last query as weights of all positions, zero where they are none.
+    """Spread the weights [B, H, I, K] of the keys at hand over all positions; the others get zero.
 
     Args:
-        weights: Of the K keys at hand.
+        weights: Weights of the K keys at hand, which end at the last query.
         held: Keys that the cache handed over: fewer than there are positions where it keeps a window, more where it
             is static.
         query_offset: Position of the first query.
@@ -210,7 +210,7 @@ def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | to
     if isinstance(query_offset, torch.Tensor):
         places = torch.arange(weights.shape[-2] - count, weights.shape[-2], device=weights.device) + query_offset
         everywhere = weights.new_zeros(*weights.shape[:-1], held)
-        return everywhere.index_add(-1, places.clamp(min=0), weights)  # what is clamped weighs nothing
+        return everywhere.index_add(-1, places.clamp(min=0), weights)  # the clamped places have weight 0
     end = query_offset + weights.shape[-2]
     if count == max(held, end):
         return weights
@@ -218,13 +218,13 @@ def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | to
 
 
 class CsanAttention(nn.Module):
-    """Multi-head attention, full or local: what is local says `config.layer_locality`.
+    """Multi-head attention, full or local as `config.layer_locality` says.
 
     The parameters of a locality method are a submodule under the method's `module_name`.
 
     Attributes:
         locality: What is local here, or None.
-        observe_terms: Is handed the terms of every call, for whoever studies a model; None = nobody.
+        observe_terms: A function that is called with the terms of every call, for the analysis of a model, or None.
     """
 
     def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
@@ -253,7 +253,7 @@ class CsanAttention(nn.Module):
         return {name: module for name in names if (module := getattr(self, name)) is not None}
 
     def before(self, states: torch.Tensor, masks: AttentionMasks | None) -> torch.Tensor:
-        """What locality methods do before the sub-layer: [B, T, d] -> [B, T, d]."""
+        """Apply what locality methods put before the sub-layer, such as convolutions: [B, T, d] -> [B, T, d]."""
         if self.locality is None:
             return states
         for method in self.locality.methods:
@@ -271,13 +271,13 @@ class CsanAttention(nn.Module):
         query_offset: int | torch.Tensor = 0,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend.
+        """Project the states to queries, keys and values, attend, and project the output.
 
         Args:
             hidden_states: Queries' states, [B, I, d].
             key_value_states: Encoder states [B, J, d] for cross-attention.
             past_key_values: Cache of keys and values.
-            attention_mask: Who sees whom.
+            attention_mask: The masks; see `AttentionMasks`.
             query_offset: Place of the first query (decoding with a cache).
 
         Returns:
@@ -319,7 +319,7 @@ class CsanAttention(nn.Module):
         return output.to(query.dtype), None
 
     def _weights_of_replacement(self, output: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
-        """Zeros where it has none: the library drops a None, and later layers would move up."""
+        """The replacement's weights, or zeros for None: the library drops a None, which would shift later layers'."""
         if weights is None and self.config._attn_implementation == "eager":
             batch, length = output.shape[:2]
             weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)

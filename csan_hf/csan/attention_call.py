@@ -57,12 +57,12 @@ class AttentionCall:
     shared: SharedMasks = field(default_factory=SharedMasks)
 
     def once(self, name: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What `make` gives, made once for all layers of a forward that see the same.
+        """Return `make()`, computed once for all layers of a forward pass in which queries see the same keys.
 
         Args:
-            name: What is made; together with sizes, area and visibility terms it says all that it depends on. A
-                visibility term with tensors of its layer's own is not shared.
-            make: Makes it, without anything that takes part in gradients.
+            name: Name of what is made. The result may depend on nothing but this, the sizes, the area and the
+                visibility terms. Where a visibility term holds tensors of its own layer, nothing is shared.
+            make: Computes the result, which must take no part in gradients.
         """
         visibility = tuple(term.shared_visibility for term in self.visibility_terms)
         # A compiled program finds equal computations by itself.
@@ -154,7 +154,7 @@ def make_call(
 
 
 def as_terms(bias: torch.Tensor | Term | None) -> tuple[Term, ...]:
-    """The term of a `bias` argument."""
+    """The terms that a `bias` argument stands for: none, a given term, or a `DenseBias` of a tensor."""
     if bias is None:
         return ()
     return (bias,) if isinstance(bias, Term) else (DenseBias(torch.atleast_1d(bias)),)
@@ -224,7 +224,7 @@ def sum_energies(call: AttentionCall, cells: Cells) -> torch.Tensor | None:
 
 
 def restrict(visible: torch.Tensor | None, call: AttentionCall, cells: Cells) -> torch.Tensor | None:
-    """`visible` where all terms agree."""
+    """`visible`, narrowed to what every visibility term allows; None = all cells are visible."""
     for term in call.visibility_terms:
         seen = term.visible(cells)
         visible = seen if visible is None else visible & seen
@@ -248,11 +248,11 @@ def zero_fully_masked_rows(output: torch.Tensor, fully_masked: torch.Tensor | No
 
 
 def open_fully_masked_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks [..., I, J] in which no softmax sees an empty row, and the queries that see no key [..., I, 1]."""
+    """The mask [..., I, J] with empty rows set to True (their softmax would be NaN), and which rows those are."""
     fully_masked = ~visible.any(dim=-1, keepdim=True)
     return visible | fully_masked, fully_masked
 
 
 def dropout(weights: torch.Tensor, call: AttentionCall) -> torch.Tensor:
-    """The call's dropout."""
+    """`weights` after the call's dropout."""
     return F.dropout(weights, call.dropout_p, training=True)

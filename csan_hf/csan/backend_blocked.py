@@ -88,7 +88,7 @@ class _BlockCells:
 
 
 def blocked_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]."""
+    """The output [B, H, I, D] of a call, computed in blocks of queries."""
     call = _without_unreachable_keys(call)
     query_length, key_length = call.query.shape[2], call.key.shape[2]
     blocks = _blocks_of(call)
@@ -108,7 +108,7 @@ def blocked_attention(call: AttentionCall) -> torch.Tensor:
 
 
 def blocked_cannot_run(call: AttentionCall) -> str | None:
-    """Why not, or None."""
+    """The reason why this backend cannot run the call, or None."""
     return None if call.area.window is not None else "needs a window; use 'sdpa' or 'eager' without one."
 
 
@@ -202,7 +202,7 @@ class _OverlappingBlocks(torch.autograd.Function):
 
 @dataclass
 class _BlockMasks:
-    """What layers that see the same share.
+    """What layers share whose queries see the same keys.
 
     Attributes:
         cells: The cells of the blocks.

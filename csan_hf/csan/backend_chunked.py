@@ -16,7 +16,7 @@ _LEAST_CHUNK = 16
 
 
 def chunked_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]."""
+    """The output [B, H, I, D] of a call, computed in chunks of queries."""
     attend = attend_fused if fused_is_faster(call) else attend_all_pairs
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
     size = max(_LEAST_CHUNK, _CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]))

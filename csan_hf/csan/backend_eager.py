@@ -29,7 +29,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
 
 
 def eager_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]."""
+    """The output [B, H, I, D] of a call, by matrix products."""
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
     return attend_all_pairs(call, call.query, keys, values, call.once("dense", lambda: dense_masks(call)))
 

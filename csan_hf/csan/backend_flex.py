@@ -94,7 +94,7 @@ class _OneCell:
 
 
 def flex_local_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]."""
+    """The output [B, H, I, D] of a call, by FlexAttention."""
     layout = _layout(call)
     output = _kernel(call.query.device.type)(
         call.query,
@@ -116,8 +116,8 @@ def _keys_of_area(states: torch.Tensor, call: AttentionCall, layout: _Layout) ->
 def flex_block_mask(call: AttentionCall) -> BlockMask:
     """Which blocks of keys each block of queries sees, from the area's geometry and the padding.
 
-    Blocks that are seen as a whole are not looked into; the others are, cell by cell, as the kernel comes to them.
-    torch's `create_block_mask` would write out all cells.
+    In blocks that are visible as a whole the kernel checks no cell; in the others it checks each. torch's
+    `create_block_mask` would write out all cells.
     """
     some, whole = _visible_blocks(call)
     layout = _layout(call)
@@ -159,14 +159,14 @@ def _visible_blocks(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many blocks of each row, and the blocks, those first: what a `BlockMask` is made of."""
+    """The number of blocks chosen in each row, and the blocks with these first, as `BlockMask` takes them."""
     numbers = blocks.int()
     order = torch.argsort(numbers, dim=-1, descending=True, stable=True)
     return numbers.sum(dim=-1, dtype=torch.int32), order.to(torch.int32).contiguous()
 
 
 def flex_cannot_run(call: AttentionCall) -> str | None:
-    """Why not, or None."""
+    """The reason why this backend cannot run the call, or None."""
     if call.dropout_p > 0:
         return "has no attention dropout; use 'sdpa', 'blocked' or 'eager', or set the dropout to 0."
     if call.value_terms:

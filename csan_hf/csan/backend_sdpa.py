@@ -11,7 +11,7 @@ from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
 
 
 def sdpa_attention(call: AttentionCall) -> torch.Tensor:
-    """[B, H, I, D]."""
+    """The output [B, H, I, D] of a call, by torch's fused attention."""
     area, query, key, value = call.area, call.query, call.key, call.value
     unmasked = area.head_area == 1 and call.key_padding_mask is None and not call.terms
     if unmasked and area.window is None and (not area.causal or query.shape[2] == key.shape[2]):
@@ -80,7 +80,7 @@ def trains_faster_in_float32(query: torch.Tensor, dropout_p: float) -> bool:
 
 
 def sdpa_cannot_run(call: AttentionCall) -> str | None:
-    """Why not, or None."""
+    """The reason why this backend cannot run the call, or None."""
     if call.value_terms:
         return "does not give the attention weights that a value term needs; use 'eager', or 'blocked' with a window."
     return None

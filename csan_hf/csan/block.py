@@ -146,7 +146,7 @@ def _take(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class BlockPicture(Term):
-    """What pictures show: a token's own block, and paler the others, of which it sees summaries alone."""
+    """The term drawn in pictures: a token's own block, and paler the others, of which it sees summaries alone."""
 
     length: int
 
@@ -165,7 +165,7 @@ class Block(LocalityMethod):
     summary counts it. The bias of the summary's scores is left out: it cancels in the softmax.
 
     Width 300, its authors' own, adds 6.27M parameters in three layers of base, after the projections that it
-    replaces; the paper says 6.0M, which nothing natural gives. (Of width d / 2 it is 3.94M.)
+    replaces; the paper says 6.0M, which no usual width gives. (Width d / 2 gives 3.94M.)
 
     Attributes:
         length: r, tokens of a block. The paper recommends the cube root of twice the sentence's length; Yang et

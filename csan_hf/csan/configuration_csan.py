@@ -21,8 +21,8 @@ from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, local
 from .locality_methods import LOCALNESS_WINDOWS
 
 if TYPE_CHECKING:
-    # Never run: of a checkpoint in a folder transformers 4 takes along only the files that are named here, and without
-    # the others that these import it could not even say that it is too old.
+    # Never run: from a checkpoint in a folder, transformers 4 copies only the files that this one names. Without the
+    # files that these import it would fail before `required_version` can say that it is too old.
     from .bi_directional import BiDirectional  # noqa: F401
     from .block import BlockSummary  # noqa: F401
     from .convolutions import Convolutions  # noqa: F401
@@ -47,8 +47,8 @@ class CsanConfig(PreTrainedConfig):
 
     Locality has a short form, one setting for all local layers (the fields from `local_window` to
     `cross_localness_layers`), and a long form, a specification for every layer of a part (`encoder_locality`,
-    `decoder_locality`, `cross_locality`). A part follows its long form where it has one. What a layer does in the end
-    is `layer_locality(part, index)`, whichever form said it.
+    `decoder_locality`, `cross_locality`). A part follows its long form where it has one. Whichever form was used,
+    `layer_locality(part, index)` returns the locality of a layer.
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
@@ -104,8 +104,8 @@ class CsanConfig(PreTrainedConfig):
         forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
-        ValueError: A field is out of range, or a keyword is no field; the message names the field and the value. (A
-            keyword that resembles no field is warned about and kept as an attribute, as transformers does.)
+        ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the
+            value. (A keyword that resembles no field gives a warning and is kept as an attribute, as in transformers.)
 
     Example:
         >>> from csan_hf import CsanConfig, CsanForConditionalGeneration
@@ -203,7 +203,7 @@ class CsanConfig(PreTrainedConfig):
 
     @classmethod
     def preset_fields(cls, name: str, encoder_layers: int) -> dict[str, Any]:
-        """The fields that make a model of any size local as a preset is.
+        """The fields of a preset, for a model of any size.
 
         Args:
             name: See `preset`.
@@ -227,7 +227,7 @@ class CsanConfig(PreTrainedConfig):
         return values
 
     def layer_locality(self, part: str, index: int) -> LayerLocality | None:
-        """What is local in one attention, the one rule that everything else reads; `None` = full attention.
+        """What is local in one attention; `None` = full attention. Everything else reads this rule.
 
         Args:
             part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
@@ -269,7 +269,7 @@ class CsanConfig(PreTrainedConfig):
         return bool(self.localities())
 
     def _candidates(self, part: str) -> Sequence[int]:
-        """Layers that may be local; of others, however many a config asks for, nothing is said."""
+        """Layers that may be local; others are not looked at, however many a config asks for."""
         specifications = getattr(self, f"{part}_locality")
         return self._named_layers(part) if specifications is None else range(len(specifications))
 
@@ -297,10 +297,10 @@ class CsanConfig(PreTrainedConfig):
         return specification
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does; of a model, with the code by which it loads where csan_hf is not installed.
+        """Save as transformers does; with a model's config, also the code to load it where csan_hf is not installed.
 
         Args:
-            save_directory: The directory, made if need be. Saving a model comes by here, too.
+            save_directory: The directory; created if missing. Saving a model calls this method, too.
             push_to_hub: See transformers.
             kwargs: See transformers.
         """
@@ -309,7 +309,7 @@ class CsanConfig(PreTrainedConfig):
         super(CsanConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def validate_fields(self) -> None:
-        """Raise `ValueError`, naming field and value, where the configuration is impossible."""
+        """Raise `ValueError` where the configuration is impossible; the message names field and value."""
         self._validate_sizes()
         self._validate_tokens()
         self._validate_locality()
@@ -384,7 +384,7 @@ class CsanConfig(PreTrainedConfig):
             if getattr(self, _LAYER_FIELDS[part]):
                 raise ValueError(
                     f"`{name}` and `{_LAYER_FIELDS[part]}` ({getattr(self, _LAYER_FIELDS[part])}) both say which "
-                    f"layers are local; leave one of them away."
+                    f"layers are local; leave one of them out."
                 )
             for index in range(depth):
                 self.layer_locality(part, index)
@@ -421,7 +421,7 @@ class CsanConfig(PreTrainedConfig):
             long = ", ".join(f"`{part}_locality`" for part in PARTS if part not in short)
             raise ValueError(
                 f"`{given[0]}` ({getattr(self, given[0])}) has no effect beside {long}, which says what is local: put "
-                f"it into the specifications, or leave it away."
+                f"it into the specifications, or leave it out."
             )
         is_on = self.local_window is not None or self.head_area > 1 or self.localness_window is not None
         for name in _LAYER_FIELDS.values():

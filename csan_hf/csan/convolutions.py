@@ -12,7 +12,7 @@ from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
 
 _MOST_CONVOLUTIONS = 1_000
-"""A config that asks for millions would be busy building them."""
+"""An upper limit: a config that asked for millions would take for ever to build."""
 
 
 class SeparableConvolution(nn.Module):

@@ -15,10 +15,10 @@ class _BeamSharedCache(DynamicCache):
         self.num_beams = num_beams
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Beams of one sentence share their source, so moving them about changes nothing.
+        """Reorder the beams, unless each comes from a beam of its own sentence: these share their source.
 
-        Whether that is so, a CPU sees at once. An accelerator would have to be waited for, which costs more than to
-        move them.
+        That is checked on a CPU alone. On an accelerator the check would wait for the device, which costs more than
+        reordering.
         """
         if beam_idx.device.type == "cpu":
             sentence = torch.arange(beam_idx.shape[0]) // self.num_beams
@@ -28,7 +28,7 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache in which a windowed decoder layer keeps its window alone.
+    """An empty cache in which a decoder layer with a window keeps only the keys of the window.
 
     The window's own keys are m past positions (M = 2m + 1). A layer with a method that needs all earlier keys keeps
     them all.

@@ -14,7 +14,7 @@ from .locality_terms import DenseCells
 
 @dataclass
 class DenseMasks:
-    """What layers that see the same share.
+    """What layers share whose queries see the same keys.
 
     Attributes:
         cells: The cells of the call.
@@ -69,7 +69,7 @@ def dense_energies(call: AttentionCall, cells: DenseCells) -> torch.Tensor | Non
 
 
 def keys_of_area(states: torch.Tensor, area: KeyArea) -> torch.Tensor:
-    """Each head's keys and its neighbours' behind each other: [B, H, J, D] -> [B, H, N * J, D]."""
+    """Each head's keys and its neighbours', one head after the other: [B, H, J, D] -> [B, H, N * J, D]."""
     if area.head_area == 1:
         return states
     padded = pad_heads(states, area)
@@ -80,7 +80,7 @@ def keys_of_area(states: torch.Tensor, area: KeyArea) -> torch.Tensor:
 
 
 class _OverlappingHeads(torch.autograd.Function):
-    """A view in which each head's keys and its neighbours' stand behind each other; backward adds them up again."""
+    """A view in which the keys of a head and its neighbours follow one another; backward adds them up again."""
 
     generate_vmap_rule = True
 

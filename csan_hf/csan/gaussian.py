@@ -9,7 +9,7 @@ Where the paper's text and the authors' released code differ:
 | window D | L · sigmoid(z) | L · sigmoid(z) + 0.1 | the text's, with a floor that has a gradient: `raise_to_floor` |
 | biases of the predictors | none | yes | none; the +0.8M parameters of NAACL 2019 hold either way |
 
-The text's centre and window are what checkpoints saved so far were trained with.
+Existing checkpoints were trained with the text's centre and window.
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def raise_to_floor(width: torch.Tensor) -> torch.Tensor:
     """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient.
 
     A clamp would leave a window below the floor without a gradient, and so there for ever. The released code adds 0.1
-    to every window instead; this changes none of 0.12 tokens or more, so that checkpoints give what they gave.
+    to every window instead; this leaves windows of 0.12 tokens or more unchanged.
     """
     return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
@@ -115,7 +115,7 @@ class GaussianLocalness(LocalityModule):
             self.head_window = nn.Parameter(torch.zeros(num_heads))
 
     def init_weights(self, config: Any) -> None:
-        """Windows of 25 tokens."""
+        """Set the windows of the `"head"` strategy to 25 tokens."""
         if self.strategy == "head":
             init.zeros_(self.head_window)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Keywords that nobody reads are said: a misspelt one is refused, any other is warned about."""
+"""Checks for keywords that nothing reads: a misspelt one is refused, any other gives a warning."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -39,14 +39,13 @@ _OF_A_FORWARD = {*TransformersKwargs.__annotations__, "cache_position", "return_
 
 
 def check_config_keywords(config: Any, keywords: Mapping[str, Any], fields: Collection[str]) -> None:
-    """Says which keywords of a config name no field: transformers would keep them as attributes without effect.
+    """Refuses or warns about keywords of a config that name no field: transformers would keep them without effect.
 
-    Fields of a config that was saved earlier (it names a `transformers_version`) are warned about alone, so that it
-    loads.
+    For a config that was saved earlier (it names a `transformers_version`) there are only warnings, so that it loads.
 
     Args:
         config: The config.
-        keywords: What its class has no field for.
+        keywords: The keywords that its class has no field for.
         fields: Names of its fields.
 
     Raises:
@@ -64,12 +63,12 @@ def check_config_keywords(config: Any, keywords: Mapping[str, Any], fields: Coll
 
 
 def check_forward_keywords(keywords: Mapping[str, Any], arguments: Collection[str]) -> None:
-    """Says which keywords of a forward pass nothing reads.
+    """Refuses or warns about keywords of a forward pass that nothing reads.
 
-    What transformers itself hands through is known; anything else that a wrapper may pass is warned about once.
+    Keywords that transformers itself passes on are accepted; any other gives one warning.
 
     Args:
-        keywords: What the forward pass has no argument for.
+        keywords: The keywords that the forward pass has no argument for.
         arguments: Names of its arguments.
 
     Raises:

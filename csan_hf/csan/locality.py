@@ -2,7 +2,7 @@
 """What is local in a layer, said once: `LayerLocality`, and the interface and registry of the locality methods.
 
 **One rule.** `CsanConfig.layer_locality(part, index)` returns the `LayerLocality` of one attention, or None where it
-is full. Modules, masks, caches, pictures, cards and conversion read that alone. It is made from a
+is full. Modules, masks, caches, pictures, cards and conversion read nothing else. It is made from a
 specification such as `{"window": 11, "head_area": 3}` or `{"relative_positions": {"max_distance": 16}, "window": 5}`:
 keys are names of registered methods, values their settings (one value = the first setting).
 
@@ -30,9 +30,9 @@ anything else, a method in a part that it does not know.
 `Term` out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The
 backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. What
 layers see alike, masks and blocks, is made once per forward (`AttentionCall.once`); a term whose visibility depends on
-tensors of its layer has it made for that layer alone. Terms
-see positions as ranks among the real tokens of the sentence (`Positions`), so that padding on either side changes
-nothing; `Cells.distance` needs no ranks and costs the same whatever the padding.
+tensors of its layer has it made for that layer alone. Terms see positions as ranks among the real tokens of the
+sentence (`Positions`), so that padding on either side changes nothing; `Cells.distance` needs no ranks and costs the
+same whatever the padding.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class AttentionSite:
 class LocalityModule(nn.Module):
     """Parameters of a method in one layer.
 
-    Linear layers, convolutions and embeddings inside are initialised as everywhere in the model; parameters of the
-    module's own in `init_weights`, which is asked of a module that has such.
+    Linear layers, convolutions and embeddings inside are initialised as everywhere in the model. A module with
+    parameters of its own must initialise them in `init_weights`.
     """
 
     def init_weights(self, config: Any) -> None:
@@ -231,7 +231,7 @@ class LocalityMethod:
 
 @dataclass(frozen=True)
 class LayerLocality:
-    """What is local in one attention. Everything beside part and methods follows from these.
+    """What is local in one attention. All attributes but the first two are derived from these.
 
     Attributes:
         part: `"encoder"`, `"decoder"` or `"cross"`.
@@ -250,7 +250,7 @@ class LayerLocality:
     replacement: LocalityMethod | None = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Resolve what a forward pass reads."""
+        """Derive the attributes that a forward pass reads."""
         windows = [method.window for method in self.methods if method.window is not None]
         heads, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
         area = KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
@@ -277,7 +277,7 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
         ValueError: A method is not registered, a setting is impossible, or the methods have no meaning together.
     """
     if not isinstance(specification, Mapping):
-        raise ValueError(f"`{name}` must be None or settings by locality method, got {specification!r}.")
+        raise ValueError(f"`{name}` must be None or map locality methods to their settings, got {specification!r}.")
     for key in specification:
         if key not in _REGISTRY:
             raise ValueError(_unregistered(key, name))
@@ -307,7 +307,7 @@ def _where(method: LocalityMethod) -> str:
 
 def _unregistered(key: object, name: str) -> str:
     close = difflib.get_close_matches(str(key), _REGISTRY, n=1)
-    hint = f"a method of one's own must be registered first, by `register_locality` of {__name__}."
+    hint = f"register a method of your own first, with `register_locality` of {__name__}."
     if close:
         hint = f"did you mean {close[0]!r}?"
     return f"`{name}` names {key!r}, which is no registered locality method ({', '.join(_REGISTRY)}): {hint}"

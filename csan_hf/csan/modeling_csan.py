@@ -190,7 +190,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
 
     @staticmethod
     def _least_size(config: CsanConfig) -> tuple[int, int]:
-        """At least so many parameters and layers has what the config describes: matrices of encoder and embeddings."""
+        """Lower bounds of parameters and layers: the matrices of the encoder, and the embeddings."""
         d = config.d_model
         layer = 4 * d * d + 2 * d * config.encoder_ffn_dim
         return config.vocab_size * d + config.encoder_layers * layer, config.encoder_layers
@@ -227,7 +227,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
             init.uniform_(module.weight, -bound, bound)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-        """See transformers, which does not know the implementation that is CSAN's own."""
+        """See transformers, which does not know the implementation `"blocked"` of CSAN's own."""
         known = full_attention_implementation(requested_attention)
         correct: str = super().get_correct_attn_implementation(known, *args, **kwargs)
         return BLOCKED if requested_attention == BLOCKED else correct
@@ -248,7 +248,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         if not self.training or drop == 0.0:
             return layer(hidden_states, *args, **kwargs)
         if torch.compiler.is_compiling():
-            # One graph cannot go two ways: the layer is computed and thrown away.
+            # A compiled graph does not branch: the layer is computed, and its output perhaps discarded.
             dropped = torch.rand([], device=hidden_states.device) < drop
             return torch.where(dropped, hidden_states, layer(hidden_states, *args, **kwargs))
         return hidden_states if torch.rand([]) < drop else layer(hidden_states, *args, **kwargs)
@@ -257,7 +257,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
 class CsanScaledWordEmbedding(nn.Embedding):
     """Word embeddings, multiplied by sqrt(d) with `config.scale_embedding`.
 
-    So what the module gives for tokens is what the model takes for them as `inputs_embeds`, as in Marian's encoder.
+    The module's output for tokens is what the model takes as their `inputs_embeds`, as in Marian's encoder.
     """
 
     def __init__(self, config: CsanConfig, num_embeddings: int) -> None:
@@ -383,7 +383,7 @@ class CsanDecoder(CsanPreTrainedModel):
 
     @staticmethod
     def _least_size(config: CsanConfig) -> tuple[int, int]:
-        """As above, of the decoder: self-attention, cross-attention and feed-forward layers, and its embeddings."""
+        """Lower bounds for the decoder: self-attention, cross-attention and feed-forward layers, and embeddings."""
         d = config.d_model
         layer = 8 * d * d + 2 * d * config.decoder_ffn_dim
         return config.decoder_vocab_size * d + config.decoder_layers * layer, config.decoder_layers
@@ -490,7 +490,10 @@ class CsanDecoder(CsanPreTrainedModel):
         local = _local_attentions(self.layers, "encoder_attn")
         batch, length = encoder_hidden_states.shape[:2]
         if batch != embeddings.shape[0]:
-            raise ValueError(f"Sources and targets must be as many sentences, got {batch} and {embeddings.shape[0]}.")
+            raise ValueError(
+                f"Sources and targets must have the same number of sentences, got {batch} sources and "
+                f"{embeddings.shape[0]} targets."
+            )
         padding = _padding_mask(encoder_attention_mask, batch, length, "attention_mask", any(local))
         full = None
         if not all(local):
@@ -607,14 +610,14 @@ class CsanForConditionalGeneration(  # type: ignore[override]
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """See `Seq2SeqPreTrained`; the bias of a shared vocabulary follows."""
+        """See `Seq2SeqPreTrained`; resizes the bias of a shared vocabulary, too."""
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.config.share_encoder_decoder_embeddings:
             self._resize_final_logits_bias(self.config.vocab_size)
         return embeddings
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
-        """See `Seq2SeqHead`; the bias follows."""
+        """See `Seq2SeqHead`; resizes the bias, too."""
         embeddings = super().resize_decoder_token_embeddings(new_num_tokens)
         self._resize_final_logits_bias(new_num_tokens)
         return embeddings

@@ -17,9 +17,9 @@ class Neighbor(GaussianMethod):
 
     -(j - i)² / (2 σ_i²) with σ_i = D_i / 2, D_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
 
-    Sperber et al. learn one variance for each head, H numbers in a layer. The +0.4M of NAACL 2019 say
-    that Yang et al. predict it, and its preprint says so: "predicting a window size". That is what this does, without
-    biases. In cross-attention the query has no place among the keys.
+    Sperber et al. learn one variance for each head, H numbers in a layer. Yang et al. predict it: their +0.4M
+    parameters (NAACL 2019, Table 1) show that, and their preprint says "predicting a window size". This does the same,
+    without biases. It does not apply to cross-attention, where the query has no place among the keys.
     """
 
     key: ClassVar[str] = "neighbor"

@@ -50,7 +50,7 @@ class RelativePositionTables(LocalityModule):
         self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
     def init_weights(self, config: Any) -> None:
-        """As the embeddings of words, in the width of a head."""
+        """Initialise the tables as the embeddings of words, for the width of a head."""
         std = config.init_std
         if config.initialization == "xavier":
             std = config.init_gain * self.keys.shape[-1] ** -0.5
@@ -58,7 +58,7 @@ class RelativePositionTables(LocalityModule):
         init.normal_(self.values, mean=0.0, std=std)
 
     def forward(self, inputs: TermInputs) -> RelativePositionTerm:
-        """The tables, the keys' multiplied with every query."""
+        """The term of one call: the keys' table multiplied with every query, and the values' table."""
         energies = torch.matmul(inputs.query * inputs.scale, self.keys.transpose(-1, -2))
         return RelativePositionTerm(exact(energies), self.values)
 
@@ -67,9 +67,10 @@ class RelativePositionTables(LocalityModule):
 class RelativePositions(LocalityMethod):
     """A learned vector of the distance j - i is added to every key and to every value.
 
-    Distances beyond k count as k. In an area of heads the keys of all its heads have the vector of their distance, so
-    that the tables are shared by the heads there. Shaw's base model (section 4.1), and +0.1M parameters in three
-    layers of Table 1, have k = 16 and tables of each head; the big one k = 8 and shared tables. No layers share any.
+    Distances beyond k count as k. In an area of heads the keys of all its heads get the vector of their distance, so
+    the heads must share the tables there. Shaw's base model (section 4.1) has k = 16 and one table per head, as the
+    +0.1M parameters in three layers of Table 1 suggest; the big model has k = 8 and shared tables. Each layer has its
+    own tables.
 
     Attributes:
         max_distance: k, in tokens.

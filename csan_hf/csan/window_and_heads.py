@@ -31,7 +31,7 @@ class Window(LocalityMethod):
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
         if self.size is None:
-            raise ValueError(f"`{name}` must be an odd number of tokens, got None; leave the key away for no window.")
+            raise ValueError(f"`{name}` must be an odd number of tokens, got None; leave the key out for no window.")
         check_window(self.size, name)
 
     def describe(self, site: AttentionSite) -> str:

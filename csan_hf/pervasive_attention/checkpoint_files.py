@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a checkpoint has beside config and weights: its code, the translation pipeline, the target's tokenizer.
 
-A save of a configuration, which a save of a model comes by, writes them: so every checkpoint loads where csan_hf is
-not installed, whoever saved it.
+They are written whenever a configuration is saved, which every save of a model does. So every checkpoint loads where
+csan_hf is not installed, whichever program saved it.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ _PIPELINE = "translation.TranslationPipeline"
 def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
     """Writes what a checkpoint needs beside `config.json` and weights, and returns the config that names it.
 
-    These are the code of the family, from where the config's class stands; unless the model is a classifier, the
-    translation pipeline; and the target's tokenizer, if the checkpoint that the config came from has one. A file is
-    replaced whole, and only if it differs: an upload of the directory may be under way. What cannot be had is said in
-    a warning, and so is the new name of a file that had the name of one of these and was none.
+    It needs the family's code, from the folder of the config's class; the translation pipeline, unless the model is a
+    classifier; and the target's tokenizer, if the checkpoint that the config came from has one. A file is replaced
+    whole, and only if it differs, as the directory may be being uploaded. A warning names what is missing, and any
+    file of the user's own that had to be renamed to make room.
 
     Args:
-        config: The config of the model that is being saved, which stays as it is.
-        directory: Where it is saved; made if need be.
+        config: The config of the model that is being saved; it is not changed.
+        directory: Where it is saved; created if missing.
 
     Returns:
         A copy of the config with `auto_map` and `custom_pipelines`, to be written.
@@ -73,8 +73,8 @@ def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
     lost = [f"{name}.py" for name in sorted(files) if not _write_code(config, f"{name}.py", directory)]
     if lost:
         logger.warning(
-            f"{directory} lacks {', '.join(lost)}, which the checkpoint that was loaded cannot give any more: not all "
-            "of it will load without csan_hf. Where that is installed, "
+            f"{directory} lacks {', '.join(lost)}, which could not be copied from the checkpoint that was loaded: it "
+            "will not load completely without csan_hf. Where csan_hf is installed, "
             f"`csan_hf.hub.save_self_contained(model, tokenizers, {str(directory)!r})` adds it."
         )
     if translates and config.architectures and not getattr(config, "share_encoder_decoder_embeddings", True):
@@ -83,13 +83,13 @@ def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
-    """Returns what `auto_map` of a checkpoint must hold: the classes that the Auto classes know for a config.
+    """Returns the `auto_map` of a checkpoint: the classes that the Auto classes know for a config.
 
     Args:
         config: A config of the family.
 
     Returns:
-        `{"AutoConfig": "configuration_csan.CsanConfig", ...}`; empty if there is no code to take along, because the
+        `{"AutoConfig": "configuration_csan.CsanConfig", ...}`; empty if there is no code to copy, because the
         family is transformers' own, was defined in a script, or is not registered.
     """
     from transformers.models.auto import modeling_auto  # the config alone does without
@@ -150,9 +150,9 @@ def _replace(source: Path, target: Path) -> None:
 
 
 def is_foreign(path: Path, code: Path) -> bool:
-    """Whether a file of the name of a file of code is neither that nor another version of it.
+    """Whether `path` is a file of the user's own, not a version of the checkpoint's file `code` of the same name.
 
-    Versions begin with the same line, that of the licence.
+    All versions of a file of code begin with the same line, that of the licence.
     """
     try:
         with path.open("rb") as own, code.open("rb") as other:
@@ -162,11 +162,11 @@ def is_foreign(path: Path, code: Path) -> bool:
 
 
 def set_aside_if_foreign(path: Path, code: Path) -> None:
-    """Renames a file that a file of code is about to replace, if it is somebody's own, and says so.
+    """Renames a file of the user's own that a file of code is about to replace, with a warning that names it.
 
     Args:
         path: The file, which need not exist.
-        code: What is to take its place.
+        code: The file of code that will take its place.
     """
     if not path.is_file() or not is_foreign(path, code):
         return
@@ -175,16 +175,16 @@ def set_aside_if_foreign(path: Path, code: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # another thread was faster
         path.rename(kept)
         logger.warning(
-            f"{path} was no file of a checkpoint, and one of that name belongs there: it is {kept.name} now. A "
-            "directory of its own suits a checkpoint better."
+            f"{path} is not the checkpoint's file of that name: it was renamed to {kept.name}, so as not to be "
+            "overwritten. Save a checkpoint in a directory of its own."
         )
 
 
 def keep_foreign_files(kind: type, directory: str | os.PathLike) -> None:
-    """Sets files aside that transformers would overwrite with the code of a class that was loaded from a checkpoint.
+    """Renames the user's own files that transformers would overwrite with the code of a class from a checkpoint.
 
     Args:
-        kind: The class.
+        kind: The class, loaded from a checkpoint.
         directory: Where it is about to be saved; need not exist.
     """
     file = str(sys.modules[kind.__module__].__file__)
@@ -195,7 +195,8 @@ def keep_foreign_files(kind: type, directory: str | os.PathLike) -> None:
 def _origin(config: PreTrainedConfig) -> str:
     """Folder or name on the Hub that a config was loaded from; "" if it is not known or gone.
 
-    A name that came without a commit was a folder's: on the Hub it may be anybody's, whose files nobody asked for.
+    A name without a commit was that of a folder: on the Hub the same name may be a stranger's, whose files must not be
+    taken.
     """
     name = str(getattr(config, "_name_or_path", None) or "")
     return name if _revision(config) or os.path.isdir(name) else ""
@@ -215,7 +216,7 @@ def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
     if _origin(config):
         try:
             where = {"subfolder": _TARGET_TOKENIZER, **_revision(config)}
-            # Without asking in the middle of a save whether code of the tokenizer's may run
+            # False, not None: a save must not stop to ask whether the tokenizer's code may run
             tokenizer = AutoTokenizer.from_pretrained(_origin(config), trust_remote_code=False, **where)
             with tempfile.TemporaryDirectory(prefix=f".{_TARGET_TOKENIZER}.", dir=directory) as folder:
                 tokenizer.save_pretrained(Path(folder, "new"))
@@ -227,13 +228,13 @@ def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
             pass
     logger.warning(
         f"{directory} lacks {_TARGET_TOKENIZER}/: the target has a vocabulary of its own, and a model does not know "
-        f"its tokenizers. `target_tokenizer.save_pretrained({str(directory / _TARGET_TOKENIZER)!r})` adds it, if "
-        "nothing does so after this."
+        f"its tokenizers. Unless you save it yourself later, `target_tokenizer.save_pretrained("
+        f"{str(directory / _TARGET_TOKENIZER)!r})` adds it."
     )
 
 
 def weight_files(directory: str | os.PathLike) -> dict[Path, tuple[int, int]]:
-    """Lists the files of weights in a directory, which need not exist, with what tells a file from a newer one."""
+    """Returns inode and time of change (ns) of each file of weights in a directory, which need not exist."""
     found = {}
     for path in Path(directory).glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):
@@ -242,11 +243,11 @@ def weight_files(directory: str | os.PathLike) -> dict[Path, tuple[int, int]]:
 
 
 def apply_umask(directory: str | os.PathLike, before: dict[Path, tuple[int, int]]) -> None:
-    """Gives new files of weights the permissions of the files beside them; safetensors writes for the owner alone.
+    """Gives new files of weights the permissions of the files beside them; safetensors lets only the owner read them.
 
     Args:
-        directory: Of a checkpoint, with the `config.json` that was written by the same save.
-        before: What `weight_files` said before the save; files that it left alone keep their permissions.
+        directory: A checkpoint's, with the `config.json` that was written by the same save.
+        before: What `weight_files` returned before the save; files unchanged since then keep their permissions.
     """
     config = Path(directory, "config.json")
     if not config.is_file():

@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What is refused before it is computed with, and in which words.
+"""Checks of a model's inputs, weights and size, with errors that name the argument and what it must be.
 
-The checks read shapes and types alone, so that nothing waits for a GPU. Numbers out of range are found where torch
-finds them: on a CPU. (`csan` and `pervasive_attention` hold the same file, as a checkpoint on the Hub carries the code
-of its folder alone.)
+The checks of inputs read shapes and types alone, so that nothing waits for a GPU. Tokens out of range are found where
+torch finds them: on a CPU. (`csan` and `pervasive_attention` hold the same file, as a checkpoint on the Hub carries
+the code of its folder alone.)
 """
 
 import os
@@ -38,7 +38,7 @@ def embed(
         names: What the caller calls these two.
 
     Raises:
-        ValueError: Not exactly one is given, or it has another shape or type, or holds what is no token.
+        ValueError: Not exactly one is given, or it has another shape or type, or holds numbers that are not tokens.
     """
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
@@ -100,8 +100,8 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
         )
     if mask.is_complex():
         raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {mask.dtype}.")
-    # A mask that is to be added (0 and -inf, or 0 and -10000) would mean the opposite. Looking costs nothing on a CPU
-    # alone.
+    # An additive mask (0 and -inf, or 0 and -10000) would mean the opposite. The values are read on a CPU alone, where
+    # that makes nothing wait.
     if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
         strange = mask[(mask != 0) & (mask != 1)]
         if strange.numel():
@@ -153,7 +153,7 @@ def label_loss(
 
 
 def load_checked(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
-    """What `load`, the library's `from_pretrained`, returns for the checkpoint `source`.
+    """Return what `load`, the library's `from_pretrained`, returns for the checkpoint `source`, and check its weights.
 
     Raises:
         OSError: A file of weights is damaged, incomplete or unsafe.
@@ -171,8 +171,8 @@ def load_checked(load: Callable[..., Any], source: Any, *args: Any, **kwargs: An
         ) from error
     except pickle.UnpicklingError as error:
         raise OSError(
-            f"The checkpoint {str(source)!r} holds weights as a pickle that is damaged or wants to run code: it was "
-            f"not loaded. Ask for weights in the format safetensors."
+            f"The checkpoint {str(source)!r} holds weights as a pickle that is damaged or would run code: it was "
+            f"not loaded. Ask its author for weights in the safetensors format."
         ) from error
     if source is not None and kwargs.get("state_dict") is None and not wants_report:
         _check_complete(model, report["missing_keys"], source, kwargs)
@@ -238,7 +238,7 @@ def _check_weights(model: nn.Module, source: Any) -> None:
 
 
 def _is_finite(tensor: Any) -> bool:
-    """Whether a weight is finite; true of one that cannot be looked at: of a quantized one, or without content."""
+    """Whether a weight is finite; True for one that cannot be checked, quantized or on the meta device."""
     plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_floating_point()
     if not plain or tensor.device.type == "meta":
         return True
@@ -253,22 +253,23 @@ _MANY_LAYERS = 1_000
 
 
 def check_size(config: Any, parameters: int, layers: int) -> None:
-    """Say what a model would take before it is built: a config of a few lines can ask for anything.
+    """Refuse a model that does not fit into this machine's memory, before it is built.
 
     Args:
         config: The config, named in the error.
-        parameters: At least so many the model has.
-        layers: And so many layers.
+        parameters: A lower bound of the model's parameters.
+        layers: A lower bound of its layers.
 
     Raises:
-        ValueError: It would take more memory than this machine has.
+        ValueError: The model would take more memory than this machine has.
     """
     needed = 4 * parameters + _BYTES_OF_A_LAYER * layers
     there = _memory()
     if there is not None and needed > there:
         raise ValueError(
             f"The {type(config).__name__} asks for a model of at least {parameters:,} parameters in {layers:,} "
-            f"layers, {needed / 2**30:,.0f} GiB in float32; this machine has {there / 2**30:,.1f} GiB of memory."
+            f"layers, {needed / 2**30:,.0f} GiB in float32; this machine has {there / 2**30:,.1f} GiB of memory: "
+            f"choose smaller sizes."
         )
     if layers > _MANY_LAYERS:
         logger.warning(f"The {type(config).__name__} asks for {layers:,} layers: building them takes a while.")

@@ -15,7 +15,7 @@ from .input_checks import load_checked
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """Decoder inputs [B, T] for labels [B, T]: one position later, led by the start token, -100 as padding."""
+    """Decoder inputs [B, T] for labels [B, T]: the start token, then the labels but the last; -100 becomes padding."""
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]
     return shifted.masked_fill(shifted == -100, pad_token_id)
@@ -30,14 +30,14 @@ def require_separate_vocabularies(config: Any, method: str, instead: str) -> Non
 
 
 class Seq2SeqPreTrained:
-    """To be mixed into the family's `PreTrainedModel`."""
+    """Mixin of a family's `PreTrainedModel`: loading, saving, tied weights and the size of vocabularies."""
 
     config: Any
     device: torch.device
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint as transformers does; see there.
+        """Load a checkpoint as transformers does, and check its weights.
 
         Raises:
             OSError: A file of weights is damaged, incomplete or unsafe.
@@ -47,7 +47,7 @@ class Seq2SeqPreTrained:
         return load_checked(load, pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save a checkpoint as transformers does, its weights with the permissions that the umask says."""
+        """Save a checkpoint as transformers does, its weights with the permissions that the umask asks for."""
         if self._auto_class is not None:  # type: ignore[attr-defined]
             keep_foreign_files(type(self), save_directory)
         before = weight_files(save_directory)
@@ -55,7 +55,7 @@ class Seq2SeqPreTrained:
         apply_umask(save_directory, before)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Which weights are one, as the config says now: shared embeddings are so whatever `tie_word_embeddings`."""
+        """The tied weights under the current config; shared embeddings are tied whatever `tie_word_embeddings` is."""
         if all_submodels:
             expanded: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels=True)  # type: ignore[misc]
             return expanded
@@ -87,7 +87,7 @@ class Seq2SeqPreTrained:
 
 
 class Seq2SeqEmbeddings:
-    """To be mixed into the model without output projection, which has `encoder`, `decoder` and perhaps `shared`."""
+    """Mixin of the model without output projection, which has `encoder`, `decoder` and perhaps `shared`."""
 
     config: Any
     encoder: Any
@@ -125,7 +125,7 @@ class Seq2SeqEmbeddings:
         self.decoder.embed_tokens = value
 
     def decoder_inputs_from_source(self, input_ids: torch.Tensor | None) -> torch.Tensor:
-        """The source shifted right, [B, J], where nothing else is given.
+        """Decoder inputs [B, J] where none are given: the source, shifted right.
 
         Raises:
             ValueError: The vocabularies are separate, or there are no source tokens.
@@ -139,7 +139,7 @@ class Seq2SeqEmbeddings:
 
 
 class Seq2SeqHead:
-    """To be mixed into the model with output projection, which has `model` and `lm_head`."""
+    """Mixin of the model with output projection, which has `model` and `lm_head`."""
 
     config: Any
     model: Any
@@ -171,7 +171,7 @@ class Seq2SeqHead:
         if self.config.share_encoder_decoder_embeddings:
             embeddings: nn.Embedding = parent._resize_token_embeddings(*arguments)
             return embeddings
-        # The library would resize the output projection along, which belongs to the target vocabulary.
+        # The library would also resize the output projection, which belongs to the target vocabulary.
         embeddings = parent._get_resized_embeddings(self.model.get_input_embeddings(), *arguments)
         parent.set_input_embeddings(embeddings)
         return embeddings
@@ -197,18 +197,18 @@ class Seq2SeqHead:
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """See transformers. The config that is saved says what the weights are: tied, where they are one.
+        """Save as transformers does, with a config that calls the weights tied where they are one tensor.
 
-        (peft compares the output projection with the source embedding when it merges an adapter, and calls them untied
-        where the vocabularies are separate.)
+        (When peft merges an adapter, it compares the output projection with the source embedding; with separate
+        vocabularies it therefore sets `tie_word_embeddings` to False.)
         """
         if getattr(self.lm_head, "weight", None) is self.model.get_decoder_input_embeddings().weight:
             self.config.tie_word_embeddings = True
         super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
     def compute_transition_scores(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """See transformers, which takes `config.vocab_size` for the number of words that can be generated."""
-        # A view of this model with a configuration of its own: other threads may be using this one's.
+        """See transformers, which would take `config.vocab_size`, here the source's, for the target's."""
+        # A copy of this model with a config of its own: other threads may be using this model's.
         view = copy(self)
         view.config = copy(self.config)
         view.config.vocab_size = self.config.decoder_vocab_size

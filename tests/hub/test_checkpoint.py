@@ -224,7 +224,7 @@ def test_a_file_of_somebodys_own_is_renamed_and_said(save, joint, tmp_path, capl
     assert (tmp_path / "attention.py.orig1").read_text() == "mine"
     assert [path.name for path in tmp_path.glob("*.orig*") if "attention" not in path.name] == []
     [message] = [record.getMessage() for record in caplog.records if "orig1" in record.getMessage()]
-    assert message.startswith(f"{tmp_path / 'attention.py'} was no file of a checkpoint")
+    assert message.startswith(f"{tmp_path / 'attention.py'} is not the checkpoint's file of that name: it was renamed")
     assert (tmp_path / "secret.safetensors").stat().st_mode & 0o777 == 0o600
 
 
