@@ -166,7 +166,7 @@ def _normalize_shared(
     """`normalize` in training with the cells of all processes; the variance in a second pass, for accuracy."""
     exact = cells.to(running_mean.dtype)
     count = total_cells(cells, settings)
-    if cells.device.type == "cpu":  # looking would make a GPU wait
+    if cells.device.type == "cpu":  # reading the number would wait for a GPU
         _check_count(float(count))
     mean = sum_over_processes(exact.sum(0), settings) / count
     variance = sum_over_processes((exact - mean).square().sum(0), settings) / count
@@ -300,7 +300,7 @@ class GridBatchNorm(_BatchNorm):
         self._process_group = _ProcessGroup(group)
 
     def affine_parameters(self) -> Iterable[nn.Parameter]:
-        """The affine maps of what is normalised here: without a trainable one the statistics rest."""
+        """The affine maps of what is normalised here; where none is trainable, the running statistics stay."""
         return (self.weight, self.bias)
 
     @property
@@ -309,7 +309,7 @@ class GridBatchNorm(_BatchNorm):
         return not any(parameter.requires_grad for parameter in self.affine_parameters())
 
     def begin_batch(self) -> NormSettings:
-        """How the next batch is normalised; counts it where its statistics are gathered."""
+        """Return how the next batch is normalised, and count it if it enters the running statistics."""
         of_batch = self.training and (self.momentum is None or not self.is_frozen)
         momentum = 0.0 if self.momentum is None else self.momentum
         if of_batch:

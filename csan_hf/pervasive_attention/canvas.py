@@ -12,8 +12,8 @@ k // 2 rows of zeros above each shelf, so that no window reaches from one senten
     . . . . . . . . . . .
     d d d d d d d . . . .
 
-Where nothing is padding, the batch's grids are the canvas as they are, one below the other. So they are while torch
-traces a program for all lengths, and padding is then masked.
+Without padding, the batch's grids themselves serve as the canvas, one below the other. They also do while torch traces
+a program for all lengths; there padding is masked instead.
 
 Shapes: B sentences, I target rows, J source columns, N real rows, R real cells.
 """
@@ -79,9 +79,9 @@ class Canvas:
     ) -> "Canvas":
         """The canvas of the cells where both tokens are real.
 
-        The lengths are read once, together, which is all that a GPU is waited for: they decide on the size of the
-        canvas and the number of cells, which are shapes of tensors, and shapes are known to the host alone. Without
-        them every padded cell would have to be computed.
+        The lengths are read once, together, and nothing else waits for a GPU. They determine the size of the canvas
+        and the number of cells, which the host must know, as they are shapes of tensors. Without them every padded
+        cell would have to be computed.
 
         Args:
             shape: (B, I, J).
@@ -196,8 +196,8 @@ class Canvas:
         """The cells [R, channels] of an image [S, channels, H - above + skip, W].
 
         Args:
-            image: What a convolution made: rows above a sentence that it did not make are not there.
-            skip: Rows of zeros that are still at the top.
+            image: A convolution's output, which lacks the rows of zeros at the top.
+            skip: The number of these rows that the image still has.
         """
         grid = image.permute(0, 2, 3, 1)
         if self.places is None:
@@ -263,7 +263,7 @@ def _spread(cells: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tens
 
 
 def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of a mask [B, T]: the first real place, how many there are up to the last, and how many are real, [B] each."""
+    """For a mask [B, T]: the first real place, the places from it to the last real one, the real ones, [B] each."""
     places = real.shape[1]
     count = real.sum(dim=1)
     first = real.int().argmax(dim=1)

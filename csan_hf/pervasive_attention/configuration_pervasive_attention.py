@@ -18,8 +18,8 @@ POSITION_EMBEDDINGS = ("learned", "sinusoidal")
 class PervasiveAttentionConfig(PreTrainedConfig):
     """Configuration of a Pervasive Attention model (Elbayad et al., CoNLL 2018).
 
-    The defaults are the paper's network: L = 24 layers of growth rate g = 32 with 5×5 kernels (5×3 of them live),
-    embeddings of 128 and max aggregation.
+    The defaults are the paper's network: L = 24 layers of growth rate g = 32 with 5×5 kernels (of which
+    5×3 weights are not masked), embeddings of 128 and max aggregation.
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
@@ -126,10 +126,10 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         return self.grid_channels * (2 if self.aggregation == "max_attention" else 1)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does; of a model, with the code by which it loads where csan_hf is not installed.
+        """Save as transformers does; with a model's config, also the code to load it where csan_hf is not installed.
 
         Args:
-            save_directory: The directory, made if need be. Saving a model comes by here, too.
+            save_directory: The directory; created if missing. Saving a model calls this method, too.
             push_to_hub: See transformers.
             kwargs: See transformers.
         """
@@ -138,7 +138,7 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         super(PervasiveAttentionConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def validate_fields(self) -> None:
-        """Raise `ValueError`, naming field and value, where the configuration is impossible."""
+        """Raise `ValueError` where the configuration is impossible; the message names field and value."""
         self._validate_sizes()
         self._validate_tokens()
         self._validate_numbers()

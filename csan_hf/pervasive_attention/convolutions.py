@@ -49,7 +49,7 @@ class PointwiseConvolution(nn.Linear):
 
 
 class MaskedConvolution(nn.Module):
-    """A masked k×k convolution without bias, as its live rows [out, in, ceil(k / 2), k].
+    """A masked k×k convolution without bias, as the kernel's unmasked rows [out, in, ceil(k / 2), k].
 
     Axis 2 runs over target rows, the last entry being the row itself; axis 3 over source columns, the middle entry
     being the column itself. The masked taps are not stored.
@@ -60,7 +60,7 @@ class MaskedConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size // 2 + 1, kernel_size))
 
     def forward(self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> torch.Tensor:
-        """Convolve cells [R, in]; with `rows_above`, new rows below those. Returns [R, out]."""
+        """Convolve cells [R, in] to [R, out]; with `rows_above`, the cells are new rows below earlier ones."""
         if rows_above is None:
             return convolve(canvas.paint(cells), self.weight, canvas)
         return convolve_new_rows(cells, kernel_by_row(self.weight), canvas, rows_above)
@@ -94,7 +94,7 @@ def convolve_new_rows(cells: torch.Tensor, kernel: torch.Tensor, canvas: Canvas,
         cells: [R, in].
         kernel: `kernel_by_row`.
         canvas: The places of the new rows' cells, without rows above.
-        rows_above: What the rows before these give to them; these are added to it.
+        rows_above: The earlier rows' sums for the new ones; the new rows' contributions are added.
 
     Returns:
         [R, out].

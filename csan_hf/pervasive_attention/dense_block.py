@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The dense block (section 3 of Elbayad et al., 2018; Huang et al., 2017) as modules.
 
-What a module's `forward` says is what is computed. Two shortcuts compute the same faster: `dense_block_training` keeps
+The modules' `forward` methods define the result. Two shortcuts compute the same faster: `dense_block_training` keeps
 little for the backward pass, `dense_block_inference` multiplies running statistics into the weights. They are taken
-where nobody would see the difference: where all modules are the ones of this file and none has a hook.
+only where all modules are the ones of this file and none has a hook, so that nobody can see the difference.
 
 A feature channel has the same mean and variance whichever layer reads it. The block therefore normalises a feature
 once, when it is made, with statistics of its own; the readers' norms have only their affine maps.
@@ -30,7 +30,7 @@ from .grid_cache import GridCache, RowSums
 
 
 class FeatureAffine(nn.Module):
-    """The affine map that a reader of normalised features has of its own: weight · features + bias."""
+    """The affine map of one layer that reads the normalised features: weight · features + bias."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -91,8 +91,8 @@ _WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))  # a fake one st
 class DenseBlock(GridBatchNorm):
     """L dense layers and the transition, and the normalisation of their features.
 
-    `running_mean`, `running_var` [C] and `momentum` are those of the features. They rest while no reader's affine map
-    is trained.
+    `running_mean`, `running_var` [C] and `momentum` are those of the features. They do not change while no reader's
+    affine map is trained.
     """
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
@@ -120,7 +120,7 @@ class DenseBlock(GridBatchNorm):
         Args:
             inputs: [R, c_1].
             canvas: The places of the cells; of new rows, with a cache.
-            cache: The rows before these; they are kept in it for the rows after.
+            cache: The sums of the rows before these, to which these are added for the rows after.
 
         Returns:
             [R, f_L].
@@ -157,7 +157,7 @@ class DenseBlock(GridBatchNorm):
         )
 
     def _run_modules(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None) -> torch.Tensor:
-        """The block as its modules say."""
+        """Run the block module by module, without a shortcut."""
         width = inputs.shape[1]
         settings = self.begin_batch()
         features = self._normalize(inputs, 0, settings, canvas.real)
@@ -207,7 +207,7 @@ class DenseBlock(GridBatchNorm):
 
     @torch.no_grad()
     def fold(self, dtype: torch.dtype, by_row: bool) -> FoldedBlock:
-        """The block's weights with the running statistics multiplied in; `by_row` as steps with a cache want them."""
+        """The block's weights with the running statistics multiplied in; `by_row`: in the form for cached decoding."""
         exact = self.running_var.dtype
         rstd = torch.rsqrt(self.running_var + self.eps)
         scales = rstd.to(dtype)

@@ -79,14 +79,14 @@ def run_folded_block(
         block: The weights.
         inputs: [R, c_1].
         canvas: The places of the cells.
-        rows_above: What the rows before these give to them; these are added to it.
+        rows_above: The earlier rows' sums for these rows; these rows' contributions are added.
 
     Returns:
         [R, f_L].
     """
     width = inputs.shape[1]
     features = inputs.new_empty(inputs.shape[0], block.transition.lower.shape[0])
-    # What the layers read in turn: a new matrix for each would cost page faults
+    # One buffer for what the layers read in turn: a new matrix for each would cost page faults
     scratch = torch.empty_like(features).flatten()
     torch.addcmul(block.shift, inputs, block.scale, out=features[:, :width])
     image = None

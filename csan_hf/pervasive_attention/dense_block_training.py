@@ -3,12 +3,12 @@
 
 Each dense layer reads all features before it. What makes that cheap here:
 
-- Features are normalised once, when they are made, and live normalised in one matrix [R, C]; a layer adds its own
+- Features are normalised once, when they are made, and kept normalised in one matrix [R, C]; a layer adds its own
   affine map. Nothing is concatenated: a layer writes its g channels into that matrix.
-- Backward needs that matrix and the 4g channels between a layer's two convolutions; ReLU inputs are made again from
-  them. With gradient checkpointing the 4g channels are made again, too.
-- On a CPU in float32, what a layer reads is made, multiplied and forgotten in blocks of rows that fit its cache.
-- The masked convolution computes its live rows only.
+- Backward needs that matrix and the 4g channels between a layer's two convolutions; ReLU inputs are recomputed from
+  them. With gradient checkpointing the 4g channels are recomputed, too.
+- On a CPU in float32, what a layer reads is made, multiplied and discarded in blocks of rows that fit its cache.
+- The masked convolution stores and multiplies only the rows of its kernel that are not masked.
 
 Shapes: R cells, C channels of the block, c <= C those that a layer reads, g growth rate, k kernel size.
 """
@@ -60,7 +60,7 @@ class BlockSettings:
         gated: Whether they are gated.
         norm: Statistics of the features.
         layers: What is each layer's own.
-        recompute: Whether backward makes the layers' inner features again instead of keeping them.
+        recompute: Whether backward recomputes the layers' inner features instead of keeping them.
         dtype: Type of the features.
     """
 
@@ -166,12 +166,12 @@ class _Reader:
 
 
 class _ReaderBackward(_Reader):
-    """Its gradients."""
+    """The gradients of `_Reader`."""
 
     def __init__(self, features: torch.Tensor, sums: torch.Tensor) -> None:
         super().__init__(features)
         self.grad_scratch = _Scratch(features, self.block, features.shape[1])
-        # The transition, which is the first to come here, reads all features: it writes what others add to
+        # The transition, whose backward runs first, reads all features: it writes what the layers then add to
         self.grad_features = torch.empty_like(features)
         self.is_first = True
         # Sums over cells of the features' gradient and of its product with the features, [2, C]
@@ -201,7 +201,7 @@ class _ReaderBackward(_Reader):
                 grad_weight += torch.mul(grad_read, features, out=read).sum(0)
         self.is_first = False
         self.sums[0, :width] += weight * grad_bias
-        if not on_cpu:  # a GPU has the bandwidth, and would be waited for where small weights are looked for
+        if not on_cpu:  # a GPU has the bandwidth, and a search for small weights would wait for it
             self.sums[1, :width] += weight * grad_weight
             return grad_weight, grad_bias, grad_conv
         # The sum of gradient · read over cells is that of conv · grad_conv over outputs, and read = weight · features

@@ -51,7 +51,7 @@ class LearnedPositionalEmbedding(nn.Embedding):
         """Embeddings [length, d] of the positions from `offset` on.
 
         Raises:
-            ValueError: There are not so many positions.
+            ValueError: There are fewer positions than that.
         """
         if offset + length > self.num_embeddings:
             raise ValueError(

@@ -1,13 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What Pervasive Attention keeps of earlier grid rows while it generates.
 
-The masked convolution of a target row reads k // 2 rows above it. A row is multiplied at once with what its own
-outputs and those of the k // 2 rows below need of it, and what the rows so far give to each of the next k // 2 rows is
-summed up. These pending sums are all that is kept, so a step costs one row whatever the length of the sentence.
+The masked convolution of a target row reads k // 2 rows above it. A new row is multiplied at once with all rows of the
+kernel, which gives its part of its own output and of the k // 2 rows below. For each of these rows the parts of all
+rows so far are summed up. These pending sums are all that is kept, so a step costs one row whatever the length of the
+sentence.
 
-The library's sliding-window layers do the keeping. One of them holds the sums of all dense layers, so that beam search
-reorders one tensor: its keys are [B, 1, rows, J · L · k // 2 · channels], the sums after each of the last rows (after
-the last one alone, unless the library records the past to crop it), and its values have no width.
+They are kept in a sliding-window layer of the library. One layer holds the sums of all dense layers, so that beam
+search reorders one tensor: its keys are [B, 1, rows, J · L · k // 2 · channels], the sums after each of the last rows
+(after the last one alone, unless the library records the past to crop it), and its values have no width.
 
 Shapes: B sentences, I new target rows, J source columns, R cells of the new rows, L dense layers.
 """
@@ -22,10 +23,10 @@ from .canvas import Canvas
 
 
 class Prepared:
-    """What the first step of a generation makes ready for those after it.
+    """What the first step of a generation prepares for the later ones.
 
-    It follows from the model and the source mask and is no part of the cache's state, which the library's exporters
-    read off its attributes: it lies beside it.
+    It can be derived from the model and the source mask, so it is not part of the cache's state. Nor is it an
+    attribute of the cache, as the library's exporters take all attributes for state.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class _LastRows(DynamicSlidingWindowLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See the library. What is returned are the new rows."""
+        """See the library; returns the new rows alone."""
         if self.record_past:
             super().update(key_states, value_states, *args, **kwargs)
             return key_states, value_states
@@ -87,11 +88,11 @@ class GridCache(DynamicCache):
 
     @property
     def prepared(self) -> Prepared:
-        """What earlier steps made ready."""
+        """What earlier steps of the generation prepared."""
         return _PREPARED.setdefault(self, Prepared())
 
     def reset(self) -> None:
-        """Forget all rows, and what was prepared for the weights and the source as they were."""
+        """Forget all rows, and what was prepared for their source and weights."""
         self._start_anew()
 
     def last(self) -> torch.Tensor | None:
@@ -112,7 +113,7 @@ class RowSums:
     """The pending sums during one run of the dense block on new rows.
 
     Args:
-        cache: Those of the rows before; `finish` keeps in it those after the new ones.
+        cache: Holds the sums after the earlier rows; `finish` puts those after the new rows there.
         canvas: The places of the new rows' cells.
         num_layers: Dense layers L, which are run in their order.
     """
@@ -130,12 +131,12 @@ class RowSums:
         self._before = before  # [R or B, J; L, k // 2 * channels]
 
     def add(self, products: torch.Tensor, channels: int) -> torch.Tensor:
-        """Add what the rows above give to the outputs of the next layer.
+        """Add the contributions of the rows above to the outputs of the next layer.
 
         Args:
-            products: [R, (k // 2 + 1) * channels], what new rows give to themselves, to the next row and so on;
-                overwritten.
-            channels: Of the layer's outputs.
+            products: [R, (k // 2 + 1) * channels], the new rows' contributions to themselves, to the next row and so
+                on; overwritten.
+            channels: Channels of the layer's outputs.
 
         Returns:
             The outputs [R, channels].
@@ -157,15 +158,15 @@ class RowSums:
 
 
 def _add_rows_above(products: torch.Tensor, before: torch.Tensor | None, channels: int) -> torch.Tensor:
-    """What all rows so far give to each of several rows and to those below it.
+    """The contributions of all rows so far to each of several rows and to those below it.
 
     Args:
         products: [B, I, J, (k // 2 + 1) * channels].
         before: The sums [B, J, k // 2 * channels] after the row above them; None = there is none.
-        channels: Of the outputs.
+        channels: Channels of the outputs.
 
     Returns:
-        [B, I, J, (k // 2 + 1) * channels], outputs before pending sums.
+        [B, I, J, (k // 2 + 1) * channels]: the outputs first, then the pending sums.
     """
     parts = list(products.split(channels, dim=-1))
     if before is None:

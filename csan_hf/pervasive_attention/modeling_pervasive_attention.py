@@ -63,7 +63,7 @@ class PackedGrid:
     """The cells of a grid.
 
     Args:
-        canvas: Which they are.
+        canvas: The places of the cells.
         cells: [R, f_L].
     """
 
@@ -116,7 +116,7 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
             init.copy_(module.weight, module.create_weight(module.num_positions))
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
-        """Refuse a choice that would mean nothing: the library's own words would ask to have it supported."""
+        """Refuse a choice that would have no effect; the library's own error would suggest to ask for support."""
         if attn_implementation not in (None, "eager"):
             raise ValueError(
                 f"Pervasive Attention has no attention modules, so attn_implementation={attn_implementation!r} has "
@@ -281,7 +281,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             )
         if source.shape[0] != embeddings.shape[0]:
             raise ValueError(
-                f"Sources and targets must be as many sentences, got {source.shape[0]} and {embeddings.shape[0]}."
+                f"Sources and targets must have the same number of sentences, got {source.shape[0]} sources and "
+                f"{embeddings.shape[0]} targets."
             )
         source_mask = _token_mask(encoder_attention_mask, None, source, "attention_mask")
         if target_mask is not None:
@@ -369,7 +370,7 @@ def _token_mask(
     """A mask [B, past + T] of tokens [B, T] or embeddings [B, T, d] as booleans; None = all are real."""
     tokens = inputs_embeds if input_ids is None else input_ids
     dimensions = 3 if input_ids is None else 2
-    if mask is None or not isinstance(tokens, torch.Tensor) or tokens.dim() != dimensions:  # that is said elsewhere
+    if mask is None or not isinstance(tokens, torch.Tensor) or tokens.dim() != dimensions:  # `embed` refuses the tokens
         return None
     return padding_mask(mask, tokens.shape[0], past + tokens.shape[1], name)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which target rows are real where no mask tells, and which word a row predicts.
+"""Which target rows are real where no mask is given, and which word a row predicts.
 
 Rows that are not real must not enter the statistics of batch normalisation. Shapes: B sentences, I target rows.
 """
@@ -17,8 +17,8 @@ def rows_with_labels(labels: torch.Tensor) -> torch.Tensor:
 def rows_before_padding(decoder_input_ids: torch.Tensor, config: PervasiveAttentionConfig) -> torch.Tensor:
     """[B, I], True for the start token and what follows, up to trailing padding.
 
-    A last end of sentence is not real, either: it is there because a longer sentence is in the batch, and nothing is
-    to be predicted from it. An end of sentence before other tokens is a token like them.
+    A last end of sentence is not real, either: it is there because a longer sentence is in the batch, and no token
+    follows it. An end of sentence before other tokens counts as real.
     """
     following = decoder_input_ids[:, 1:]
     real = torch.ones_like(decoder_input_ids, dtype=torch.bool)
