@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorForSeq2Seq
 
 _STRIP_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Share of its price that an example may appear cheaper by when it is drawn who is dealt out first
+# Noise on the order in which examples are dealt out: each counts as cheaper by a random share of its price, up to this
 _NOISE = 0.1
 
 Cost = Literal["tokens", "cells"]
@@ -55,7 +55,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         num_replicas: number of processes R.
         shuffle: False gives the same batches in the same order in every epoch.
         max_sentences: bound on the examples of a batch.
-        cost: what costs: "tokens", source plus target, or "cells" of the source × target grid.
+        cost: the unit of the bound: "tokens", source plus target, or "cells" of the source × target grid.
         pad_to_multiple_of: what the collator rounds lengths up to.
 
     Raises:
@@ -107,7 +107,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Works out what is the same in every epoch."""
+        """Computes what is the same in every epoch."""
 
     def _cost(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Cost of one example in a batch whose longest source and target have these lengths."""
@@ -230,14 +230,14 @@ class TokenBatchSampler(BoundedBatchSampler):
         return np.concatenate([cuts[cuts < start], start + best])
 
     def _cut_evenly(self, order: np.ndarray, batches: int) -> np.ndarray:
-        """Cuts into so many batches with equally many real tokens."""
+        """Cuts into `batches` batches with equally many real tokens."""
         tokens = np.cumsum(self._cost(*(lengths[order] for lengths in self._real)))
         cuts = np.searchsorted(tokens, tokens[-1] * np.arange(batches + 1) / batches)
         cuts[-1] = len(order)
         return np.unique(cuts)
 
     def _cut_low(self, order: np.ndarray, batches: int) -> np.ndarray:
-        """Cuts with the lowest bound that needs no more than so many batches."""
+        """Cuts with the lowest bound that needs no more than `batches` batches."""
         low, high = 0, self.max_tokens
         while low + 1 < high:
             middle = (low + high) // 2
@@ -301,8 +301,9 @@ class MixedBatchSampler(BoundedBatchSampler):
     def _least_batches(self) -> int:
         """The smallest number of batches, a multiple of R, that keeps the bound whatever an epoch draws.
 
-        An example goes to the cheapest batch. That costs at most the average of what was dealt out before: examples of
-        a price no lower than the noise on it allows. While fewer examples than batches were dealt out it is empty.
+        An example goes to the cheapest batch, which costs at most the average of all batches so far. These hold only
+        examples that may come earlier: those whose price is not lower by more than the noise. As long as there are
+        fewer earlier examples than batches, the cheapest batch is empty.
         """
         prices = np.sort(self._price)[::-1]
         earlier = np.searchsorted(-prices, -prices * (1.0 - _NOISE), side="right") - 1
@@ -338,7 +339,7 @@ class MixedBatchSampler(BoundedBatchSampler):
 
 
 def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
-    """Halve the batch with the most examples until there are so many batches."""
+    """Halve the batch with the most examples until there are `wanted` batches."""
     while len(cuts) - 1 < wanted:
         largest = int(np.diff(cuts).argmax())
         cuts = np.insert(cuts, largest + 1, (cuts[largest] + cuts[largest + 1]) // 2)

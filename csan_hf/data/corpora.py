@@ -58,15 +58,15 @@ class DataArguments:
     streaming: bool = field(
         default=False,
         metadata={
-            "help": "read a Hub dataset as a stream, of which train_size pairs are taken (shuffled by a buffer of "
-            "10,000): nothing else of it is downloaded"
+            "help": "read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle buffer "
+            "of 10,000): the rest is not downloaded"
         },
     )
     language_pairs: list[str] | None = field(
         default=None,
         metadata={
             "help": "several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
-            "there are several target languages, a tag such as >>de<< before a source says which"
+            "there are several target languages, each source begins with a tag such as >>de<< that names its own"
         },
     )
     source_lang: str = field(default="en", metadata={"help": "source language, what {lang} stands for"})
@@ -80,15 +80,18 @@ class DataArguments:
     train_size: int | None = field(
         default=None,
         metadata={
-            "help": "training pairs: how many 'numbers' makes (30,000), or a random selection of so many of a corpus"
+            "help": "number of training pairs that 'numbers' makes (default 30,000), or that are drawn at random from "
+            "another corpus (default: all)"
         },
     )
     validation_size: int | None = field(
-        default=None, metadata={"help": "validation pairs: how many 'numbers' makes (1,000), or the first so many"}
+        default=None,
+        metadata={
+            "help": "number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
+            "start of another set (default: all)"
+        },
     )
-    test_size: int | None = field(
-        default=None, metadata={"help": "pairs per test set: how many 'numbers' makes (1,000), or the first so many"}
-    )
+    test_size: int | None = field(default=None, metadata={"help": "pairs per test set: as validation_size"})
     data_seed: int = field(default=0, metadata={"help": "seed of the 'numbers' corpus and of selections"})
     max_source_length: int | None = field(
         default=256,
@@ -187,7 +190,7 @@ class DataArguments:
         return {**{s: p for s, p in self.split_patterns.items() if s in ("train", "validation")}, **tests}
 
     def size_of(self, split: str) -> int | None:
-        """The size asked for of a split, None for all."""
+        """The number of pairs to keep of a split, None for all."""
         return {"train": self.train_size, "validation": self.validation_size}.get(split, self.test_size)
 
 
@@ -237,7 +240,7 @@ def _load_pairs(args: DataArguments, splits: Sequence[str] | None) -> tuple[Data
             loaded[pair] = load_translation_dataset(arguments_of_pair(args, pair), wanted)
     if not loaded:
         raise ValueError(
-            f"the corpus has no split {', '.join(splits or ())}; those of tests end in a pair of languages"
+            f"the corpus has no split {', '.join(splits or ())}; test splits end in a pair of languages, as test_de-en"
         )
     return merge_language_pairs(args.pairs, loaded)
 
@@ -354,7 +357,7 @@ def _hub_loader(args: DataArguments, split: str, where: str, rows: Dataset | Ite
 
 
 def _take(args: DataArguments, split: str, stream: IterableDataset) -> Dataset:
-    """Reads as much of a stream as is wanted of its split."""
+    """Reads as many pairs of a stream as are wanted of its split."""
     if split == "train":
         stream = stream.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
     size = args.size_of(split)

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Several language pairs in one corpus: a tag before each source says the language to translate into."""
+"""Several language pairs in one corpus: a tag before each source names the language to translate into."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
     """Reads pairs such as "de-en".
 
     Raises:
-        ValueError: one is not written like that, has one language twice, or stands twice.
+        ValueError: one is not written like that, has one language twice, or is listed twice.
     """
     pairs = []
     for text in texts:
@@ -31,17 +31,17 @@ def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
         if not (source and dash and target) or "-" in target:
             raise ValueError(f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en")
         if source == target:
-            raise ValueError(f"language_pairs: {text!r} has one language twice")
+            raise ValueError(f"language_pairs: {text!r} has one language twice; name two")
         if (source, target) in pairs:
-            raise ValueError(f"language_pairs: {text!r} stands twice")
+            raise ValueError(f"language_pairs: {text!r} is listed twice; leave one out")
         pairs.append((source, target))
     return pairs
 
 
 def language_tags(pairs: Sequence[Pair]) -> list[str]:
-    """Returns what stands before a source, ">>de<<" as in Marian's models; nothing where there is one target language.
+    """Returns a tag for each target language, ">>de<<" as in Marian's models; none if there is one target language.
 
-    `TranslationPipeline` writes the tag where it is given `tgt_lang="de"`.
+    The tag stands before a source. `TranslationPipeline` writes it when it is given `tgt_lang="de"`.
     """
     targets = list(dict.fromkeys(target for _, target in pairs))
     return [f">>{target}<<" for target in targets] if len(targets) > 1 else []
@@ -49,7 +49,7 @@ def language_tags(pairs: Sequence[Pair]) -> list[str]:
 
 def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
     """Makes each tag one token of the source vocabulary, unless it is one already."""
-    # Not normalised, so that text before and after it is encoded as without it; rstrip takes the space after it
+    # normalized=False leaves the encoding of the text around a tag unchanged; rstrip takes the space after the tag
     new = [AddedToken(tag, rstrip=True, normalized=False, special=False) for tag in tags]
     tokenizers.source.add_tokens(new)
 
@@ -57,11 +57,11 @@ def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
 def merge_language_pairs(
     pairs: Sequence[Pair], loaded: dict[Pair, tuple[DatasetDict, FilterReport]]
 ) -> tuple[DatasetDict, FilterReport]:
-    """Puts the corpora of several pairs together: one training and one validation split, the test splits of each pair.
+    """Merges the corpora of several pairs into one training and one validation split, and test splits for each pair.
 
     Args:
         pairs: all pairs, which decide whether there are tags.
-        loaded: corpus and counts of those that were loaded.
+        loaded: corpus and counts of each pair that was loaded.
 
     Returns:
         Splits "train", "validation" and, for each pair, "test_de-en" and the like, and the counts.

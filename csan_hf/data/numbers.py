@@ -18,7 +18,7 @@ from .verbalise import get_verbaliser, supported_languages
 
 __all__ = ["load_numbers", "number_languages"]
 
-_MOST_REJECTIONS = 300  # as many repeats in a row: the kind has (nearly) nothing new to give
+_MOST_REJECTIONS = 300  # after as many repeats in a row, a kind of sentence counts as exhausted
 
 Pair = tuple[str, str]
 
@@ -115,7 +115,7 @@ class PairGenerator:
 
         Args:
             count: how many.
-            seed: together with what was drawn before decides what is drawn.
+            seed: what is drawn depends on it and on the pairs drawn before.
 
         Raises:
             ValueError: there are not that many.

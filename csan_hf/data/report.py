@@ -26,7 +26,7 @@ class FilterReport:
     noted: dict[str, Counter[str]] = field(default_factory=dict)
 
     def start(self, split: str, pairs: int) -> None:
-        """Begin counting for a split that has so many pairs."""
+        """Begin counting for a split of `pairs` pairs."""
         self.read.setdefault(split, pairs)
         self.kept[split] = pairs
 
@@ -37,12 +37,12 @@ class FilterReport:
             self.kept[split] -= pairs
 
     def note(self, split: str, remark: str, pairs: int) -> None:
-        """Count pairs that are kept and remarkable; 0 leaves no trace."""
+        """Count pairs that are kept although something is odd about them; 0 leaves no trace."""
         if pairs:
             self.noted.setdefault(split, Counter())[remark] += pairs
 
     def add(self, split: str, other: FilterReport, name: str) -> None:
-        """Add what another report counts of its split `name` to the counts of a split."""
+        """Add the counts of another report's split `name` to those of a split."""
         for mine, theirs in ((self.read, other.read), (self.kept, other.kept)):
             mine[split] = mine.get(split, 0) + theirs[name]
         for counts, more in ((self.dropped, other.dropped), (self.noted, other.noted)):

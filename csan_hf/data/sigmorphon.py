@@ -12,7 +12,7 @@ from csan_hf.files import write_lines
 from .readers import read_table
 
 VALIDATION_STEP = 5
-"""Every so many words of the dev sets choose the checkpoint of a multilingual model: enough, and quickly converted."""
+"""Every fifth word of the dev sets is used to choose the checkpoint of a multilingual model; all would take long."""
 SPACE = "\u2581"
 """Symbol of a space inside a word."""
 
@@ -22,7 +22,7 @@ def word_symbols(language: str, word: str) -> str:
 
     Args:
         language: name of the language, which becomes one symbol, ``<dut>``.
-        word: the word; what the Unicode form NFD takes apart is taken apart.
+        word: the word, which is put into the Unicode form NFD.
     """
     return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
 
@@ -35,7 +35,7 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
 
     Args:
         data_dir: folder of the task's files, ``LANGUAGE_train.tsv`` and so on, of which the tests may be missing.
-        output: folder to write to; made if need be.
+        output: folder to write to; created if missing.
         languages: names as in the file names.
 
     Returns:

@@ -22,7 +22,7 @@ UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 def train_character_tokenizer(
     texts: Iterable[str], vocab_size: int, *, unicode_form: UnicodeForm = "NFC", show_progress: bool = False
 ) -> Tokenizer:
-    """Collect the characters of texts, white space included.
+    """Train a tokenizer whose tokens are the characters of texts, white space included.
 
     ``decode(encode(text))`` is the text in its Unicode form, as long as its characters were seen.
 
@@ -47,7 +47,7 @@ def train_character_tokenizer(
 
 
 def train_symbol_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: bool = False) -> Tokenizer:
-    """Collect what white space separates in texts.
+    """Train a tokenizer whose tokens are what white space separates in texts.
 
     ``decode(encode(text))`` is the text with one space between symbols, as long as they were seen. Nothing is
     normalised.
@@ -78,7 +78,7 @@ def _without_special_tokens(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         if found := set(text.split()) & set(SPECIAL_TOKENS):
             raise ValueError(
-                f"the symbol {found.pop()!r} stands in the text {text[:80]!r}, but it is a special token; write "
+                f"the symbol {found.pop()!r} occurs in the text {text[:80]!r}, but it is a special token; write "
                 "another symbol"
             )
         yield text

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_VOCABULARY_SIZE = 8000
 TARGET_SUBFOLDER = "target_tokenizer"
-"""Where the target tokenizer lies beside the source tokenizer when the two are different."""
+"""Subfolder of the target tokenizer, where it is not the source tokenizer."""
 
 
 def train_tokenizer(
@@ -101,13 +101,13 @@ def check_vocabulary_sizes(
     kind: TokenKind = "bpe",
     target_kind: TokenKind | None = None,
 ) -> None:
-    """Check what is asked of vocabularies without training them.
+    """Check the kinds and sizes of vocabularies without training them.
 
     Args:
         vocab_size: tokens of the joint vocabulary or of the source's.
         target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
         joint: one vocabulary for both languages.
-        kind: what a token is, of both or of the source.
+        kind: what a token of the joint or of the source vocabulary is; see :func:`train_tokenizer`.
         target_kind: the same of a separate target vocabulary; None for `kind`.
 
     Raises:
@@ -196,7 +196,7 @@ class TokenizerPair:
         subfolder = directory / TARGET_SUBFOLDER
         if not self.is_joint:
             self.target.save_pretrained(subfolder)
-        elif subfolder.exists():  # left by an earlier run with separate ones: it would be loaded again
+        elif subfolder.exists():  # of an earlier run with separate tokenizers: it would be loaded, too
             shutil.rmtree(subfolder)
 
     @classmethod
@@ -240,7 +240,7 @@ def train_tokenizers(
     show_progress: bool = False,
     pretrained: str | None = None,
 ) -> TokenizerPair:
-    """Train the tokenizers of a corpus on its training split, or load those that there are.
+    """Train the tokenizers of a corpus on its training split, or load existing ones.
 
     Args:
         dataset: columns source and target; of a `DatasetDict` the split "train".
@@ -254,11 +254,11 @@ def train_tokenizers(
         model_max_length: see :func:`train_tokenizer`.
         split_digits: see :func:`train_tokenizer`.
         show_progress: see :func:`train_tokenizer`.
-        pretrained: folder or Hub name of tokenizers to take as they are; nothing else matters then.
+        pretrained: folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
 
     Raises:
         ValueError: there is no training split, or :func:`train_tokenizer` refuses what is asked for.
-        OSError: `pretrained` is not there.
+        OSError: `pretrained` cannot be found.
     """
     if pretrained is not None:
         return TokenizerPair.from_pretrained(pretrained)
@@ -364,7 +364,7 @@ def _tokenize_split(
 def _encode(
     batch: dict[str, list[str]], tokenizers: TokenizerPair, limits: tuple[int | None, int | None]
 ) -> dict[str, list[Any]]:
-    # verbose=False: a text beyond model_max_length is dealt with below, no need for transformers' warning
+    # verbose=False: a text beyond model_max_length is cut below, so transformers need not warn
     source = tokenizers.source(batch["source"], verbose=False)["input_ids"]
     target = tokenizers.target(text_target=batch["target"], verbose=False)["input_ids"]
     cut = [_truncate(ids, limits[0]) for ids in source]

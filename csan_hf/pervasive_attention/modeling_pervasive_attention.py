@@ -370,7 +370,7 @@ def _token_mask(
     """A mask [B, past + T] of tokens [B, T] or embeddings [B, T, d] as booleans; None = all are real."""
     tokens = inputs_embeds if input_ids is None else input_ids
     dimensions = 3 if input_ids is None else 2
-    if mask is None or not isinstance(tokens, torch.Tensor) or tokens.dim() != dimensions:  # `embed` refuses the tokens
+    if mask is None or not isinstance(tokens, torch.Tensor) or tokens.dim() != dimensions:  # `embed` refuses these
         return None
     return padding_mask(mask, tokens.shape[0], past + tokens.shape[1], name)
 

@@ -72,7 +72,7 @@ def test_neither_form_is_invented(fields, tmp_path):
     ("fields", "message"),
     [
         ({"encoder_locality": [{"windw": 5}, None]}, r"encoder_locality\[0\].*'windw'.*did you mean 'window'"),
-        ({"encoder_locality": [{"wavelets": 5}, None]}, r"'wavelets'.*registered first, by `register_locality`"),
+        ({"encoder_locality": [{"wavelets": 5}, None]}, r"'wavelets'.*with `register_locality`"),
         ({"encoder_locality": [{"gaussian": {"widht": "query"}}, None]}, r"gaussian.*'widht': did you mean 'width'"),
         ({"encoder_locality": [{"gaussian": {"size": 3}}, None]}, r"encoder_locality\[0\].gaussian.*needs.*'width'"),
         ({"encoder_locality": [None, {"window": 4}]}, r"encoder_locality\[1\].window.*odd.*got 4"),
@@ -249,7 +249,7 @@ def test_a_config_that_names_an_unregistered_method_says_so(strided, tmp_path):
     tiny_model(**strided).save_pretrained(tmp_path)
     unregister_locality("strided")
     try:
-        with pytest.raises(ValueError, match=r"'strided'.*registered first, by `register_locality` of csan_hf"):
+        with pytest.raises(ValueError, match=r"'strided'.*with `register_locality` of csan_hf"):
             CsanForConditionalGeneration.from_pretrained(tmp_path)
     finally:
         register_locality(Strided)

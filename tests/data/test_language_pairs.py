@@ -59,7 +59,7 @@ def test_a_tag_is_one_token_and_changes_no_other():
 
 @pytest.mark.parametrize(
     ("pairs", "message"),
-    [(["de"], "'de' must be SOURCE-TARGET"), (["de-de"], "one language twice"), (["a-b", "a-b"], "stands twice")],
+    [(["de"], "'de' must be SOURCE-TARGET"), (["de-de"], "one language twice"), (["a-b", "a-b"], "listed twice")],
 )
 def test_pairs_that_are_none(pairs, message):
     with pytest.raises(ValueError, match=message):

@@ -82,7 +82,7 @@ def test_what_is_refused(options, words):
 
 
 def test_a_special_token_is_no_symbol():
-    with pytest.raises(ValueError, match="the symbol '</s>' stands in the text"):
+    with pytest.raises(ValueError, match="the symbol '</s>' occurs in the text"):
         train_tokenizer(["a </s> b"], 100, kind="symbols")
 
 

@@ -63,8 +63,11 @@ BAD_CALLS = {
         {"labels": LABELS[:, 1:], "decoder_input_ids": TARGETS},
         r"`labels`.*\[3, 6\].*\[3, 5",
     ),
-    "labels of another batch": ({"labels": LABELS[:2]}, "as many sentences, got 3 and 2"),
-    "decoder inputs of another batch": ({"labels": None, "decoder_input_ids": TARGETS[:2]}, "got 3 and 2"),
+    "labels of another batch": ({"labels": LABELS[:2]}, "same number of sentences, got 3 sources and 2 targets"),
+    "decoder inputs of another batch": (
+        {"labels": None, "decoder_input_ids": TARGETS[:2]},
+        "got 3 sources and 2 targets",
+    ),
     "no source": ({"input_ids": None}, "Exactly one of `input_ids` and `inputs_embeds`"),
     "two sources": ({"inputs_embeds": torch.randn(3, 7, 4)}, "Exactly one of `input_ids` and `inputs_embeds`"),
     "embeddings of another width": (

@@ -83,7 +83,7 @@ def test_an_empty_grid_is_refused(sizes):
 
 
 def test_sources_and_targets_must_be_as_many():
-    with pytest.raises(ValueError, match="as many sentences, got 2 and 3"):
+    with pytest.raises(ValueError, match="same number of sentences, got 2 sources and 3 targets"):
         tiny_model()(input_ids=torch.ones(2, 3).long(), decoder_input_ids=torch.ones(3, 3).long())
 
 
