@@ -77,7 +77,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     here the peak is given, the shape is the same.
 
     Raises:
-        ValueError: by the constructor, where a field is out of range; the message names it.
+        ValueError: if a field is out of range; the message names it.
     """
 
     output_dir: str = field(default="trainer_output", metadata={"help": "Folder for everything that a run writes."})
@@ -188,7 +188,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Several GPUs: true is needed, and slower, where layers are dropped."}
+        default=False, metadata={"help": "With several GPUs: must be true, which is slower, if training drops layers."}
     )
 
     def __post_init__(self) -> None:
@@ -227,11 +227,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             )
 
     def _check(self) -> None:
-        """Refuses numbers that cannot work, of the library's fields too, before anything is read or written."""
+        """Refuses numbers that cannot work, also in the library's fields, before anything is read or written."""
         self._check_uploads()
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:  # NaN is no more than anything
+            if value is not None and not value >= least:  # so that NaN is refused, too
                 raise ValueError(f"training.{name} must be at least {least}, got {value}.")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
@@ -246,7 +246,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.max_steps != -1 and self.max_steps < 1:
             raise ValueError(
                 f"training.max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps} "
-                "(a model is scored without training by scripts/evaluate.py)."
+                "(`csan-hf evaluate` scores a model without training)."
             )
         self._check_metric()
         self._check_names()
@@ -272,7 +272,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def _check_metric(self) -> None:
         for name in self.metrics:
             if find_metric(name).needs == "alignments":
-                raise ValueError(f"training.metrics: {name!r} scores alignments and not translations.")
+                raise ValueError(f"training.metrics: {name!r} scores alignments and not translations; leave it out.")
         metric = self.metric_for_best_model
         if metric is None or str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
             return
@@ -304,8 +304,8 @@ class GenerationArguments:
         encoder_no_repeat_ngram_size: Length of n-grams of the source that may not occur.
         repetition_penalty: Divides the scores of tokens that have occurred; 1 is none.
         encoder_repetition_penalty: Lowers tokens that are not in the source; 1 is none.
-        exponential_decay_length_penalty: A list of a position and a factor, by which the end becomes likelier at
-            every token from there on.
+        exponential_decay_length_penalty: A list of a position and a factor: from that position on, the end becomes
+            likelier at every token.
         suppress_tokens: Tokens that are never chosen.
         begin_suppress_tokens: Tokens that are not chosen first.
         bad_words_ids: Sequences of tokens that may not occur.
@@ -313,10 +313,10 @@ class GenerationArguments:
         forced_bos_token_id: First target token, such as the language of a multilingual model.
         forced_eos_token_id: Last target token where max_length is reached.
         renormalize_logits: Whether scores are normalised again after all of these.
-        remove_invalid_values: Whether NaN and infinite scores are put to finite ones.
+        remove_invalid_values: Whether NaN and infinite scores are replaced by finite ones.
         use_cache: Whether keys and values of earlier positions are kept.
         cache_implementation: Kind of that cache: 'dynamic', 'static', 'quantized'...
-        do_sample: Whether tokens are drawn by their probability; all below concern that.
+        do_sample: Whether tokens are drawn by their probability; the settings below apply only then.
         temperature: Divides the logits before sampling.
         top_k: How many of the likeliest tokens are sampled from.
         top_p: Probability of the smallest set of likeliest tokens that is sampled from.

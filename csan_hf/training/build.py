@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""From a recipe to tokenizers, model and generation settings, and what cannot work, found before data is read."""
+"""From a recipe to tokenizers, model and generation settings, with checks that need no data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
 
 
 def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
-    """Trains the tokenizers on the training split, or takes those that there are (`load_tokenizers`).
+    """Trains the tokenizers on the training split, or loads existing ones (`load_tokenizers`).
 
     With several target languages, the tags of `csan_hf.data.language_pairs` are added.
 
@@ -46,7 +46,7 @@ def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
 
 
 def load_tokenizers(recipe: Recipe) -> TokenizerPair | None:
-    """Loads the tokenizers of `init_from`, or else those that `tokenizer.pretrained` names; None: to be trained.
+    """Loads the tokenizers of `init_from`, or else those that `tokenizer.pretrained` names; None to train them.
 
     Raises:
         RecipeError: if they cannot be loaded, or have no token for padding or the end of a sentence.
@@ -69,7 +69,7 @@ def load_tokenizers(recipe: Recipe) -> TokenizerPair | None:
 
 
 def note_unused_tokenizer(recipe: Recipe) -> str | None:
-    """Says which settings of a tokenizer are not used because weights come with one; None: all are used."""
+    """Returns a notice of tokenizer settings that are not used because the weights come with a tokenizer, or None."""
     if not recipe.init_from or not recipe.tokenizer:
         return None
     return (
@@ -116,13 +116,13 @@ class Vocabularies:
 
     @classmethod
     def of(cls, tokenizers: TokenizerPair) -> Vocabularies:
-        """Those of trained tokenizers."""
+        """Returns the vocabularies of tokenizers."""
         target = tokenizers.target
         return cls(len(tokenizers.source), len(target), tokenizers.is_joint, target.pad_token_id, target.eos_token_id)
 
 
 def expected_vocabularies(recipe: Recipe) -> Vocabularies:
-    """The vocabularies that the recipe asks for: a small corpus may give fewer entries."""
+    """Returns the vocabularies that the recipe asks for; a small corpus may give fewer entries."""
     tags = language_tags(recipe.data_arguments().pairs)
     if (tokenizers := load_tokenizers(recipe)) is not None:
         add_language_tags(tokenizers, tags)
@@ -142,7 +142,7 @@ def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
     if not vocabularies.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
         raise RecipeError(
             "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
-            "set tokenizer.joint to true, or drop it."
+            "set tokenizer.joint to true, or leave it out."
         )
     values = {
         "vocab_size": vocabularies.source_size,
@@ -163,7 +163,7 @@ def planned_config(recipe: Recipe) -> Any:
     """Builds the configuration that the model of a recipe will have, without data and weights.
 
     Raises:
-        RecipeError: if ``init_from`` is not there or of no use, or if the config is refused.
+        RecipeError: if ``init_from`` cannot be found or is no model to start from, or if the config is refused.
     """
     if not recipe.init_from:
         return build_config(recipe, expected_vocabularies(recipe))
@@ -191,7 +191,7 @@ def _check_shapes(model_class: Any, before: Any, after: Any) -> None:
         shapes = " to ".join(str(tuple(weights[changed[0]].shape)) for weights in (old, new))
         raise ValueError(
             f"it changes the shapes of {len(changed)} weights of the checkpoint ({changed[0]} from {shapes}); leave "
-            "out what describes sizes"
+            "out the fields that describe sizes"
         )
 
 
@@ -204,17 +204,21 @@ def _config_of(name: str) -> Any:
 
 
 def _converter(found: Any, recipe: Recipe) -> str | None:
-    """Returns the name of the function that makes a model of init_from; None: it is one of the family.
+    """Returns the name of the function that converts init_from to the family; None if it is of the family already.
 
     Raises:
-        RecipeError: if there is none.
+        RecipeError: if there is no such function.
     """
     family = find_family(recipe.model)
     if found.model_type == family.config_class.model_type:
         return None
     if found.model_type in family.converters:
         return family.converters[found.model_type]
-    raise RecipeError(f"init_from: {recipe.init_from} is a {found.model_type} model, which {recipe.model} cannot use.")
+    usable = " or ".join([family.config_class.model_type, *family.converters])
+    raise RecipeError(
+        f"init_from: {recipe.init_from} is a {found.model_type} model, which {recipe.model} cannot use; name a model "
+        f"of type {usable}."
+    )
 
 
 def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
@@ -224,7 +228,7 @@ def _load_initial(recipe: Recipe, name: str, family: Any) -> PreTrainedModel:
 
 
 def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: TokenizerPair) -> None:
-    """Gives the model the recipe's generation settings, and a length where nobody named one.
+    """Gives the model the recipe's generation settings, and a default length where none is set.
 
     Raises:
         RecipeError: if a setting cannot work, or if transformers finds them inconsistent.
@@ -247,13 +251,13 @@ def check_tokenizer(recipe: Recipe) -> None:
     """Checks the section tokenizer without data.
 
     Raises:
-        RecipeError: if a vocabulary is too small for what every one holds, if there is one for both languages and
-            another one for the target, or if an existing tokenizer is named and another one described.
+        RecipeError: if a vocabulary is too small for the bytes and special tokens, if a target vocabulary is described
+            beside a joint one, or if a new tokenizer is described beside an existing one.
     """
     if PRETRAINED in recipe.tokenizer:
         if others := [name for name in recipe.tokenizer if name != PRETRAINED]:
             raise RecipeError(
-                f"tokenizer.{PRETRAINED} names a tokenizer that is there: leave out "
+                f"tokenizer.{PRETRAINED} names an existing tokenizer: leave out "
                 f"tokenizer.{', tokenizer.'.join(others)}."
             )
         return
@@ -274,7 +278,7 @@ def check_generation(recipe: Recipe) -> None:
     """Checks the section generation without a model.
 
     Raises:
-        RecipeError: as `configure_generation`.
+        RecipeError: as in `configure_generation`.
     """
     _update_generation(GenerationConfig(), _generation_settings(recipe))
 
@@ -303,18 +307,18 @@ def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> No
     try:
         config.update(**settings)
         config.validate(strict=True)
-    except (ValueError, TypeError, AttributeError) as error:  # the last two: of a value of a type it cannot have
+    except (ValueError, TypeError, AttributeError) as error:  # the last two if a value has a wrong type
         raise RecipeError(f"The section generation is refused: {error}") from error
 
 
 def check_positions(recipe: Recipe, config: Any) -> None:
-    """Checks that a model with learned positions has one for every token that the recipe lets in.
+    """Checks that a model with learned positions has one for every token of the longest sentence allowed.
 
     Raises:
-        RecipeError: if it has too few; the message says how many are needed, and by what.
+        RecipeError: if it has too few; the message says how many are needed, and which key asks for them.
     """
     if getattr(config, "position_embeddings", None) != "learned":
-        return  # sinusoids are made as far as they are needed
+        return  # sinusoids are computed for any length
     data = recipe.data_arguments()
     wanted = {
         "data.max_source_length": data.max_source_length,
@@ -382,7 +386,7 @@ def check_data_files(recipe: Recipe) -> None:
     """Checks that the files of the data are there, before anything is written.
 
     Raises:
-        RecipeError: otherwise.
+        RecipeError: if one is missing.
     """
     try:
         check_files(recipe.data_arguments())
@@ -391,10 +395,10 @@ def check_data_files(recipe: Recipe) -> None:
 
 
 def check_reports(report_to: str | list[str] | None) -> None:
-    """Checks that what a run is to report to is installed.
+    """Checks that the loggers that a run reports to are installed.
 
     Raises:
-        RecipeError: otherwise.
+        RecipeError: if one is not.
     """
     for name in [report_to] if isinstance(report_to, str) else report_to or []:
         if name not in ("none", "all", *get_available_reporting_integrations()):
@@ -402,10 +406,10 @@ def check_reports(report_to: str | list[str] | None) -> None:
 
 
 def check_bleu_tokenizer(name: str | None) -> None:
-    """Checks that sacreBLEU has a tokenizer, and that what it needs is installed.
+    """Checks that sacreBLEU has a tokenizer of this name, and that the package it needs is installed.
 
     Raises:
-        RecipeError: otherwise.
+        RecipeError: if not.
     """
     if name is not None and name not in BLEU.TOKENIZERS:
         raise RecipeError(f"bleu_tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {name!r}.")

@@ -48,7 +48,7 @@ class KeepBestCheckpoints(TrainerCallback):
     """Keeps the ``args.keep_best`` best checkpoints, and the newest for resuming."""
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Deletes what a new checkpoint made superfluous."""
+        """Deletes the checkpoints that are not to be kept beside a new one."""
         if not state.is_world_process_zero:
             return
         metric = args.metric_for_best_model

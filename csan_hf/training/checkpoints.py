@@ -35,7 +35,7 @@ _FOLDERS_OF_SHARDS = ("pytorch_model_fsdp*", "global_step*")  # of FSDP and Deep
 
 
 def mark_complete(checkpoint: Path, **facts: Any) -> None:
-    """Writes the list of a checkpoint's files: a folder that has it was saved to the end.
+    """Writes the list of a checkpoint's files, which marks the checkpoint as complete.
 
     Args:
         checkpoint: a ``checkpoint-N`` folder in which everything is written.
@@ -55,7 +55,7 @@ def mark_incomplete(checkpoint: Path) -> None:
 
 
 def read_file_list(checkpoint: Path) -> dict[str, Any] | None:
-    """Returns what `mark_complete` wrote, or None where the save did not get so far."""
+    """Returns what `mark_complete` wrote, or None if there is no such list or it is malformed."""
     try:
         listed = json.loads((checkpoint / FILE_LIST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -64,14 +64,14 @@ def read_file_list(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def _has_facts(listed: dict[str, Any]) -> bool:
-    """Says whether what a listed tells of the run, as far as it does, has the types that it was written with."""
+    """Says whether the facts about the run in a list of files, where there are any, have the right types."""
     sets = [listed[key] for key in ("training_set", "validation_set") if listed.get(key) is not None]
     described = all(isinstance(facts, dict) and isinstance(facts.get("pairs"), int) for facts in sets)
     return described and isinstance(listed.get("processes", 1), int)
 
 
 def _lists_files(files: Any) -> bool:
-    """Says whether a list names files in its folder, with sizes and hashes: it may be damaged, or made to mislead."""
+    """Says whether a list names files in its folder, with sizes and hashes: it may be damaged or malicious."""
     return isinstance(files, dict) and all(
         isinstance(facts, dict)
         and isinstance(facts.get("bytes"), int)
@@ -85,7 +85,7 @@ def _lists_files(files: Any) -> bool:
 
 
 def is_unfinished(checkpoint: Path) -> bool:
-    """Says whether the save was cut off: no list of files, and what the Trainer writes last is not all there."""
+    """Says whether the save was cut off: there is no list of files, and the files written last are missing."""
     return read_file_list(checkpoint) is None and _find_fault_in_state(checkpoint) is not None
 
 
@@ -97,7 +97,7 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True, thorough: bool = Tru
 
     Args:
         checkpoint: a ``checkpoint-N`` folder.
-        to_resume: whether a run is to go on from it; otherwise its weights are enough.
+        to_resume: whether a run is to be resumed from it; otherwise its weights are enough.
         thorough: whether to read the files: their hashes, and whether all weights are finite. False compares sizes.
     """
     listed = read_file_list(checkpoint)
@@ -239,7 +239,7 @@ def last_complete_checkpoint(output_dir: Path | str) -> Path | None:
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
-    """Deletes a checkpoint; what is left if that is cut off has no checkpoint's name."""
+    """Deletes a checkpoint, renamed first, so that an interrupted deletion leaves no folder that looks like one."""
     doomed = checkpoint.with_name(f"_deleted-{checkpoint.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     checkpoint.rename(doomed)
@@ -305,7 +305,7 @@ def rotate_checkpoints(
         keep_best: how many to keep for their score.
         greater_is_better: whether a high score is good.
         losses: as in `rank_checkpoints`.
-        protected: the update of a checkpoint that stays in any case.
+        protected: the update of a checkpoint that is kept in any case.
 
     Returns:
         What was deleted.
@@ -378,7 +378,7 @@ def _accumulator(tensor: Tensor) -> Tensor:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights into a model, whose tied tensors are stored once; a sharded one takes its share.
+    """Loads weights into a model, whose tied tensors are stored once; a sharded model takes its part of each.
 
     Raises:
         ValueError: if names do not fit the model.

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a recipe would do, found out without doing it: no weights are made, nothing is downloaded or written."""
+"""What a recipe would do, without doing it: no weights are made, nothing is downloaded or written."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingAr
     with FlopCounterMode(display=False) as counter, _precision(args):
         run()
     batches = args.gradient_accumulation_steps
-    backward = 3 if args.gradient_checkpointing else 2  # in forward passes, the one that is made again included
+    backward = 3 if args.gradient_checkpointing else 2  # in units of forward passes, recomputation included
     return Estimate(
         pairs=pairs,
         states=16 * sum(parameter.numel() for parameter in model.parameters()),

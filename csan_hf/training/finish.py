@@ -146,7 +146,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
 
 
 def _stop_at_signal(trainer: TranslationTrainer) -> None:
-    """Ends the run at a signal that a library swallowed."""
+    """Ends the run if a signal came whose exception a library caught."""
     if trainer.guard.signals is not None:
         trainer.guard.signals.raise_if_received()
 

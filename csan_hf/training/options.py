@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Sections of a recipe: what a class or a function takes by keyword, read and converted by jsonargparse."""
+"""Sections of a recipe: the keyword arguments of a class or a function, read and converted by jsonargparse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Option:
         section: section that it belongs to; "" for the top of the file.
         name: key.
         annotation: type, as in a function's signature.
-        default: what holds where a recipe does not name the key.
+        default: the value where a recipe does not name the key.
         help: one or two sentences.
     """
 
@@ -56,7 +56,7 @@ class Section:
     """The keys of one section. The parser, which takes half a second for the longest, is made when it is needed.
 
     Args:
-        name: what the recipe calls it; "" for the top of the file.
+        name: the section's name in a recipe; "" for the top of the file.
         source: dataclass, configuration or function whose arguments with defaults are the keys.
         without: arguments that a recipe may not set.
     """
@@ -104,12 +104,12 @@ class Section:
     def convert(self, key: str, value: Any, where: str) -> Any:
         """Turns a value into the type of its key.
 
-        YAML reads ``1e3`` as text, and a name that is a number as one; both are put right by the key's type.
+        YAML reads ``1e3`` as text, and a name that looks like a number as a number; the key's type corrects both.
 
         Args:
             key: one of the section.
             value: what YAML made of it, or text of the command line.
-            where: what to call it in an error, for example ``recipe.yaml: training.learning_rate``.
+            where: how an error names it, for example ``recipe.yaml: training.learning_rate``.
 
         Raises:
             RecipeError: if the value does not fit.
@@ -171,7 +171,7 @@ def _hint(option: Option, value: Any) -> str:
 
 
 def _takes(annotation: Any, kind: type) -> bool:
-    """Says whether a type is, or as a union has, a certain one."""
+    """Says whether a type is `kind`, or a union that contains it."""
     members = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
     return any(member is Any or (typing.get_origin(member) or member) is kind for member in members)
 

@@ -25,10 +25,10 @@ from .recipe import Recipe
 from .stopping import is_disk_full
 
 MARK = ".csan_hf_run"
-"""File by which a folder is known as one that a run of ours made; `--overwrite` deletes in no other."""
+"""File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it."""
 
 DAMAGED = "_damaged-"
-"""What the name of a checkpoint starts with that was set aside."""
+"""Prefix that a damaged checkpoint gets when it is set aside."""
 
 _FILES = (
     *("recipe.yaml", "results.json", "training.png", "locality.png", "README.md", "config.json"),
@@ -37,23 +37,23 @@ _FILES = (
 )
 _FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA)
 
-# Where an old run lies until the new one has begun: while it is moved there or back, then as a whole, then doomed.
+# Folders of an old run until the new one has begun: while it is moved, when all of it is there, while it is deleted
 _MOVING, _PREVIOUS, _DELETED = "_moving-previous-run", "_previous-run", "_deleted-previous-run"
 
 
 def entries_of_run(output: Path) -> list[Path]:
-    """Lists what lies in a folder under the names of what a run writes."""
+    """Lists the entries of a folder that have names that a run writes."""
     named = [output / name for name in (*_FILES, *_FOLDERS)]
     found = [*list_checkpoints(output), *output.glob(f"{DAMAGED}checkpoint-*"), *output.glob("model-*.safetensors")]
     return found + [path for path in named if path.exists() or path.is_symlink()]
 
 
 def check_output_folder(recipe: Recipe, output: Path) -> None:
-    """Sees to it that a run writes over nothing but what a run of ours wrote.
+    """Checks that a run would overwrite nothing but the files of an earlier run.
 
     Raises:
-        RecipeError: if it is a file; if files that a run writes lie there and no run of ours made them; or if a
-            checkpoint that the run would go on from or rotate is a link: what lies where it leads would be changed.
+        RecipeError: if `output` is a file; if it holds files with names that a run writes, but no mark of a run; or if
+            a checkpoint that the run would resume from or delete is a link, whose target would be changed.
     """
     if output.exists() and not output.is_dir():
         raise RecipeError(f"output_dir is {output}, which is a file: choose another.")
@@ -61,8 +61,8 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     links = [path for path in list_checkpoints(output) if path.is_symlink()]
     if links and not starts_anew:
         raise RecipeError(
-            f"{links[0]} is a link: a run deletes and changes its checkpoints, and would do so where it leads. Put a "
-            "copy in its place, or remove it."
+            f"{links[0]} is a link: a run changes and deletes its checkpoints, here those that the link leads to. Put "
+            "a copy in its place, or remove it."
         )
     foreign = entries_of_run(output)
     if not foreign or (output / MARK).is_file():
@@ -70,8 +70,8 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
     if starts_anew or not list_checkpoints(output):  # those of an older version had no mark and can be resumed
         raise RecipeError(
-            f"{output} holds {names}, and no mark of a run ({MARK}) that could have written that: nothing there is "
-            "touched. Choose another --output_dir, or move these files away."
+            f"{output} holds {names}, but no mark of a run ({MARK}), so somebody else may have written that: nothing "
+            "was changed. Choose another --output_dir, or move these files elsewhere."
         )
 
 
@@ -92,12 +92,12 @@ def check_initial_folder(recipe: Recipe, output: Path) -> None:
 
 
 def mark_run(output: Path) -> None:
-    """Makes a folder known as one that a run made."""
+    """Marks a folder as that of a run."""
     write_text(output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n")
 
 
 def move_run_aside(output: Path) -> None:
-    """Moves what a run wrote aside, within its folder, until `delete_previous_run` or `restore_previous_run`."""
+    """Moves a run's files into a subfolder, until `delete_previous_run` or `restore_previous_run`."""
     entries = entries_of_run(output)
     if not entries:
         return
@@ -108,7 +108,7 @@ def move_run_aside(output: Path) -> None:
 
 
 def restore_previous_run(output: Path) -> None:
-    """Puts a run back whose successor did not begin, also where a kill cut the moving off; else does nothing."""
+    """Puts back a run that was moved aside, also if a kill interrupted the move; otherwise does nothing."""
     shutil.rmtree(output / _DELETED, ignore_errors=True)
     if (output / _PREVIOUS).is_dir():
         for path in entries_of_run(output):  # of the successor
@@ -121,14 +121,14 @@ def restore_previous_run(output: Path) -> None:
 
 
 def delete_previous_run(output: Path) -> None:
-    """Deletes what `move_run_aside` moved, if there is anything."""
+    """Deletes the run that `move_run_aside` moved, if there is one."""
     if (output / _PREVIOUS).is_dir():
         (output / _PREVIOUS).rename(output / _DELETED)
     shutil.rmtree(output / _DELETED, ignore_errors=True)
 
 
 class DeletePreviousRun(TrainerCallback):
-    """Deletes the run that this one takes the place of, once its first update is done."""
+    """Deletes the run that this one replaces, once its first update is done."""
 
     def __init__(self) -> None:
         self.done = False
@@ -148,7 +148,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK_FILE = "_run.lock"
-"""File in a run's folder that says who is training there; uploads leave out its like."""
+"""File in a run's folder that says which process is training there; it is never uploaded."""
 
 _HELD = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -158,19 +158,19 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def lock_folder(folder: Path) -> Iterator[None]:
     """Holds a folder for one run, and makes it if it is not there.
 
-    What holds is a POSIX record lock on a file in the folder, not the file itself: the kernel gives it back when the
-    process ends, also by kill -9, and passes it on to the server of a network file system (NFS 4, NFS 3 with lockd).
-    It is told apart by process, so that neither another host name in a container nor a reused process id misleads it;
-    and forked children, such as data workers that outlive the main process for some seconds, do not have it (with
-    flock, which filelock uses, they do).
+    The folder is held by a POSIX record lock on a file in it; the file alone means nothing. The kernel releases the
+    lock when the process ends, also by kill -9, and passes it to the server of a network file system (NFS 4, NFS 3
+    with lockd). It belongs to a process, so neither another host name in a container nor a reused process id matters;
+    and forked children, such as data workers that outlive the main process for some seconds, do not hold it (with
+    flock, which filelock uses, they would).
 
-    Where the system or the file system has no locks, a line says so and the run goes on.
+    Where the system or the file system has no locks, a line says so and the run continues.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
 
     Raises:
-        RecipeError: if another process holds it, with what that wrote about itself; or if it cannot be written to.
+        RecipeError: if another process holds it, which the message describes; or if it cannot be written to.
         OSError: if the disk is full.
     """
     try:
@@ -184,7 +184,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         ) from error
     try:
         _lock(descriptor, folder)
-        with contextlib.suppress(OSError):  # a full disk; what it says is for people alone
+        with contextlib.suppress(OSError):  # a full disk; the text is only for people
             os.ftruncate(descriptor, 0)
             os.write(descriptor, _describe_this_process().encode())
         try:
@@ -196,12 +196,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _open(path: Path) -> int:
-    follows_no_link = getattr(os, "O_NOFOLLOW", 0)  # what it leads to would be emptied
+    follows_no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | follows_no_link, 0o666)
 
 
 def _lock(descriptor: int, folder: Path) -> None:
-    """Takes the lock at once or not at all."""
+    """Takes the lock without waiting."""
     if fcntl is None:
         return
     try:

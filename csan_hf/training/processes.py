@@ -23,7 +23,7 @@ from .options import RecipeError
 T = TypeVar("T")
 
 PREPARED_DATA = "_prepared_data"
-"""Folder in ``output_dir`` with the tokenized corpus while several processes train; uploads leave out its like."""
+"""Folder in ``output_dir`` with the tokenized corpus while several processes train; it is never uploaded."""
 
 
 def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
@@ -33,11 +33,11 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
     them to the nodes at different moments.
 
     Args:
-        args: of the run; with one process this is a plain call.
-        work: returns something that can be pickled. The others wait no longer than ``args.ddp_timeout`` seconds.
+        args: the run's arguments; with one process this is a plain call.
+        work: function whose result can be pickled. The others wait no longer than ``args.ddp_timeout`` seconds.
 
     Raises:
-        RecipeError: in every process, if the main one met it.
+        RecipeError: in every process, if `work` raised it in the main one.
     """
     if args.world_size == 1:
         return work()
@@ -61,8 +61,8 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
     """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
 
-    Process r takes the batches r, r + R, ...: what the processes work on at one moment are neighbours in the order,
-    and gathering restores it. Evaluation in step needs equal sizes; rows beyond the last one fill the last batches.
+    Process r takes the batches r, r + R, ...: the batches that are evaluated at the same time are neighbours in the
+    order, which gathering restores. They must have equal sizes; numbers beyond the last row fill the last batches.
 
     Args:
         order: the N rows, a permutation of 0, ..., N - 1.
@@ -110,7 +110,7 @@ class WorkerInit:
     Args:
         num_workers: how many workers the process has.
         rank: number of the process.
-        blocked: signals that the worker is not to see.
+        blocked: signals that the worker ignores.
     """
 
     def __init__(self, num_workers: int, rank: int, blocked: Collection[int] = ()) -> None:
@@ -127,7 +127,7 @@ def shielded_context(method: str | None) -> BaseContext | None:
     """Returns a multiprocessing context whose processes see none of the signals that end a run.
 
     Schedulers and terminals signal the whole process group. A worker that ended at once (torch gives it a handler for
-    SIGTERM that does so) would take the batches along that the main process still needs for its last update. The
+    SIGTERM that does so) would lose the batches that the main process still needs for its last update. The
     signals are blocked from a worker's first instruction on: a handler that it set later would come too late.
 
     Args:
@@ -144,7 +144,7 @@ def shielded_context(method: str | None) -> BaseContext | None:
 
 
 class _Shielded:
-    """A process that is born with the signals blocked; mixed into those of `multiprocessing`."""
+    """Mixin of the processes of `multiprocessing`: they start with the signals blocked."""
 
     def start(self: Any) -> None:
         _end_workers_at_exit()
@@ -175,7 +175,7 @@ if hasattr(signal, "pthread_sigmask"):
 
 
 _ends_workers: set[int] = set()
-"""The processes (this one, or one that it is a fork of) that end their workers when they exit."""
+"""Numbers of the processes (this one, or one that it was forked from) that end their workers when they exit."""
 
 
 def _end_workers_at_exit() -> None:

@@ -28,7 +28,7 @@ SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
 
-# Keys that exist in the underlying classes but follow from something else, and from what.
+# Keys that the underlying classes have but a recipe may not set, and the reason that the error gives
 _RESERVED: dict[str, dict[str, str]] = {
     "config": {
         **dict.fromkeys(("vocab_size", "decoder_vocab_size"), "it follows from tokenizer.vocab_size"),
@@ -93,7 +93,7 @@ class Recipe:
         hub_dataset: name on the Hub of training data that is read from files, for the model card to link.
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
         resume: whether to go on from the last checkpoint in output_dir.
-        overwrite: whether to delete what an earlier run left in output_dir first.
+        overwrite: whether to delete what an earlier run left in output_dir before training.
         dry_run: whether only to check the recipe and its data, and to print sizes, memory and time.
         config: fields of the model's configuration.
         data: fields of `csan_hf.data.DataArguments`.
@@ -155,7 +155,7 @@ class Recipe:
         try:
             return cls(**values)
         except (TypeError, ValueError, OverflowError, OSError, ImportError) as error:
-            # The last three: of infinity, of a file that a value names, of a library that it needs
+            # The last three: from infinity, from a file that a value names, from a library that it needs
             raise RecipeError(f"The section {section} is refused: {error}") from error
 
 
@@ -245,12 +245,12 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     path = find_recipe(str(path)) if str(path) in list_recipes() and not Path(path).is_file() else Path(path)
     if not path.is_file():
         near = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        there = f" There are {', '.join(near)}." if near else ""
+        there = f" The folder holds {', '.join(near)}." if near else ""
         raise RecipeError(f"There is no recipe {path}.{there} `csan-hf recipes` lists those that come with csan_hf.")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # Without the original error, which shows lines of the file: a credential may stand there
+        # Without the original error, which shows lines of the file: they may hold a credential
         raise RecipeError(f"{path} is not valid YAML: {_describe_fault(error)}") from None
     if content is None:
         content = {}
@@ -272,7 +272,7 @@ def _describe_fault(error: Exception) -> str:
 
 
 def _value_or_text(text: str) -> Any:
-    """Returns what is nested in a value of the command line, which `parse_text` reads with its type and its errors."""
+    """Returns a value of the command line as YAML, to look for credentials in it; its text if it is not YAML."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -324,9 +324,9 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
 
 
 def _leave_out_foreign_fields(content: dict[str, Any], own: Section, source: str) -> None:
-    """Drops a section config that describes another family, and says so: the rest of a recipe fits them all.
+    """Drops a section config that describes another family, with a notice: the rest of a recipe fits all families.
 
-    A single field of another family among this one's own is a mistake, and stays to be refused.
+    Where the section also has fields of this family, those of another one are a mistake and are kept, to be refused.
     """
     given = content.get("config")
     if not isinstance(given, dict):
@@ -339,8 +339,8 @@ def _leave_out_foreign_fields(content: dict[str, Any], own: Section, source: str
     if foreign and not any(key in own.keys and key not in shared for key in given):
         content["config"] = {key: value for key, value in given.items() if key not in foreign}
         print(
-            f"{source}: {', '.join(map(own.path, foreign))} left out: no fields of {own.source.__name__}, whose "
-            f"defaults are used (--help lists them).",
+            f"{source}: {', '.join(map(own.path, foreign))} left out: {own.source.__name__} has no such fields, and "
+            f"its defaults are used (--help lists them).",
             file=sys.stderr,
         )
 

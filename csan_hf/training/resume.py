@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Going on with an interrupted run: from which checkpoint, and whether it is the same run at all."""
+"""Resuming an interrupted run: from which checkpoint, and whether it is the same run at all."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from .trainer import TranslationTrainer
 
-# What may change when a run goes on: it says what is shown, kept, uploaded or scored at the end, or how fast it goes.
-# Everything else decides which weights come out.
+# Keys that may change when a run is resumed: what is shown, kept, uploaded or scored at the end, and how fast it goes.
+# Every other key changes the weights that are trained.
 _FREE = {
     "": {"output_dir", "name", "description", "license", "language", "dataset_name", "task"},
     "data": {"test", "test_size"},
@@ -44,13 +44,13 @@ _FREE = {
         *("ddp_timeout", "use_cpu"),
     },
 }
-# The length of a run may change where the rate of an update does not depend on it.
+# The length of a run may change where the learning rate does not depend on it.
 _LENGTHS = ("max_steps", "num_train_epochs")
 _ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
 
 
 def choose_checkpoint(output: Path) -> Path | None:
-    """Finds the newest whole checkpoint, says what it is and what was passed over, and clears the way for the run.
+    """Finds the newest whole checkpoint, prints which it is and which were skipped, and removes later ones.
 
     Later checkpoints are removed, because the run writes them again: those whose save was cut off are deleted,
     damaged ones are renamed to ``_damaged-checkpoint-N``. So are damaged ones that were kept for their score.
@@ -62,8 +62,8 @@ def choose_checkpoint(output: Path) -> Path | None:
         The checkpoint, or None if no save had ever been finished.
 
     Raises:
-        RecipeError: if there are checkpoints and none is whole, or none though the run had finished; nothing is
-            changed then.
+        RecipeError: if there are checkpoints but none is whole, or if there are none but the run had finished; then
+            nothing is changed.
     """
     _clear_leftovers(output)
     checkpoints = list_checkpoints(output)
@@ -84,7 +84,7 @@ def choose_checkpoint(output: Path) -> Path | None:
         )
     if not checkpoints and (output / "results.json").is_file():
         raise RecipeError(
-            f"{output} holds a finished run without its checkpoints: there is nothing to go on from. Choose another "
+            f"{output} holds a finished run without its checkpoints: it cannot be resumed. Choose another "
             "--output_dir, or --overwrite to delete the run and to train anew."
         )
     if chosen is None:
@@ -105,7 +105,7 @@ def _set_aside(checkpoint: Path) -> None:
 
 
 def _clear_leftovers(output: Path) -> None:
-    """Deletes what a process that was killed had under a temporary name."""
+    """Deletes the temporary files of a process that was killed."""
     for path in output.glob("_deleted-checkpoint-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in (*output.glob(".*"), *(output / "hypotheses").glob(".*")):
@@ -129,12 +129,12 @@ def _say(text: str) -> None:
 
 
 def check_same_experiment(recipe: Recipe, output: Path) -> None:
-    """Compares a recipe with the one that the run in ``output`` began with, and says which harmless keys changed.
+    """Compares a recipe with the one that the run in ``output`` began with, and prints which harmless keys changed.
 
-    Values count, not the text: a key that is left out equals its default.
+    Values are compared, not the text: a key that is left out equals its default.
 
     Raises:
-        RecipeError: if a key differs that decides which weights come out; the message has both values of each.
+        RecipeError: if a key differs that changes the weights; the message has both values of each.
     """
     saved = output / "recipe.yaml"
     if not saved.is_file() or not list_checkpoints(output):
@@ -162,7 +162,7 @@ def _values_of_file(path: Path, recipe: Recipe) -> dict[str, Any]:
         return _values(old)
     except RecipeError as error:  # a key that this version no longer has
         raise RecipeError(
-            f"{path} is of a run that this version cannot go on with ({error}). "
+            f"{path} is of a run that this version of csan_hf cannot resume ({error}). "
             "Choose another --output_dir, or --overwrite to delete it."
         ) from error
 
@@ -196,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 def _may_change(key: str, values: dict[str, Any]) -> bool:
     section, _, name = key.rpartition(".")
-    if section == "generation":  # of the final scores
+    if section == "generation":  # concerns the final scores
         return True
     if section == "training" and name in _LENGTHS:
         warmup = values.get("training.warmup_steps", 0)
@@ -207,16 +207,16 @@ def _may_change(key: str, values: dict[str, Any]) -> bool:
 def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
     """Compares the training and validation sets with those that a checkpoint was trained on, token by token.
 
-    Another number of processes is allowed, and said: from there on the batches differ.
+    Another number of processes is allowed, with a notice: from there on the batches differ.
 
     Raises:
-        RecipeError: if it is another set, for example because a file has changed.
+        RecipeError: if they differ, for example because a file has changed.
     """
     saved = read_file_list(checkpoint) or {}
     now = trainer.describe_run()
     for key, name in (("training_set", "training"), ("validation_set", "validation")):
         before, here = saved.get(key), now[key]
-        # What an older version did not note cannot be compared
+        # A checkpoint of an older version may lack a set
         if before and here and any(before[fact] != here[fact] for fact in before.keys() & here.keys()):
             raise RecipeError(
                 f"The {name} data is not what {checkpoint} was trained with: {before['pairs']:,} pairs then, "
@@ -246,8 +246,8 @@ def is_finished(trainer: TranslationTrainer, state: TrainerState) -> bool:
     """Says whether nothing is left to train; the Trainer itself would do one update too many.
 
     Args:
-        trainer: with the arguments and the data of now.
-        state: of the checkpoint to go on from.
+        trainer: the trainer, with the current arguments and data.
+        state: the state of the checkpoint to resume from.
     """
     args = trainer.args
     patience = args.early_stopping_patience
@@ -255,6 +255,6 @@ def is_finished(trainer: TranslationTrainer, state: TrainerState) -> bool:
         return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
-    # The run may have reached its end with another number of processes, whose epochs have other numbers of updates
+    # The run may have ended with another number of processes, and so with another number of updates per epoch
     reached_its_end = 0 < state.max_steps <= state.global_step and (state.epoch or 0.0) >= args.num_train_epochs
     return reached_its_end or state.global_step >= trainer.count_updates()

@@ -57,8 +57,8 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         What ``results.json`` holds.
 
     Raises:
-        RecipeError: if the recipe cannot be run, or if its folder holds another experiment or damaged checkpoints
-            alone, or is in use by another run.
+        RecipeError: if the recipe cannot be run, or if its folder holds another experiment or only damaged
+            checkpoints, or is in use by another run.
         RunError: if training met a loss that is not finite, or a full disk.
         RunInterrupted: if a signal ended the run, after saving.
     """
@@ -84,7 +84,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _train_or_restore(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
-    """Trains; where that does not begin, the run that was to be overwritten is put back. The folder must be locked."""
+    """Trains; if training does not begin, puts back the run that was to be overwritten. The folder must be locked."""
     try:
         return _train(recipe, args, signals)
     except BaseException:
@@ -134,9 +134,9 @@ def _read_state(checkpoint: Path) -> TrainerState:
 
 
 def _quieten(args: TranslationTrainingArguments) -> None:
-    """Leaves the screen to our own progress, which is that of the main process."""
+    """Silences the libraries' progress bars and messages in favour of our own in the main process."""
     logging.set_verbosity(logging.WARNING if args.process_index == 0 else logging.ERROR)
-    logging.disable_progress_bar()  # one for each file that a checkpoint consists of
+    logging.disable_progress_bar()  # there would be one for each file of a checkpoint
     if args.process_index > 0 or not sys.stderr.isatty():
         datasets.disable_progress_bars()
     if args.process_index > 0:
@@ -206,7 +206,7 @@ def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) 
 
 def _get_tokenizers(recipe: Recipe, splits: DatasetDict, output: Path) -> TokenizerPair:
     """Reads the tokenizers of the run in ``output``, or makes them for it."""
-    # A checkpoint's are whole; the run's own may have been cut off while they were written.
+    # Those of a checkpoint are whole; writing the run's own may have been interrupted.
     saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
     tokenizers = TokenizerPair.from_pretrained(str(saved[-1])) if saved else build_tokenizers(recipe, splits)
     tokenizers.save_pretrained(str(output))

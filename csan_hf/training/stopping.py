@@ -25,7 +25,7 @@ from .processes import STOP_SIGNALS
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
 
-# torchrun passes on what the whole process group got, and a key is held down: that is one signal, not two.
+# Signals within this time are one: torchrun forwards what the whole process group got, and a key may be held down.
 _ONE_SIGNAL = 1.0  # seconds
 
 
@@ -40,11 +40,11 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class RunInterrupted(BaseException):
-    """A run that a signal ended; like `KeyboardInterrupt` no error, so that nothing takes it for one.
+    """A run that a signal ended; like `KeyboardInterrupt` no `Exception`, so that no handler of errors catches it.
 
     Args:
-        message: what was saved, and how to go on.
-        number: of the signal.
+        message: what was saved, and how to resume the run.
+        number: the signal's number.
     """
 
     def __init__(self, message: str, number: int) -> None:
@@ -82,7 +82,7 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            return  # a fork: what it does is no business of the run's
+            return  # in a forked child, which must not stop the run
         now, before = time.monotonic(), self._last_time
         self._last_time = now
         if now - before < _ONE_SIGNAL:
@@ -124,7 +124,7 @@ def print_now(text: str) -> None:
 
 @dataclass
 class _Update:
-    """What became of an update: what the host knows at once, and what is on its way from the device."""
+    """The outcome of an update: what the host knows at once, and flags that are on their way from the device."""
 
     step: int
     losses_finite: list[Tensor]  # one for every batch of this process, on the device
@@ -139,7 +139,7 @@ class RunGuard(TrainerCallback):
     is under way, and at once before an evaluation or a save.
 
     Args:
-        trainer: whose training is watched.
+        trainer: the trainer whose training is watched.
     """
 
     def __init__(self, trainer: TranslationTrainer) -> None:
@@ -154,7 +154,7 @@ class RunGuard(TrainerCallback):
         self._losses_finite.append(torch.isfinite(loss.detach()).all())
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """From here on a signal waits for the end of the update."""
+        """Lets a signal wait for the end of the update from here on."""
         state.compute_steps(args, state.max_steps)  # the library would keep the intervals of the interrupted run
         self._losses_finite, self._stop = [], 0
         self._updates.clear()
@@ -162,7 +162,7 @@ class RunGuard(TrainerCallback):
             self.signals.phase = "training"
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Learns how the update went; asks for a checkpoint where a signal came."""
+        """Collects the flags of the update, and asks for a checkpoint if a signal came."""
         self._updates.append(self._ask(state.global_step))
         self._losses_finite = []
         lag = 0 if control.should_evaluate or control.should_save or self._updates[-1].ready is None else 1
@@ -187,7 +187,7 @@ class RunGuard(TrainerCallback):
         )
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """From here on a signal ends the run at once."""
+        """Lets a signal end the run at once from here on."""
         if self.signals is not None:
             self.signals.phase = "after"
 

@@ -148,7 +148,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if config.max_length is None and config.max_new_tokens is None:
             raise ValueError(
                 "model.generation_config.max_length is not set, so generation would stop at 20 tokens: "
-                "set it, or training.generation_max_length."
+                "set it, or generation_max_length of the training arguments."
             )
 
     # ---- training batches
@@ -181,7 +181,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
         workers = self.args.dataloader_num_workers
         method = self.args.dataloader_multiprocessing_context
-        shielded = self.guard.signals is not None  # else nobody would end a worker that ignores Ctrl-C
+        shielded = self.guard.signals is not None  # otherwise nothing would end a worker that ignores Ctrl-C
         init = WorkerInit(workers, self.args.process_index, STOP_SIGNALS if shielded else ())
         loader: DataLoader = DataLoader(
             rows,
@@ -209,7 +209,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Lets accelerate wrap the model for training.
 
         An evaluation before training prepares the model without wrapping it, and accelerate prepares nothing twice:
-        the processes would train apart, each with its own gradients, without a word.
+        the processes would train apart, each with its own gradients, without a warning.
         """
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         models = self.accelerator._models
@@ -384,7 +384,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- batch normalisation
 
     def refresh_batch_statistics(self) -> None:
-        """Gives a model with batch normalisation the statistics of its present weights, over training batches."""
+        """Recomputes the statistics of batch normalisation with the current weights, over training batches."""
         model = self.accelerator.unwrap_model(self.model)
         if not self.family.has_batch_norm or self.args.batch_norm_batches == 0:
             return
@@ -398,7 +398,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- loading and saving
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Saves a checkpoint, and last a list of its files, without which it counts as cut off.
+        """Saves a checkpoint, and then a list of its files, without which it counts as cut off.
 
         Raises:
             RunError: if the weights are not finite, which must not take the place of a good checkpoint; or if the
@@ -417,9 +417,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             shutil.rmtree(folder, ignore_errors=True)
             free = shutil.disk_usage(folder.parent).free / 1e9
             raise RunError(
-                f"{folder} could not be saved: {str(error).splitlines()[0]} (free there: {free:.1f} GB). The half of "
-                f"it is deleted; what counts is {self.last_checkpoint()}. Make room, then start the same command "
-                "again (without --overwrite) to go on from there."
+                f"{folder} could not be saved: {str(error).splitlines()[0]} (free there: {free:.1f} GB). The "
+                f"incomplete folder was deleted; nothing was saved since {self.last_checkpoint()}. Make room, then "
+                "start the same command again (without --overwrite) to go on from there."
             ) from error
 
     def _mark_complete(self, folder: Path) -> None:
@@ -446,7 +446,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return str(last_complete_checkpoint(self.args.output_dir) or "the start")
 
     def describe_run(self) -> dict[str, Any]:
-        """Returns what must be as before when a run goes on: the number of processes, training and validation set."""
+        """Returns what is compared when a run is resumed: the number of processes, training and validation set."""
         if self._data_facts is None:
             train, validation = self.train_dataset, self.eval_dataset
             self._data_facts = {
@@ -458,7 +458,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return {"processes": self.args.world_size, **self._data_facts}
 
     def count_updates(self) -> int:
-        """Returns the update at which a run ends that nothing stops earlier."""
+        """Returns the number of updates of the whole run, if nothing stops it earlier."""
         return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -468,7 +468,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
     def _load_best_model(self) -> None:
-        """Loads the best checkpoint; a sharded model by way of `load_weights`, for the library stumbles over ties."""
+        """Loads the best checkpoint; a sharded model by `load_weights`, as the library fails on tied weights."""
         if isinstance(self.model, FSDPModule):
             load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
         else:
@@ -482,7 +482,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        # First: a model that is saved where its second tokenizer is missing says so
+        # First: saving a model warns where its second tokenizer is missing
         self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
         super()._save(output_dir, state_dict)
         apply_umask(Path(output_dir or self.args.output_dir).glob("*.safetensors"))
@@ -544,7 +544,7 @@ def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:
 
 
 def _prepare_sharding(model: PreTrainedModel) -> None:
-    """Makes one module of embeddings that share their weights: FSDP wants a weight in one of its groups only.
+    """Merges embeddings that share their weights into one module: FSDP allows a weight in only one of its groups.
 
     Raises:
         RecipeError: for a family with batch normalisation, whose statistics every process needs whole; and if the

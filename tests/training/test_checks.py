@@ -54,7 +54,7 @@ def no_data(monkeypatch):
         ({"report_to": "[tensorboard, foo]"}, "training.report_to must be one of .*got 'foo'"),
         ({"report_to": "wandb"}, "training.report_to is 'wandb', which is not installed here: pip install wandb"),
         ({"init_from": "/no/such"}, "init_from: There is no folder /no/such to read the model from"),
-        ({"tokenizer.pretrained": "x"}, "names a tokenizer that is there: leave out tokenizer.vocab_size"),
+        ({"tokenizer.pretrained": "x"}, "names an existing tokenizer: leave out tokenizer.vocab_size"),
         ({"language_pairs": "[de_en]"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
         ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' is listed twice"),
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),

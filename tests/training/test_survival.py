@@ -449,7 +449,7 @@ def test_a_full_disk_costs_no_good_checkpoint(make_trainer, name):
 
     trainer._save_optimizer_and_scheduler = fill_the_disk
     with pytest.raises(
-        RunError, match=r"checkpoint-6 could not be saved: .*what counts is \S+checkpoint-3\. Make room"
+        RunError, match=r"checkpoint-6 could not be saved: .*nothing was saved since \S+checkpoint-3\. Make room"
     ):
         trainer.train()
     assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
