@@ -28,7 +28,7 @@ WINDOW_CELLS = 2**27  # characters of the source times those of the target
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """How much each source token has to do with each target token of a sentence pair.
+    """How strongly each source token is related to each target token of a sentence pair.
 
     Attributes:
         source: the source sentence, J tokens.
@@ -45,7 +45,7 @@ class Alignment:
     def word_matrix(self) -> np.ndarray:
         """Merges tokens into words: the sum over the tokens of a source word, the mean over those of a target word.
 
-        With weights that sum to 1 over the source tokens, a row so keeps its sum, the part on "</s>" aside. The rows
+        With weights that sum to 1 over the source tokens, a row so keeps its sum, but for the part on "</s>". The rows
         and columns of words without tokens (a tokenizer may delete characters) are 0.
 
         Returns:
@@ -56,7 +56,7 @@ class Alignment:
         return rows.T @ self.matrix @ columns
 
     def links(self, *, threshold: float | None = None, symmetric: bool = False) -> list[tuple[int, int]]:
-        """Links words. "</s>" takes no part: neither can it be linked nor does it count in a row's sum.
+        """Links words. "</s>" is left out: it is never linked and does not count in a row's sum.
 
         Args:
             threshold: None links each target word to the source word with the highest value in its row, the first of
@@ -152,7 +152,7 @@ def align_pairs(
         batch_size: sentence pairs at a time.
         total: number of pairs, for the bar.
         progress: shows a bar on standard error.
-        forward: a function in the place of the model's, which takes what that takes and gives cross-attentions.
+        forward: a function to call instead of the model, with the same arguments; it returns cross-attentions.
 
     Yields:
         The alignments in order.
@@ -212,7 +212,7 @@ def _cross_attention(
     layer: int,
     forward: Callable[..., Any] | None,
 ) -> tuple[np.ndarray, str]:
-    """Returns float32 [B, I, J] for a batch of pairs, padding included, and what it is."""
+    """Returns float32 [B, I, J] for a batch of pairs, padding included, and the name of the measure."""
     padding = tokenizers.source.pad_token_id or 0
     outputs = (forward or model)(
         input_ids=_padded([source.ids for source, _ in pairs], padding).to(model.device),

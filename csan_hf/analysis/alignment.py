@@ -32,15 +32,15 @@ def align(
     progress: bool = False,
     **generate_arguments: Any,
 ) -> list[Alignment]:
-    """Aligns sentence pairs by what a model's cross-attention shows while it is made to predict the targets.
+    """Aligns sentence pairs by a model's cross-attention while it predicts the given targets.
 
     - Pervasive Attention has one alignment: the attention's weights, or the contributions of the source tokens to the
       target token's logit (equation 7), which can be negative.
     - A Transformer (CSAN, Marian...) has one for each head and decoder layer. The mean over the heads of one layer is
-      taken, by default of the last. That is a convention and not a finding: nothing trains a head to align, and
-      another layer often aligns better. Row i is the attention with which token i was predicted.
+      taken, by default of the last. That is only a convention: nothing trains a head to align, and another layer
+      often aligns better. Row i is the attention with which token i was predicted.
 
-    The model keeps its training mode and attention implementation: the work is done on a view of it.
+    The model keeps its training mode and attention implementation: alignments are computed on a view of it.
 
     Args:
         model: a sequence-to-sequence model, on any device.
@@ -89,7 +89,9 @@ def align_stream(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     if targets is not None and generate_arguments:
-        raise ValueError(f"{', '.join(generate_arguments)}: nothing is generated where targets are given.")
+        raise ValueError(
+            f"{', '.join(generate_arguments)}: leave out, as nothing is generated where targets are given."
+        )
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
     if targets is None:
         windows = translate_stream(model, tokenizers, sources, progress=progress, **generate_arguments)
@@ -112,8 +114,9 @@ def channel_shares(
     """Says from which source tokens Pervasive Attention's max pooling takes its channels.
 
     Entry [i, j] is |B_ij| / f, the share of channels whose maximum over the source lies at token j when target token
-    i is predicted (section 3.3 of Elbayad et al., 2018). Unlike the contributions of `align`, it knows nothing of how
-    much a channel matters for the word. A row sums to 1 less the share of channels that are 0 at every source token.
+    i is predicted (section 3.3 of Elbayad et al., 2018). Unlike the contributions of `align`, it does not depend on
+    how much a channel matters for the word. A row sums to 1, less the share of channels that are 0 at every source
+    token.
 
     Args:
         model: a Pervasive Attention model that pools by maximum.
@@ -130,7 +133,10 @@ def channel_shares(
         ValueError: if the numbers of sentences differ, or nothing in the model pools by maximum alone.
     """
     if getattr(model.config, "aggregation", None) != "max":
-        raise ValueError("Shares of channels are those of Pervasive Attention with aggregation: max.")
+        raise ValueError(
+            "Shares of channels need a Pervasive Attention model with aggregation='max', got a "
+            f"{type(model).__name__} with {getattr(model.config, 'aggregation', None)!r}."
+        )
     view = evaluation_view(model)
     shift: Any = view.prepare_decoder_input_ids_from_labels
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What the encoder's attention does over many sentences: how far it looks, how spread it is, what it has learned.
 
-Everything is read off the model's own forward, so whatever takes part in a layer's energies is in it.
+Everything is read from the model's own forward pass, so all terms of a layer's energies are included.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def learned_windows(
     """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2 and 3).
 
     Args:
-        model: a Transformer; of interest is a CSAN whose locality methods say where a query looks (`Term.focus`).
+        model: a Transformer, such as a CSAN with a locality method that says where a query looks (`Term.focus`).
         tokenizers: its tokenizers.
         sentences: source sentences; blank ones are left out.
         batch_size: sentences at a time.
@@ -256,7 +256,7 @@ def _heads(model: PreTrainedModel) -> int:
 
 
 def _start(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the shortest decoder input, for the encoder alone is of interest."""
+    """Returns the shortest decoder input, as only the encoder is measured."""
     start = model.config.decoder_start_token_id
     return {"decoder_input_ids": torch.full_like(batch["input_ids"][:, :1], 0 if start is None else start)}
 

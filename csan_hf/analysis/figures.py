@@ -69,7 +69,7 @@ def page_svg(figure: Figure, name: str) -> str:
 
     Args:
         figure: the figure.
-        name: unlike that of any other figure of the page.
+        name: a name that no other figure of the page has.
     """
     svg = _svg(figure, name, transparent=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")

@@ -43,7 +43,7 @@ _GRID_LINES = 45  # cells on a side beyond which lines between them would only d
 
 @dataclass(frozen=True)
 class AttentionReach:
-    """What the queries of some layers see; between layers of one reach there is no difference.
+    """What the queries of a group of layers see that are local in the same way.
 
     Attributes:
         part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
@@ -94,8 +94,8 @@ def draw_locality(
     Args:
         config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds them.
         path: PNG file to write.
-        length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at least 15. Pervasive
-            Attention draws what it sees instead.
+        length: Tokens of the sentence that is drawn; None = 6 more than the widest window, and at least 15. Ignored
+            for Pervasive Attention.
         parts: Of a CSAN, the parts to draw: `"encoder"`, `"decoder"`, `"cross"`; None = all.
         title: Text above the picture.
 
@@ -126,7 +126,8 @@ def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int 
     config = _as_config(config)
     if not isinstance(config, CsanConfig):
         raise ValueError(
-            f"Only a CSAN's attention has reaches, not {config.model_type!r}: `draw_locality` draws both."
+            f"`attention_reaches` needs the config of a CSAN, got one of {config.model_type!r}; `draw_locality` draws "
+            "both."
         )
     has_decoder = not any("Classification" in name for name in config.architectures or [])
     groups = _groups(config, PARTS if has_decoder else PARTS[:1])
@@ -171,13 +172,13 @@ def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> t
 
 def _as_config(config: PreTrainedConfig | dict[str, Any]) -> PreTrainedConfig:
     if not isinstance(config, dict):
-        # A config that came with a checkpoint, as remote code, is of a class of its own
+        # A config that came with a checkpoint, as remote code, has another class of the same name
         config = config.to_dict()
     name = config.get("model_type", CsanConfig.model_type)
     family = FAMILIES.get(name)
     if family is None or family.draw is None:
         drawn = " and ".join(name for name, each in FAMILIES.items() if each.draw is not None)
-        raise ValueError(f"The locality of model_type {name!r} cannot be drawn, only of {drawn}.")
+        raise ValueError(f"The locality of model_type {name!r} cannot be drawn, only that of {drawn}.")
     return family.config_class.from_dict(config)
 
 
@@ -340,7 +341,7 @@ def _draw_kernel(axes: Axes, kernel_size: int) -> None:
     _outline(axes, 0, 0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"One layer: {kernel_size}×{kernel_size} taps, {side + 1} rows live", fontsize=10)
+    axes.set_title(f"One layer: {kernel_size}×{kernel_size} taps, {side + 1} rows not masked", fontsize=10)
 
 
 def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) -> None:

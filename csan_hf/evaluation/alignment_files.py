@@ -82,7 +82,7 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
 
 
 def read_alignments(path: Path | str, sentences: int) -> list[Links]:
-    """Reads a gold file in either format, told apart by what stands in it.
+    """Reads a gold file in either format, which its content shows.
 
     Args:
         path: Pharaoh's format (a line for each sentence pair) or NAACL's (a line for each link).

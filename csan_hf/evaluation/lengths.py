@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scores by the length of the source: whether a model keeps up with long sentences, or writes all alike."""
+"""Scores by the length of the source: whether a model does as well on long sentences as on short ones."""
 
 from __future__ import annotations
 

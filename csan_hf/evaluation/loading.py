@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Loading of what the scripts translate with."""
+"""Loading of models and tokenizers for translation, by one process or by several."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def launched_processes(device: str | None = None) -> PartialState | None:
         The state of all of them, or None if this process is alone.
 
     Raises:
-        ValueError: if all are to use one numbered device.
+        ValueError: if `device` names a single accelerator, such as "cuda:0", for all processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
     if device is not None and torch.device(device).index is not None:
         raise ValueError(f"device {device!r} is one device, but several processes were launched: leave it out.")
     on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    # They meet at the end of their work, not in every batch.
+    # A long timeout, as the processes wait for each other only at the end of their work
     return PartialState(cpu=on_cpu, timeout=timedelta(hours=6))
 
 
@@ -75,7 +75,7 @@ def load_translation_model(
 
 
 def _usable_device(name: str) -> torch.device:
-    """Returns a device that can be computed on, found out before a model is loaded for it."""
+    """Returns a device after a test that it can compute, before a model is loaded for it."""
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -19,7 +19,7 @@ class NgramScore:
 
     Attributes:
         order: n.
-        matches: n-grams of the hypotheses that stand in the reference, each as often as it stands there at most.
+        matches: n-grams of the hypotheses that occur in the reference, each at most as often as there.
         total: n-grams of the hypotheses.
         bleu: BLEU of n-grams up to this length instead of 4.
     """
@@ -31,7 +31,7 @@ class NgramScore:
 
     @property
     def accuracy(self) -> float:
-        """Matches per 100 n-grams of the hypotheses; 0 if there are none so long."""
+        """Matches per 100 n-grams of the hypotheses; 0 if there are no n-grams of this length."""
         return 100 * self.matches / self.total if self.total else 0.0
 
 

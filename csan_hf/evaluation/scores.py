@@ -18,12 +18,12 @@ def score_translations(
     tokenize: str | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Scores translations against one reference each; of files no more than a part is in memory.
+    """Scores translations against one reference each; files are read a part at a time.
 
     Args:
         hypotheses: detokenised translations: a list, or a `csan_hf.files.TextFile`.
         references: as many references, in the same order.
-        sources: the source sentences, for metrics that want them, such as COMET.
+        sources: the source sentences, for metrics that need them, such as COMET.
         metrics: names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: ``13a`` (the default), ``zh``, ``ja-mecab``, ``ko-mecab``, ``char``,
             ``intl``, ``none``...

@@ -3,9 +3,8 @@
 
 The draws are sacreBLEU's: with the same seed and the same number of samples, p-values and intervals are those of
 ``sacrebleu --paired-bs`` and ``--paired-ar``, but for two systems of exactly the same score, whose p-value is 1.
-sacreBLEU holds the counts of all samples at once, which are gigabytes
-for a hundred thousand sentences, and knows its own metrics alone; here a few samples at a time are added up, for any
-metric that is a function of counts.
+sacreBLEU holds the counts of all samples at once, which are gigabytes for a hundred thousand sentences, and knows only
+its own metrics; here a few samples at a time are added up, for any metric that is a function of counts.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ def bootstrap_scores(
     seed: int = SEED,
     progress: bool = False,
 ) -> np.ndarray:
-    """Scores resampled test sets (Koehn, 2004): as many segments each, drawn with replacement.
+    """Returns scores of resampled test sets (Koehn, 2004), each of as many segments, drawn with replacement.
 
     Args:
         metric: the metric.
-        runs: its counts of the segments, [S, K], for each run of the system: one, or one for each training seed. With
-            several runs, each sample also draws runs with replacement, and its score is their mean.
+        runs: the metric's counts [S, K] of the segments, for each run of the system (one, or one for each training
+            seed). With several runs, each sample also draws runs with replacement, and its score is their mean.
         samples: how many test sets.
-        seed: of the draws; the same for all systems that are to be compared.
+        seed: seed of the draws; it must be the same for all systems that are compared.
         progress: shows a bar on standard error.
 
     Returns:
@@ -87,7 +86,7 @@ def bootstrap_scores(
 
 
 def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
-    """Returns the bounds between which 95% of the scores lie; 1/40 of them is left out at either end."""
+    """Returns the bounds between which 95% of the scores lie; 2.5% of them are left out at either end."""
     ordered = np.sort(scores)
     out = len(ordered) // 40
     return float(ordered[out]), float(ordered[len(ordered) - out - 1])
@@ -118,11 +117,11 @@ def paired_test(
 
     Args:
         metric: the metric.
-        system: its counts of the segments, [S, K], for each run; see `bootstrap_scores`.
-        baseline: the same of the baseline.
+        system: the metric's counts [S, K] of the segments, for each run; see `bootstrap_scores`.
+        baseline: the same for the baseline.
         test: which of the two tests.
         samples: None = 1,000 resamples, or 10,000 trials.
-        seed: of the draws.
+        seed: seed of the draws.
         progress: shows a bar on standard error.
 
     Raises:
@@ -141,7 +140,7 @@ def paired_test(
     else:
         resamples = RANDOMISATION_TRIALS if samples is None else samples
         chance = _exchanged_differences(metric, system, baseline, resamples, seed, progress)
-    # Of two systems with one score sacreBLEU's strict comparison makes the smallest p-value that there is
+    # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible p-value
     p_value = (int((chance > abs(difference)).sum()) + 1) / (resamples + 1) if difference else 1.0
     return PairedTest(difference, p_value, interval, test, resamples)
 
@@ -157,12 +156,12 @@ def _exchanged_differences(
     """Returns the absolute differences between randomly exchanged systems, [trials]."""
     if len(system) != len(baseline):
         raise ValueError(
-            f"{len(system)} runs and {len(baseline)} of the baseline: a randomisation exchanges run for run; use "
-            "as many, or the bootstrap."
+            f"{len(system)} runs and {len(baseline)} of the baseline: the randomisation test needs equally many; give "
+            "as many, or use the bootstrap."
         )
     generators = [np.random.default_rng(seed if run == 0 else [seed, run]) for run in range(len(system))]
     differences = np.empty(trials)
-    # Of one random number 32 coins are made, so that the draws are those of all trials at once
+    # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all trials at once
     for start, stop in _chunks(trials, len(system[0]), 32, f"randomisation, {metric.label}", progress):
         found = np.zeros(stop - start)
         for generator, ours, theirs in zip(generators, system, baseline, strict=True):
@@ -175,7 +174,7 @@ def _exchanged_differences(
 
 
 def _chunks(samples: int, segments: int, multiple: int, description: str, progress: bool) -> Iterator[tuple[int, int]]:
-    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of a number."""
+    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of `multiple`."""
     step = multiple * max(1, _DRAWS_AT_ONCE // segments // multiple)
     with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
         for start in range(0, samples, step):
@@ -194,15 +193,15 @@ def _check_runs(runs: Sequence[np.ndarray], samples: int) -> None:
 
 
 def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_TRIALS, seed: int = SEED) -> float:
-    """Tests whether differences, one of each corpus or language, are around 0 (Fisher's randomisation test).
+    """Tests whether the mean of differences, one for each corpus or language, is 0 (Fisher's randomisation test).
 
-    How often their mean would be at least as far from 0 if each had its sign by chance: over all signs where those
-    are no more than the trials, else over random ones.
+    The p-value is how often the mean would be at least as far from 0 with random signs. All combinations of signs are
+    tried if there are at most `trials` of them, otherwise random ones.
 
     Args:
-        differences: of the scores, one a corpus.
-        trials: random signs.
-        seed: of the draws.
+        differences: differences of the scores, one for each corpus.
+        trials: how many combinations of signs to try.
+        seed: seed of the draws.
 
     Returns:
         The two-sided p-value; with few corpora it cannot be small: no less than 2 / 2^n.

@@ -58,11 +58,11 @@ def translate(
         model: a sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
         tokenizers: its source and target tokenizers.
         sentences: source sentences or texts. A blank one gives an empty translation.
-        max_batch_tokens: source tokens in a batch, padding included; beams count on top.
+        max_batch_tokens: source tokens in a batch, padding included; beams are not counted.
         progress: shows a bar on standard error.
-        processes: those that share the work, each of them calling this with the same sentences. Of R processes each
-            translates every R-th batch; the batches, and hence the translations, are those of a single process.
-            None: this process does it all.
+        processes: the processes that share the work, each of which calls this with the same sentences. Of R processes
+            each translates every R-th batch; the batches, and hence the translations, are those of a single process.
+            None: this process translates all.
         generate_arguments: for ``generate``, such as ``num_beams`` and ``max_length``, and the ``src_lang``,
             ``tgt_lang`` and ``prefix`` of `TranslationPipeline`; None means the default.
 
@@ -99,14 +99,14 @@ def translate_stream(
         sentences: source sentences, any number of them.
         max_batch_tokens: source tokens in a batch.
         progress: shows a counter on standard error.
-        processes: those that share the work, each of them calling this with the same sentences.
+        processes: the processes that share the work, each of which calls this with the same sentences.
         generate_arguments: see `translate`.
 
     Yields:
         The translations of a window, in order.
 
     Raises:
-        ValueError: if ``max_batch_tokens`` is less than 1, or where the sentences come from.
+        ValueError: see `translate`; errors of the iteration over ``sentences`` are passed on.
     """
     lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     with tqdm(desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:

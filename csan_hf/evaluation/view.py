@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""A model as others must not see it: in evaluation mode while it is being trained, for one."""
+"""A view of a model with modes and settings of its own, such as evaluation mode while the model is trained."""
 
 from __future__ import annotations
 

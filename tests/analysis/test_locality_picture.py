@@ -152,6 +152,6 @@ def test_pictures_of_other_models_are_refused(tmp_path):
         draw_locality({"model_type": "marian"}, tmp_path / "a.png")
     with pytest.raises(ValueError, match="`length` must be at least 1 token, got 0"):
         draw_locality(csan(), tmp_path / "a.png", length=0)
-    with pytest.raises(ValueError, match="Only a CSAN's attention"):
+    with pytest.raises(ValueError, match="needs the config of a CSAN, got one of 'pervasive_attention'"):
         attention_reaches(PervasiveAttentionConfig())
     assert not list(tmp_path.iterdir())

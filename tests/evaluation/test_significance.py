@@ -81,7 +81,7 @@ def test_several_seeds():
     alone = confidence_interval(bootstrap_scores(metric, [hits], samples=200))
     assert 25 < alone[0] < 50 < alone[1] < 75
     assert paired_test(metric, [hits, hits], [miss, miss], test="randomisation", samples=99).p_value == 0.01
-    with pytest.raises(ValueError, match="2 runs and 1 of the baseline: a randomisation exchanges run for run"):
+    with pytest.raises(ValueError, match="2 runs and 1 of the baseline: the randomisation test needs equally many"):
         paired_test(metric, [hits, hits], [miss], test="randomisation")
 
 

@@ -26,7 +26,7 @@ class Comet(corpus_metric.CorpusMetric):
 
     Args:
         model: name or path of COMET's model; it is downloaded the first time.
-        gpus: how many of them it uses.
+        gpus: the number of GPUs that COMET uses.
         evaluate_arguments: for `evaluate.Metric`.
     """
 
@@ -77,7 +77,7 @@ class Comet(corpus_metric.CorpusMetric):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         output = folder / "scores.json"
         if done.returncode or not output.is_file():
-            lines = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
             raise OSError(f"comet-score failed with status {done.returncode}: {lines[-1]}")
         [entries] = json.loads(output.read_text(encoding="utf-8")).values()
         return [float(entry["COMET"]) for entry in entries]
@@ -88,5 +88,5 @@ class Comet(corpus_metric.CorpusMetric):
 
     @property
     def signature(self) -> str:
-        """The model that judged."""
+        """The name of COMET's model."""
         return f"nrefs:1|model:{self.model}"

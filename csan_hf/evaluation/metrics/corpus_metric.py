@@ -37,10 +37,11 @@ class CorpusMetric(evaluate.Metric, ABC):
         upper_bound: the best score, or the worst of an error rate; None where there is none.
         needs: what a segment is: ``"text"`` as people write it, ``"tokens"`` with spaces between them, or
             ``"alignments"`` in Pharaoh format.
-        needs_sources: whether `statistics` wants the source sentences, too.
+        needs_sources: whether `statistics` needs the source sentences, too.
         uses_tokenizer: whether the constructor takes ``tokenize``, one of sacreBLEU's tokenizers.
-        segments_at_once: how many segments `statistics` is given at most; None = all, for what has to load much first.
-        on_hub: whether https://hf.co/metrics has it by this name, so that the metadata of a card may.
+        segments_at_once: how many segments `statistics` is given at most; None = all, for a metric that loads a large
+            model.
+        on_hub: whether https://hf.co/metrics has it by this name, so that a card's metadata may name it.
     """
 
     name: ClassVar[str]
@@ -79,7 +80,7 @@ class CorpusMetric(evaluate.Metric, ABC):
 
     @property
     def signature(self) -> str | None:
-        """How exactly it was computed, in sacreBLEU's form; None if there is nothing to choose."""
+        """The settings of the metric, in sacreBLEU's form; None if it has none."""
         return None
 
     def counts(
@@ -97,7 +98,7 @@ class CorpusMetric(evaluate.Metric, ABC):
             predictions: the hypotheses; like the others, anything that has a length and can be gone through, such as
                 a `csan_hf.files.TextFile`, which keeps no line in memory.
             references: as many references.
-            sources: as many source sentences, for metrics that want them.
+            sources: as many source sentences, for metrics that need them.
             progress: shows a bar on standard error.
             title: what the bar is called; None = the metric's label.
 
@@ -202,7 +203,7 @@ class SacrebleuMetric(CorpusMetric):
 
 
 def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple[str, ...]]]:
-    """Yields ``size`` entries of each column at a time, in memory for so many.
+    """Yields ``size`` entries of each column at a time; no more are in memory.
 
     Raises:
         ValueError: if a column ends before another.
@@ -215,7 +216,7 @@ def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple
 def check_segments(
     predictions: Collection[str], references: Collection[str], sources: Collection[str] | None = None
 ) -> None:
-    """Raises `ValueError` unless there are as many predictions, references and sources, and some."""
+    """Raises `ValueError` unless predictions, references and sources are equally many, and at least one."""
     if len(predictions) != len(references):
         raise ValueError(
             f"{len(predictions)} hypotheses and {len(references)} references: there must be one for each."

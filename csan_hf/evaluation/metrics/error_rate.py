@@ -37,5 +37,5 @@ class ErrorRate(corpus_metric.CorpusMetric):
 
     @property
     def signature(self) -> str:
-        """What is counted, and by what."""
+        """The unit that is counted, and the library that counts."""
         return f"nrefs:1|case:mixed|tok:none|rapidfuzz:{rapidfuzz.__version__}"

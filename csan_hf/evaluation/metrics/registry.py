@@ -76,7 +76,7 @@ def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> 
 
     Args:
         name: its name in the table.
-        tokenize: sacreBLEU's tokenizer for the target language; of use to those metrics that tokenize.
+        tokenize: sacreBLEU's tokenizer for the target language; metrics without a tokenizer ignore it.
         arguments: for its constructor.
 
     Raises:

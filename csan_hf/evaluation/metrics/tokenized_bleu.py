@@ -13,8 +13,8 @@ from csan_hf.evaluation.metrics import corpus_metric
 class TokenizedBleu(corpus_metric.SacrebleuMetric):
     """BLEU as ``multi-bleu.perl`` computes it: tokens are what white space separates, nothing is smoothed.
 
-    It depends on how somebody tokenised; compare it with numbers on the same tokens only, such as those of papers
-    from before sacreBLEU.
+    The score depends on the tokenizer; compare it only with scores on the same tokens, such as those in papers that
+    do not use sacreBLEU.
     """
 
     name = "tokenized_bleu"
