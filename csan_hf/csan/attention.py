@@ -198,10 +198,10 @@ def _padding_if_any(padding: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
-    """Spread the weights [B, H, I, K] of the keys at hand over all positions; the others get zero.
+    """Spread the weights [B, H, I, K] of the keys that were attended to over all positions; the others get zero.
 
     Args:
-        weights: Weights of the K keys at hand, which end at the last query.
+        weights: Weights of K keys, of which the last stands at the last query's position.
         held: Keys that the cache handed over: fewer than there are positions where it keeps a window, more where it
             is static.
         query_offset: Position of the first query.

@@ -195,7 +195,7 @@ class TermInputs:
 
     Attributes:
         query: [B, H, I, D], not scaled.
-        key: [B, H, J, D]: the keys at hand. Those that a cache has dropped are missing, unless the method
+        key: [B, H, J, D]: the keys that there are. Those that a cache has dropped are missing, unless the method
             `needs_all_keys`.
         key_padding_mask: [B, J] boolean, True = a real token; None = all real.
         positions: Where queries and keys stand.
