@@ -32,9 +32,9 @@ class SplitText:
     def join(self, translations: Sequence[str]) -> str:
         """Puts translations of the segments in their places.
 
-        Between sentences of one line stands what stood between their sources, except where the two languages differ
-        in writing spaces: sentences that followed each other closely (as in Chinese) get a space in other scripts,
-        and a single space is left out between Chinese or Japanese ones.
+        The white space between sentences of one line is that of their sources, except where the two scripts differ in
+        using spaces: sentences without a space between them (as in Chinese) get one in other scripts, and a single
+        space is left out between Chinese or Japanese ones.
         """
         text = self.gaps[0]
         for number, translation in enumerate(translations, 1):
@@ -109,7 +109,7 @@ def _sentences(line: str, language: str | None) -> list[str]:
 
 
 def _shorten(sentence: str, fits: Callable[[str], bool], limit: int | None) -> list[str]:
-    """Cuts a sentence until its parts fit, and says so."""
+    """Cuts a sentence until its parts fit, with a warning."""
     if fits(sentence.strip()):
         return [sentence]
     parts = _halve(sentence, fits)

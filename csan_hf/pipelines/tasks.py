@@ -42,7 +42,7 @@ def translation_pipeline(
     ```
 
     Args:
-        model: A folder, a name on the Hub or a model at hand; the latter wants `tokenizer=`.
+        model: A folder, a name on the Hub, or a model in memory, which needs `tokenizer=`.
         src_lang: Language of the texts, where the model has several, in the model's code.
         tgt_lang: Language of the translations, likewise.
         **kwargs: Passed to `transformers.pipeline` (`tokenizer`, `device`, `dtype`, `revision`...) and to
@@ -84,14 +84,14 @@ def restore_translation_tasks() -> None:
     transformers 5 refuses these names before it asks its registry. This takes them off the list of refused ones and
     registers `TextTranslationPipeline` for them, in this process, until `remove_translation_tasks` is called. Calling
     it again changes nothing, and threads may call it at once. A checkpoint that brings a pipeline of its own for the
-    task "translation" still wants `trust_remote_code=True`.
+    task "translation" still needs `trust_remote_code=True`.
     """
     with _lock:
         if _refusal:
             return
         _refusal.append(transformers.pipelines.REMOVED_TASKS.pop(_TRANSLATION, ""))
         PIPELINE_REGISTRY.supported_tasks[_TRANSLATION] = _entry()
-        # Its table has fixed names alone
+        # The registry's table holds only fixed names
         PIPELINE_REGISTRY.check_task = _check_task  # type: ignore[method-assign]
 
 

@@ -67,9 +67,9 @@ class TextTranslationPipeline(TranslationPipeline):
     def _check_alignments(self) -> None:
         if self.model.config.model_type not in FAMILIES:
             raise ValueError(
-                f"return_alignments: {type(self.model).__name__} is of none of the families that alignments are "
-                f"tested with ({', '.join(FAMILIES)}); csan_hf.analysis.align takes others that return "
-                "cross-attentions and have a fast tokenizer."
+                f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
+                f"{type(self.model).__name__}; csan_hf.analysis.align takes any model that returns cross-attentions "
+                "and has a fast tokenizer."
             )
 
     def _sanitize_parameters(  # type: ignore[override]
@@ -117,7 +117,7 @@ class TextTranslationPipeline(TranslationPipeline):
         """
         batch_size = batch_size or self._batch_size or 1
         options = {**kwargs, "batch_size": batch_size}
-        # Cut on purpose, or wanted as tokens, which nothing can be put between
+        # Sources that are to be cut are not split, nor are those whose translations, as tokens, cannot be joined
         whole = kwargs.get("truncation", self._preprocess_params.get("truncation")) or kwargs.get(
             "return_tensors", self._postprocess_params.get("return_tensors")
         )
@@ -138,7 +138,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def _stream(self, inputs: Iterable[str], *, batch_size: int, **options: Any) -> Iterator[list[dict[str, Any]]]:
         """Translates texts as they come, few at a time."""
-        # torch data sets may have numbers alone
+        # torch data sets may have only __getitem__ and __len__
         texts = iter(inputs if hasattr(inputs, "__iter__") else (inputs[i] for i in range(len(inputs))))  # type: ignore
         size = 1 if batch_size == 1 else _WINDOW_IN_BATCHES * batch_size
         while window := list(islice(texts, size)):
@@ -175,7 +175,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
         Args:
             texts: The texts.
-            options: Of a call; its languages and its prefix matter here.
+            options: Arguments of a call, of which languages and prefix matter here.
 
         Raises:
             ImportError: A line is too long for the model, and the sentence splitter is not installed.
@@ -227,7 +227,7 @@ class TextTranslationPipeline(TranslationPipeline):
         return joined
 
     def _add_alignments(self, segments: list[str], results: list[list[dict[str, Any]]], batch_size: int) -> None:
-        from csan_hf.analysis.aligned_pairs import align_pairs  # of use to few calls
+        from csan_hf.analysis.aligned_pairs import align_pairs  # few calls need it
         from csan_hf.data import TokenizerPair
 
         flat = [(segment, result) for segment, several in zip(segments, results, strict=True) for result in several]
@@ -275,7 +275,7 @@ class TextTranslationPipeline(TranslationPipeline):
         return results
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Saves model, tokenizers and the `TranslationPipeline`, which needs transformers alone."""
+        """Saves model, tokenizers and the `TranslationPipeline`, which needs only transformers."""
         plain = TranslationPipeline(
             model=self.model, tokenizer=self.tokenizer, target_tokenizer=self.target_tokenizer, device=self.device
         )

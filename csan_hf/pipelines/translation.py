@@ -68,13 +68,13 @@ class TranslationPipeline(Pipeline):
     **Length.** Where neither the call nor the model's generation config sets `max_new_tokens` or
     `max_length`, a translation may have `2 · source tokens + 50` tokens, within the model's
     `max_position_embeddings`, rather than the 20 tokens at which generation stops by default. Each sentence
-    has its own bound, whatever it is batched with. A translation that is cut at a bound that the call did not set is
-    warned of.
+    has its own bound, whatever it is batched with. A translation that is cut at a bound that the call did not set
+    gives a warning.
 
     **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings` is False,
     or, where a config lacks that field, `decoder_vocab_size` differs from `vocab_size`) decodes with the
     tokenizer in the folder `target_tokenizer` of its checkpoint, or with the one passed as
-    `target_tokenizer=`; without either, vocabularies of one size count as one, of one tokenizer.
+    `target_tokenizer=`; without either, two vocabularies of the same size are taken to have one tokenizer.
 
     **Languages.** `src_lang` and `tgt_lang` choose them where a model has several, in the model's own codes: `"de"` of
     M2M100, `"deu_Latn"` of NLLB, `"de_DE"` of mBART, and of T5 the codes in its tasks (`translation_en_to_de` in
@@ -178,7 +178,8 @@ class TranslationPipeline(Pipeline):
             return f">>{tgt_lang}<< ", {}
         prefix = getattr(config, "prefix", None) or ""
         if translations and not prefix:
-            logger.warning_once(f"Say src_lang and tgt_lang, or a prefix: this model knows {', '.join(translations)}.")
+            known = ", ".join(translations)
+            logger.warning_once(f"Pass src_lang and tgt_lang, or a prefix: this model knows {known}.")
         elif tgt_lang is not None and not _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
             logger.warning_once(f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages.")
         return prefix, {}
@@ -377,18 +378,18 @@ class TranslationPipeline(Pipeline):
         output = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs, **settings))
         output_ids = output["sequences"] if isinstance(output, ModelOutput) else output
         output_ids = output_ids.reshape(batch_size, -1, output_ids.shape[-1])
-        if {"max_length", "max_new_tokens"}.isdisjoint(generate_kwargs):  # nobody asked for it
-            self._say_what_is_cut(output_ids[~is_empty.to(output_ids.device)])
+        if {"max_length", "max_new_tokens"}.isdisjoint(generate_kwargs):  # no length was asked for
+            self._warn_of_cut_translations(output_ids[~is_empty.to(output_ids.device)])
         return {"output_ids": output_ids, "is_empty": is_empty}
 
-    def _say_what_is_cut(self, output_ids: torch.Tensor) -> None:
+    def _warn_of_cut_translations(self, output_ids: torch.Tensor) -> None:
         """Warns of translations [B, R, T] that have no end, because they are as long as they may be."""
         eos = self.model.generation_config.eos_token_id
         if eos is None or torch.isin(output_ids[..., 1:], torch.tensor(eos).to(output_ids)).any(-1).all():
             return
         longest = self.model.generation_config.max_new_tokens or self.model.generation_config.max_length
         bound = f"the {longest} tokens of the model's generation config" if longest else "2 · source tokens + 50"
-        logger.warning_once(f"A translation had not ended at {bound} and is cut there; max_length=N lets it go on.")
+        logger.warning_once(f"A translation had not ended at {bound} and is cut there; pass a larger max_length.")
 
     def postprocess(  # type: ignore[override]
         self,
@@ -411,7 +412,7 @@ class TranslationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizers and this code, so that the pipeline loads with `trust_remote_code=True`."""
-        # First: a model that is saved where its second tokenizer is missing says so
+        # First: saving a model warns where its second tokenizer is missing
         if self.target_tokenizer is not self.tokenizer and not os.path.isfile(save_directory):
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER_SUBFOLDER))
         super().save_pretrained(save_directory, **kwargs)
