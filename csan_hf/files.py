@@ -39,7 +39,7 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
     device, a pipe and standard output (``/dev/stdout``, ``/dev/fd/N``) are written to as they are.
 
     Args:
-        path: the file; its folder is made if need be. The string "-" stands for standard output.
+        path: the file; its folder is created if missing. The string "-" stands for standard output.
         binary: bytes in the place of UTF-8 text with line feeds.
         keep_partial: if the block raises, what it has written stays as `partial_name` of the path.
 

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
         prog="csan-hf push", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directory", help="folder of the checkpoint")
-    parser.add_argument("repo_id", help="OWNER/NAME of the repository, made if need be")
+    parser.add_argument("repo_id", help="OWNER/NAME of the repository, created if missing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--revision", help="branch to commit to (default: main)")
     parser.add_argument("--message", default="Upload a checkpoint of csan_hf", help="what the commit says")

@@ -169,7 +169,7 @@ def _check_aggregation(aggregation: str) -> str:
 
 
 def _check_overrides(overrides: dict[str, Any]) -> None:
-    """Refuses names without meaning, and those whose value the weights have settled."""
+    """Refuses names that are no fields, and fields that the weights determine."""
     fields = {field.name for field in dataclasses.fields(PervasiveAttentionConfig)}
     for name in overrides:
         if name in _INFERRED:
@@ -181,7 +181,7 @@ def _check_overrides(overrides: dict[str, Any]) -> None:
 
 
 def _read(checkpoint: str | os.PathLike | StateDict) -> StateDict:
-    """Returns the state dict, loaded if need be, without the prefix of a DataParallel."""
+    """Returns the state dict, loaded from its file, without the prefix of a DataParallel."""
     source = "The state dict"
     if isinstance(checkpoint, str | os.PathLike):
         source = os.fspath(checkpoint)
@@ -235,7 +235,7 @@ def _refuse_variants(weights: StateDict) -> None:
 
 
 def _infer(weights: StateDict) -> dict[str, Any]:
-    """Returns the config's fields that the shapes tell; `_compare` finds out whether the rest agrees with them."""
+    """Returns the config's fields that follow from shapes; `_compare` checks that the other weights agree."""
     vocab_size, source_dim = _shape(weights, _EMBEDDING.format("src"), 2)
     decoder_vocab_size, target_dim = _shape(weights, _EMBEDDING.format("trg"), 2)
     bottleneck = _shape(weights, f"{_BLOCK}1.conv1.weight", 4)[0]
@@ -409,7 +409,7 @@ def _first_statistics(weights: StateDict, readers: list[str], name: str) -> torc
 def _with_statistics(
     weights: StateDict, norm: str, mean: torch.Tensor, variance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a normalisation's affine map for statistics [C] of which the first channels take its own one's place."""
+    """Returns a norm's affine map, changed so that statistics [C] (their first channels) can replace its own."""
     weight, bias, own_mean, own_variance = (weights[f"{norm}.{name}"].double() for name in _NORM)
     channels = len(weight)
     scale = weight * torch.rsqrt(own_variance + _EPS)
@@ -431,7 +431,7 @@ def _same(weights: StateDict, first: str, second: str) -> bool:
 
 
 def _shape(weights: StateDict, name: str, dimensions: int) -> torch.Size:
-    """Returns the shape of a weight of so many dimensions, or refuses its absence."""
+    """Returns the shape of a weight, which must be there and have `dimensions` dimensions."""
     if name not in weights:
         raise ValueError(f"The 2018 state dict cannot be converted. Weights missing: {name}.")
     shape = weights[name].shape

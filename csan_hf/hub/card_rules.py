@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What the Hub demands of a card's metadata, and whether a card says what its run measured.
+"""Checks of a card's metadata by the Hub's rules, and of its numbers by what the run measured.
 
 The Hub checks metadata when a card is pushed, and refuses or ignores what it does not know. Its specification is
 modelcard.md of huggingface/hub-docs, its licences the page repositories-licenses there, its tasks pipelines.ts of
@@ -50,12 +50,12 @@ LANGUAGES = frozenset(
 
 
 def is_on_hub(metric: str) -> bool:
-    """Says whether the Hub knows a metric of a run's results; metrics that are not in the table are a classifier's."""
+    """Says whether the Hub knows a metric of a run's results; metrics outside the table are a classifier's."""
     return metric not in metric_names() or find_metric(metric).on_hub
 
 
 def decimals_of(metric: str) -> int:
-    """Returns how exactly a card gives a score: scores of translations go to 100, those of classifiers to 1."""
+    """Returns the decimals of a score in a card: scores of translations go to 100, those of classifiers to 1."""
     return find_metric(metric).decimals if metric in metric_names() else 4
 
 
@@ -73,12 +73,12 @@ def card_problems(
 
     Args:
         card: The card.
-        results: The run's `results.json`, with which the card's text must agree. None leaves the text to whoever
-            wrote it; scores that stand both in the metadata and in a table must agree all the same.
-        pipeline_tag: The task that the model has; None = any of this package.
+        results: The run's `results.json`, with which the card's text must agree; None = only the scores in the
+            metadata and in the table of scores are compared with each other.
+        pipeline_tag: The task of the model; None = any task of this package.
 
     Returns:
-        What is wrong, one sentence each; nothing where all is well.
+        The problems found, one sentence each; none if the card is right.
     """
     data = cast(ModelCardData, card.data)
     problems = list(_metadata_problems(data, pipeline_tag))
@@ -100,13 +100,13 @@ def _metadata_problems(data: ModelCardData, pipeline_tag: str | None) -> Iterato
         yield f"pipeline_tag must be {' or '.join(tags)}, got {data.pipeline_tag!r}"
     for license in _listed(data.get("license")):
         if license not in LICENSES:
-            yield f"license {license!r} is none that the Hub knows (apache-2.0, mit, ...; other, unknown)"
+            yield f"license {license!r} is unknown to the Hub; write one such as apache-2.0 or mit, or other, or unknown"
     for language in _listed(data.get("language")):
         if not _is_language(language):
             yield f"language {language!r} is no ISO 639 code in small letters"
     for metric in _listed(data.get("metrics")):
         if metric not in METRICS:
-            yield f"metric {metric!r} is none of {', '.join(METRICS)}"
+            yield f"metric {metric!r} must be one of {', '.join(METRICS)}"
     for name in ("datasets", "base_model"):
         for entry in _listed(data.get(name)):
             if not (isinstance(entry, str) and _ID.fullmatch(entry)):
@@ -118,7 +118,7 @@ def _metadata_problems(data: ModelCardData, pipeline_tag: str | None) -> Iterato
 
 
 def _result_problems(data: ModelCardData) -> Iterator[str]:
-    """Checks the model-index; that it has the right structure, huggingface_hub saw to when it read it."""
+    """Checks the values of the model-index, whose structure huggingface_hub has checked already."""
     if data.get("eval_results") and not data.get("model_name"):
         yield "the model-index has no name"
     for result in data.get("eval_results") or []:
@@ -147,7 +147,7 @@ def _is_language(code: Any) -> bool:
 
 
 def _score_problems(data: ModelCardData, text: str, results: dict[str, Any] | None) -> Iterator[str]:
-    """Compares model-index, the table of scores and, where there are any, the run's results."""
+    """Compares the model-index, the table of scores and the run's results, if they are given."""
     table = score_table(text)
     index = {(str(entry.dataset_split), entry.metric_type): entry for entry in data.eval_results or []}
     for (split, metric), entry in index.items():
@@ -189,7 +189,7 @@ def _number(cell: str | None) -> float | None:
 
 
 def _text_problems(text: str, results: dict[str, Any]) -> Iterator[str]:
-    """Looks in the text for what the template writes of the results."""
+    """Checks that the text holds what the template writes about the results."""
     training, environment = results.get("training") or {}, results.get("environment") or {}
     formats: list[tuple[Any, str]] = [
         (results.get("parameters"), "{:,} parameters"),

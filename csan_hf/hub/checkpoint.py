@@ -46,10 +46,10 @@ def save_self_contained(
 ) -> Path:
     """Saves a model and its tokenizers, so that it loads and works where csan_hf is not installed.
 
-    What `model.save_pretrained` writes (weights, configs, the family's code and, unless the model is a classifier, the
-    translation pipeline) and the tokenizers, all of which are written elsewhere first and then moved: a failure to
-    write leaves what was there before. Other files in `directory` (logs, a card) stay; one that is in the way of a
-    file of code is renamed, with a warning.
+    Writes what `model.save_pretrained` writes (weights, configs, the family's code and, unless the model is a
+    classifier, the translation pipeline) and the tokenizers. All files are written to a temporary folder and then
+    moved: if writing fails, `directory` keeps what it held. Other files in it (logs, a card) stay; one with the name
+    of a file of code is renamed, with a warning.
 
     ```python
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
@@ -62,7 +62,7 @@ def save_self_contained(
         tokenizers: The tokenizer, or a `TokenizerPair`; None saves none. With separate vocabularies the target
             tokenizer goes to the folder `target_tokenizer`. A classifier reads one language: of a pair, the source's
             is saved.
-        directory: Where to save; made if need be.
+        directory: Where to save; created if missing.
 
     Returns:
         `directory` as a `Path`.
@@ -86,8 +86,9 @@ def _write(model: PreTrainedModel, tokenizers: SavesPretrained | None, directory
     if not auto_map(model.config):  # before anything is written
         classes = f"{type(model).__module__}.{type(model).__name__} and {type(model.config).__name__}"
         raise ValueError(
-            f"{classes}: their code cannot be saved along, as they are transformers' own, defined in a script, or not "
-            "registered with the Auto classes."
+            f"The code of {classes} cannot be saved with the model: they are transformers' own, defined in a script, "
+            "or not registered with the Auto classes. Use `model.save_pretrained`, or put classes of your own into a "
+            "module and register them."
         )
     directory.mkdir()
     if tokenizers is not None:
@@ -121,7 +122,7 @@ def _write_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, direc
             f"The model has separate vocabularies ({sizes[0]} source and {sizes[1]} target entries) but came with "
             "one tokenizer: pass a TokenizerPair."
         )
-    # One tokenizer for two embeddings: said outright, lest a loader takes the second one for forgotten
+    # One tokenizer for two embeddings: saved as the target's, too, or a loader would report that as missing
     getattr(tokenizers, "target", tokenizers).save_pretrained(folder)
 
 

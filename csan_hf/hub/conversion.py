@@ -22,7 +22,7 @@ _NOT_COPIED = {"architectures", "dtype", "transformers_version"}
 
 
 def check_overrides(overrides: dict[str, Any]) -> None:
-    """Refuses names that CsanConfig would silently keep as attributes of no meaning."""
+    """Refuses names that CsanConfig would silently keep as attributes without effect."""
     fields = {field.name for field in dataclasses.fields(CsanConfig)}
     for name in overrides.keys() - fields:
         close = difflib.get_close_matches(name, fields, n=1)
@@ -44,16 +44,16 @@ def check_attention_is_kept(config: CsanConfig) -> None:
 
 
 def load_source(source: Any, model_class: Any, family: str) -> Any:
-    """Returns the model to convert: the one at hand, or that of a directory or Hub name, whole.
+    """Returns the model to convert: `source` itself, or the complete model of a directory or Hub name.
 
     Args:
         source: A model, a directory or a Hub name.
-        model_class: Its class.
-        family: Its name for a reader.
+        model_class: The class that the model must have.
+        family: The family's name with its article, for messages: "a Marian".
 
     Raises:
-        ValueError: It is of another family, or the checkpoint is incomplete.
-        OSError: It is not there.
+        ValueError: The model is of another family, or the checkpoint is incomplete.
+        OSError: There is no such checkpoint.
     """
     if isinstance(source, model_class):
         return source
@@ -74,7 +74,7 @@ def load_source(source: Any, model_class: Any, family: str) -> Any:
 
 
 def shared_fields(config: PreTrainedConfig, other: type[PreTrainedConfig]) -> dict[str, Any]:
-    """Returns the fields of a config that another class of configs has, too, and that go by the same names."""
+    """Returns the fields of a config that another class of configs has under the same names."""
     mine, theirs = ({field.name for field in dataclasses.fields(class_)} for class_ in (type(config), other))
     return {name: copy.deepcopy(getattr(config, name)) for name in (mine & theirs) - _NOT_COPIED}
 

@@ -23,7 +23,7 @@ def describe_grid(config: dict[str, Any]) -> str:
         config: The fields of a `PervasiveAttentionConfig`, as in `config.json`.
 
     Returns:
-        The rest of a sentence.
+        The rest of a sentence that begins with the model's name.
     """
     layers, kernel = config["num_layers"], config["kernel_size"]
     gated = "gated " if config.get("gated") else ""
@@ -31,7 +31,7 @@ def describe_grid(config: dict[str, Any]) -> str:
     return (
         f"one masked 2D DenseNet over the grid of target and source tokens, without an encoder beside the embeddings; "
         f"{layers} dense layers of growth rate {config['growth_rate']} with {gated}{kernel}×{kernel} kernels, "
-        f"of which the {kernel // 2 + 1} rows that do not look ahead are live (a cell sees {above} target tokens back "
+        f"of which the {kernel // 2 + 1} rows that do not look ahead are used (a cell sees {above} target tokens back "
         f"and {above} source tokens to either side); embeddings of {config['source_embed_dim']} (source) and "
         f"{config['target_embed_dim']} (target); a target position is {_AGGREGATIONS[config['aggregation']]}"
     )

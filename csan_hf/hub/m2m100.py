@@ -19,8 +19,8 @@ def convert_m2m100(
 ) -> CsanForConditionalGeneration:
     """Makes a CSAN of an M2M100 or NLLB model, weight for weight, ready for fine-tuning.
 
-    With the defaults it computes what that model computes, with locality the same parameters compute something else,
-    which fine-tuning then puts right. The model's own tokenizer goes with it, and so do the pipeline's languages.
+    With the defaults it computes what that model computes. With locality the same parameters compute something else,
+    so it needs fine-tuning. The model's own tokenizer and the languages of the pipeline stay usable.
 
     ```python
     model = convert_m2m100("facebook/nllb-200-distilled-600M", local_window=11, head_area=3)

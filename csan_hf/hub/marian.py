@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Marian checkpoints as CSANs, which window and area add no parameters to, and CSANs as Marian checkpoints."""
+"""Marian checkpoints as CSANs (window and area of heads add no parameters), and CSANs as Marian checkpoints."""
 
 import os
 from typing import Any
@@ -31,8 +31,8 @@ def convert_marian(
     """Makes a CSAN of a Marian model, weight for weight, ready for fine-tuning.
 
     With the defaults it computes what the Marian model computes. With a window or an area it has the same
-    parameters and computes something else, which fine-tuning then puts right. Other methods of locality add
-    parameters; those are new and start from the config's initialisation. Two things differ on purpose: positions are
+    parameters but computes something else, so it needs fine-tuning. Other methods of locality add parameters,
+    which start from the config's initialisation. Two things differ on purpose: positions are
     counted from the first real token, so that left padding changes nothing, and `decoder_inputs_embeds` are taken as
     given (Marian's decoder multiplies them by √d with `scale_embedding`, its encoder does not).
 
@@ -68,8 +68,8 @@ def convert_marian(
 def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     """Makes a Marian model of a CSAN whose locality is off, weight for weight.
 
-    It computes the same in transformers, and what reads Marian models reads it: optimum, CTranslate2... (CTranslate2's
-    converter takes vocabularies that end with "<pad>", as those of published Marian models do.)
+    It computes the same in transformers, and other programs that read Marian models, such as optimum and CTranslate2,
+    can read it. (CTranslate2's converter takes vocabularies that end with "<pad>", as published Marian models have.)
 
     Args:
         model: The CSAN, unwrapped.
@@ -85,7 +85,10 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     for part in ("encoder", "decoder", "cross"):
         if layers := config.local_layers(part):
             attention = "cross-attention" if part == "cross" else f"{part} self-attention"
-            raise ValueError(f"Marian has no locality, but the {attention} of layers {layers} is local.")
+            raise ValueError(
+                f"Marian has no locality, but the {attention} of layers {layers} is local: only a CSAN without "
+                "locality can be converted."
+            )
     for name, expected in (("normalize_before", False), ("sinusoids", "marian")):
         if getattr(config, name) != expected:
             raise ValueError(f"Marian models have {name}={expected!r}, but this CSAN has {getattr(config, name)!r}.")
@@ -130,4 +133,6 @@ def _check_positions(positions: dict[str, torch.Tensor], model: CsanForCondition
         module: Any = model.get_submodule(name.removesuffix(".weight"))
         expected = module.create_weight(weight.shape[0])
         if not torch.allclose(weight.cpu().float(), expected, atol=1e-2 if weight.dtype.itemsize < 4 else 1e-5):
-            raise ValueError(f"{name} does not hold the sinusoids that CSAN computes, and CSAN learns none.")
+            raise ValueError(
+                f"{name} does not hold the sinusoids that CSAN computes, so this checkpoint cannot be converted."
+            )

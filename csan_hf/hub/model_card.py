@@ -53,8 +53,7 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
             model that is not for translation. All may be missing.
         results: The content of `results.json`: `model`, `parameters`, `chosen`, `scores` by split (`bleu`, `chrf` and
             their signatures, or `accuracy`, `f1`, `precision`, `recall` of a classifier; `sentences`, `num_beams`,
-            `seconds`, ...), `training`, `environment`; `example`, an
-            input to show. All may be missing.
+            `seconds`, ...), `training`, `environment`; `example`, an input to show. All may be missing.
 
     Returns:
         The path of the card.
@@ -275,7 +274,7 @@ def _hub_name(name: Any) -> str | None:
 
 
 def _public_name(name: Any) -> str | None:
-    """Returns what a card may say of a data set or checkpoint: its name on the Hub, or that of its folder."""
+    """Returns the public name of a data set or checkpoint: its name on the Hub, or that of its folder."""
     return None if name is None else (_hub_name(name) or _line(Path(str(name)).name))
 
 
@@ -293,7 +292,7 @@ def _line(text: Any) -> str:
 
 
 def _literal(text: Any) -> str:
-    """Returns text as it stands in the card's Python, which people copy: a string and nothing after it."""
+    """Returns text as a Python string literal for the card's example, from which no text can break out."""
     return json.dumps(str(text), ensure_ascii=False)
 
 

@@ -29,7 +29,7 @@ def export_onnx(
     Args:
         model: A model of csan_hf (float32), unwrapped.
         directory: A new or empty directory.
-        precision: `"float32"`, or `"int8"`: weights of 8 bits, activations quantised as they come.
+        precision: `"float32"`, or `"int8"`: weights of 8 bits, activations quantised at run time.
         tokenizers: The tokenizer or `TokenizerPair` to save beside the graphs; None = none.
 
     Returns:
@@ -142,12 +142,12 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
     @property
     def device(self) -> torch.device:
-        """Where inputs are expected."""
+        """The device of inputs and outputs."""
         return torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the logits are."""
+        """The data type of the logits."""
         return torch.float32
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
@@ -175,7 +175,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(  # type: ignore[override]
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, encoder_outputs: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """The whole prefix at each step."""
+        """Returns the decoder's inputs of a step: the whole prefix, as there is no cache."""
         return {
             "decoder_input_ids": input_ids,
             "attention_mask": attention_mask,

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What of a folder may be uploaded: a list of what is allowed, without local paths and credentials."""
+"""Which files of a folder may be uploaded, and their content without local paths and credentials."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _END = r"\s\"'`,;)\]}>|"
 
 
 class PrivateContentError(ValueError):
-    """What must not be uploaded; the message names the file and what to do, and shows nothing of it."""
+    """A file that must not be uploaded; the message names it and what to do, and shows nothing of its content."""
 
 
 def public_files(directory: Path) -> dict[str, Path]:
-    """Lists what of a run or checkpoint is uploaded, by its name in the repository.
+    """Lists the files of a run or checkpoint that are uploaded, by their names in the repository.
 
     Weights, configs, the code that the config names and what it imports, tokenizers, the card and its pictures,
     recipe, results and the hypotheses that these score. Nothing else: no optimizer state, no pickle, no log.
@@ -101,7 +101,7 @@ def code_files(config: Any) -> dict[str, str]:
     """Returns the files of code that a config names, by the entry that names them.
 
     Raises:
-        ValueError: if an entry is nothing that can be loaded.
+        ValueError: if an entry is not of a form that transformers can load.
     """
     config = config if isinstance(config, dict) else {}
     named: dict[str, Any] = {}
@@ -138,18 +138,18 @@ def _names_of_pictures(directory: Path) -> Iterator[str]:
 
 
 def public_content(directory: Path, name: str, path: Path, recipe: Path) -> bytes | None:
-    """Returns what is uploaded of a file in the place of its content; None: the file as it is.
+    """Returns the content that is uploaded instead of a file's own; None if the file is uploaded unchanged.
 
-    Local paths lose their folders, and a recipe what says only where it ran.
+    Local paths are cut to their last part, and a recipe loses the keys that say only where it ran.
 
     Args:
         directory: the folder that is uploaded.
         name: the file's name in the repository.
-        path: where it is.
+        path: the file.
         recipe: the recipe of the run, whose paths are looked for in all files; need not exist.
 
     Raises:
-        PrivateContentError: if a credential stands in the file.
+        PrivateContentError: if the file holds a credential.
     """
     if not name.endswith(_TEXT):
         return None
@@ -167,7 +167,7 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
 
 
 def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
-    """Returns a text in which paths that this machine and the recipe of a run are known to have lost their folders.
+    """Returns a text in which the known local paths of this machine and of a run's recipe are cut to their last part.
 
     Args:
         text: the text.
@@ -189,7 +189,7 @@ def _parse(name: str, text: str) -> Any:
 
 
 def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe without what says where it ran: places are left out, local paths lose their folders."""
+    """Returns a recipe without the keys that say where it ran, its local paths cut to their last part."""
     kept = {key: value for key, value in recipe.items() if key not in _PLACES and value not in (None, {})}
     public: dict[str, Any] = _without_folders(kept)
     return public
@@ -204,8 +204,8 @@ def _without_folders(value: Any) -> Any:
 
 
 def _last_part(path: str) -> str:
-    """Returns the last part of a path; of a home folder, which has its user's name, only that it is one."""
-    name = PureWindowsPath(path.rstrip("/\\")).name  # which separates at both kinds of strokes
+    """Returns the last part of a path; for a home folder, which has its user's name, a stand-in."""
+    name = PureWindowsPath(path.rstrip("/\\")).name  # which splits at / and at \
     return "~" if name in (Path.home().name, f"~{_user()}", _user()) else name
 
 

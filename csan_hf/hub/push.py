@@ -22,7 +22,7 @@ from .checkpoint import SavesPretrained, save_self_contained
 from .model_card import task_of, write_model_card
 from .public_files import code_files, public_content, public_files, weight_files
 
-# What earlier versions and the library's own pushes may have left in a repository, and nobody else should have
+# Files that earlier versions and the library's own pushes may have left in a repository, which must not stay public
 _NOT_PUBLIC = (
     *("training_args.bin", "_*", "checkpoint-*/*", "last-checkpoint/*", "runs/*", "evaluation/*", "*.pt", "*.pth"),
     *("optimizer*", "complete.json", "trainer_state.json"),
@@ -49,7 +49,7 @@ if task != "translation" or getattr(config, "custom_pipelines", None):
 
 
 class IncompleteCheckpointError(ValueError):
-    """A folder that would not load, or not say what it is, where csan_hf is not installed."""
+    """A folder that would not load, or has no valid card, where csan_hf is not installed."""
 
 
 def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None:
@@ -83,15 +83,15 @@ def push_checkpoint(
     commit_message: str = "Upload a checkpoint of csan_hf",
     check: bool = True,
 ) -> CommitInfo:
-    """Uploads a self-contained checkpoint: what `scripts/train.py` or `save_self_contained` left in a folder.
+    """Uploads a self-contained checkpoint, as `csan-hf train` or `save_self_contained` writes it.
 
     Args:
         directory: The folder, with a model card in `README.md`.
-        repo_id: `owner/name`; made if need be.
+        repo_id: `owner/name`; created if missing.
         private: Whether a new repository is private; None = the account's default.
         token: A write token; None = the one of `hf auth login`.
         revision: Branch; None = main.
-        commit_message: What the commit says.
+        commit_message: The commit's message.
         check: Whether to refuse an incomplete checkpoint (`check_checkpoint`).
 
     Raises:
@@ -116,7 +116,7 @@ def push_checkpoint(
 
 
 def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:
-    """Returns what a commit adds of a folder: public files with public content.
+    """Returns the additions of a commit for a folder: public files with public content.
 
     Args:
         directory: The folder of a run or checkpoint.
@@ -146,7 +146,7 @@ def push_in_background(
         recipe: The recipe of the run.
         token: A write token; None = the one of `hf auth login`.
         revision: Branch; None = main.
-        commit_message: What the commit says.
+        commit_message: The commit's message.
 
     Returns:
         The upload.
@@ -176,7 +176,7 @@ def push_to_hub(
     results: dict[str, Any] | None = None,
     **options: Any,
 ) -> CommitInfo:
-    """Uploads a model at hand: weights, config, code, tokenizers, translation pipeline and card.
+    """Uploads a model in memory: weights, config, code, tokenizers, translation pipeline and card.
 
     Args:
         model: A model of csan_hf: one that translates, or a classifier.
