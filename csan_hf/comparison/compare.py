@@ -32,17 +32,16 @@ def compare_suite(
 ) -> dict[str, str]:
     """Trains what is missing of a suite, and writes its report.
 
-    The same call again goes on after any interruption: finished cells stay, the others resume from their last
-    checkpoint.
+    The same call continues after any interruption: finished cells stay, the others resume from their last checkpoint.
 
     Args:
         suite: the suite.
         output: its folder: ``runs``, ``report.md``, ``report.json``, ``scores.csv`` and pictures.
         jobs: cells side by side.
-        threads: of each.
-        only: "all"; "cost" for the check of all recipes and the costs alone; "report" for a report on what is
-            finished.
-        progress: tells on standard error where the suite stands.
+        threads: threads of each cell.
+        only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a report on the finished
+            cells.
+        progress: whether to show on standard error how far the suite has come.
 
     Returns:
         The cells that failed, each with a reason.
@@ -84,7 +83,7 @@ def _one_of_each(suite: Suite, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
 
 
 def _check_folder(suite: Suite, output: Path) -> None:
-    """Sees to it that a report is written over no file but an earlier report, and tells of no other recipe's runs."""
+    """Checks that a report overwrites only an earlier report, and that no run was trained by another recipe."""
     for cell in suite.cells:
         check_cell(cell, output)
     foreign = [name for name in files_of_report(suite) if (output / name).exists()]
@@ -98,7 +97,7 @@ def _write_speeds(suite: Suite, output: Path, speeds: dict[str, Speed]) -> None:
 
 
 def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
-    """The speeds that were measured of the systems as they are now; what cannot be read is measured again."""
+    """The speeds measured earlier of systems that have not changed; unreadable ones are measured again."""
     recipes, found = _digests(suite), {}
     try:
         content = json.loads((output / SPEEDS).read_text(encoding="utf-8"))
@@ -120,13 +119,13 @@ def _digests(suite: Suite) -> dict[str, str]:
 
 
 def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:
-    """Says what a suite costs, in lines for people.
+    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours.
 
     Args:
         suite: the suite.
         recipes: name of a cell -> its recipe.
-        speeds: of its systems, measured on its first data set.
-        output: its folder.
+        speeds: speeds of its systems, measured on its first data set.
+        output: the suite's folder.
         jobs: cells side by side.
     """
     lines = [f"{suite.name}: {len(suite.cells)} runs ({len(suite.systems)} systems, {len(suite.seeds)} seeds)."]

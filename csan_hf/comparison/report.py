@@ -71,7 +71,7 @@ def files_of_report(suite: Suite) -> list[str]:
 
 
 def _public_reasons(suite: Suite, output: Path, failed: dict[str, str]) -> dict[str, str]:
-    """Why cells failed, fit for a report that others read: without paths of this machine."""
+    """The reasons why cells failed, without paths of this machine, as others read the report."""
     reasons = {}
     for cell in suite.cells:
         if reason := failed.get(cell.name):
@@ -211,7 +211,7 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
 
     Args:
         table: the table.
-        metric: of the scores.
+        metric: the metric of the scores.
         baseline: the system at 0.
     """
     rows = {name: row for name, row in table.rows.items() if name != baseline}

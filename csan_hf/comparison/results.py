@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scores of a suite's finished cells, and what their differences are worth."""
+"""Scores of a suite's finished cells, and the significance of their differences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Score:
         score: their mean.
         interval: 95% interval of the mean, over segments and seeds, by bootstrap.
         test: the difference to the baseline; None for the baseline itself, and where seeds are missing.
-        vote: score of the hypothesis that most seeds have, of metrics on tokens with three seeds or more; else None.
+        vote: score of the hypothesis that most seeds have, for metrics on tokens and three seeds or more; else None.
     """
 
     seeds: dict[int, float]
@@ -82,7 +82,7 @@ def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES)
     Args:
         suite: the suite.
         output: its folder.
-        samples: of the bootstrap.
+        samples: resamples of the bootstrap.
     """
     cells = [cell for cell in suite.cells if is_finished(cell, output)]
     texts = _Texts(suite, output)
@@ -93,7 +93,7 @@ def read_results(cell: Cell, output: Path) -> dict[str, Any]:
     """What a finished cell measured.
 
     Raises:
-        RecipeError: the file is missing, damaged or none of a run.
+        RecipeError: the file is missing or damaged, or is not a run's.
     """
     path = cell.folder(output) / "results.json"
     try:

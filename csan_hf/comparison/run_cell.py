@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         print(stop, file=sys.stderr)
         return stop.exit_code
     for checkpoint in list_checkpoints(output):
-        shutil.rmtree(checkpoint)  # of use to training alone
+        shutil.rmtree(checkpoint)  # only training needs it
     seconds = {"seconds_of_last_process": round(time.time() - start, 1), "seconds": results["training"]["seconds"]}
     write_json(output / FINISHED, {**seconds, "process_seconds": round(time.process_time(), 1)})
     return 0

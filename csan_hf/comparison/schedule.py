@@ -28,11 +28,11 @@ from .suite import Cell
 LOG = "log.txt"
 RECIPE = "cell.yaml"
 FINISHED = "finished.json"
-"""File in a cell's folder that says that nothing is left to do."""
+"""File that marks a cell's folder as finished."""
 PARENT = "CSAN_HF_SUITE_PROCESS"
-"""Variable of the environment: the process that runs the suite."""
+"""Environment variable with the number of the process that runs the suite."""
 COMMAND = (sys.executable, "-m", "csan_hf.comparison.run_cell")
-"""Trains a cell, given the path of its recipe."""
+"""Command that trains a cell; the path of the cell's recipe is appended."""
 # Keys of a recipe that say where a run lies and what its card says, not what is trained
 _OF_NO_EFFECT = ("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset")
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
@@ -79,16 +79,16 @@ def _text(cell: Cell, output: Path) -> str:
 
 
 def check_cell(cell: Cell, output: Path) -> None:
-    """Checks that the folder of a cell holds nothing but what its recipe has trained, also where it is finished.
+    """Checks that the folder of a cell, finished or not, holds only what its recipe has trained.
 
     Raises:
-        RecipeError: something else lies there.
+        RecipeError: it holds something else.
     """
     folder = cell.folder(output)
     path = folder / RECIPE
     if not path.is_file():
         if found := [entry.name for entry in entries_of_run(folder)]:
-            raise RecipeError(f"{folder} holds {found[0]}, and no {RECIPE}: no suite made that. Move it away.")
+            raise RecipeError(f"{folder} holds {found[0]}, but no {RECIPE}, so no suite made that: move it elsewhere.")
     elif read_cell(path) != trained_keys(yaml.safe_load(_text(cell, output))):
         raise RecipeError(
             f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another --output, "
@@ -112,12 +112,12 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """What a cell's recipe says, without what may change."""
+    """Reads the recipe of a cell, without the keys that may change; see `trained_keys`."""
     return trained_keys(read_yaml(path))
 
 
 def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns what of a recipe is trained, wherever it and its data lie, whatever its card says."""
+    """Returns the keys of a recipe that determine the training, without folders and the texts of its card."""
     kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT}
     if isinstance(data := kept.get("data"), dict):
         kept["data"] = {key: value for key, value in data.items() if key != "data_dir"}
@@ -178,19 +178,19 @@ def run_cells(
 ) -> Progress:
     """Trains the cells that are not finished.
 
-    A cell that fails is noted, and the rest goes on. Ctrl-C and SIGTERM end the runs, which save first.
+    If a cell fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs, which save first.
 
     Args:
-        cells: in the order in which they start.
+        cells: the cells, in the order in which they start.
         output: folder of the suite.
         jobs: cells side by side.
-        threads: of each.
+        threads: threads of each cell.
         report: called when a cell begins or ends, and every `interval`.
-        command: trains a cell, given the path of its recipe.
-        interval: seconds between two looks at the runs.
+        command: command that trains a cell; the path of its recipe is appended.
+        interval: seconds between two checks of the runs.
 
     Returns:
-        Where the suite stands in the end.
+        The state of the suite at the end.
 
     Raises:
         RecipeError: a recipe is refused.
@@ -201,7 +201,7 @@ def run_cells(
     waiting = [cell for cell in cells if not is_finished(cell, output)]
     progress = Progress(len(cells), done=len(cells) - len(waiting))
     for cell in waiting:
-        prepare_cell(cell, output)  # a recipe that is refused is refused before anything is trained
+        prepare_cell(cell, output)  # so that a bad recipe is refused before anything is trained
     runs: list[_Run] = []
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

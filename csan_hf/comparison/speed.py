@@ -31,9 +31,9 @@ class Speed:
     """How fast a system trains.
 
     Attributes:
-        parameters: of the model.
-        seconds: of an update, the median.
-        tokens: of an update, source and target, without padding; the median.
+        parameters: number of the model's parameters.
+        seconds: median seconds of an update.
+        tokens: median tokens of an update, source and target, without padding.
         relative: tokens per second, as a multiple of the first system's: the median over the rounds.
         evaluation: seconds of one evaluation during training.
         scoring: seconds of the final scores.
@@ -50,12 +50,12 @@ class Speed:
         """Checks numbers that came from a file.
 
         Raises:
-            ValueError: one is none that can have been measured.
+            ValueError: a number is negative, not finite or not a number.
         """
         if not all(
             isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in vars(self).values()
         ):
-            raise ValueError(f"no speed: {self}")
+            raise ValueError(f"these are not measured speeds: {self}")
 
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
@@ -68,11 +68,11 @@ class Speed:
 def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS) -> dict[str, Speed]:
     """Times training updates of several systems in turn: one batch of each in every round.
 
-    So a machine whose speed changes disturbs all alike. The data are loaded and tokenized once.
+    So changes in the speed of the machine affect all systems alike. The data are loaded and tokenized once.
 
     Args:
         recipes: name of a system -> its recipe, all on the same data with the same tokenizers.
-        rounds: updates of each that count.
+        rounds: timed updates of each system.
 
     Raises:
         RecipeError: a recipe has no max_steps, or cannot be used.

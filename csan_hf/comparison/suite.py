@@ -31,7 +31,7 @@ class Cell:
     Attributes:
         data: name of its data set.
         system: name of its system.
-        seed: of its weights and batches.
+        seed: seed of its weights and batches.
         recipe: keys and sections, without output_dir.
     """
 
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What progress and errors call it."""
+        """The cell's name in progress and errors."""
         return f"{self.system}, {self.data}, seed {self.seed}"
 
     def folder(self, output: Path) -> Path:
@@ -83,10 +83,10 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     Args:
         path: YAML file; README.md beside the suites describes its keys.
         size: one of its sizes; None = the first.
-        data_dir: folder of the data, in the place of the recipe's.
+        data_dir: folder of the data, instead of the recipe's.
 
     Raises:
-        RecipeError: a key is missing, unknown or of another type, or names something that is not there.
+        RecipeError: a key is missing, unknown or of another type, or names something that does not exist.
     """
     path = Path(path)
     content = read_yaml(path)
