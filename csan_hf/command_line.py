@@ -21,13 +21,13 @@ Main = Callable[[list[str]], int | None]
 def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Main], Callable[[list[str]], int]]:
     """Makes the main function of a script end as Unix tools do, with one line on standard error at most.
 
-    What cannot be read, written or understood (OSError, ValueError) is one line and status 2, and so is a package that
-    is not installed (ImportError). A reader of standard
-    output that leaves (``| head``) ends the script silently, a full device or a closed output with a line. Ctrl-C is
-    one line and status 130; what a KeyboardInterrupt is raised with is added to that line.
+    Input or output that cannot be read, written or understood (OSError, ValueError) and packages that are not
+    installed (ImportError) give one line and status 2. If the reader of standard output leaves (``| head``), the
+    script ends silently; a full device or a closed output gives a line. Ctrl-C gives one line and status 130; the
+    arguments of the KeyboardInterrupt are added to that line.
 
     Args:
-        errors: further exceptions to be told in one line, with their exit status.
+        errors: further exceptions that are reported in one line, with their exit status.
 
     Returns:
         A decorator for ``main(arguments)``, which may return None for 0; the result always returns an exit status.
@@ -63,7 +63,7 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Mai
 
 
 def _tell(error: Exception) -> None:
-    """Says what is wrong; of several processes that were given the same bad input one is enough."""
+    """Prints an error; of several processes, which all meet the same bad input, only one does."""
     if isinstance(error, ValueError) and os.environ.get("LOCAL_RANK", "0") != "0":
         return
     text = str(error)

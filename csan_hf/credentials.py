@@ -43,14 +43,14 @@ _SHAPES = (
 
 
 def is_credential_key(key: Any) -> bool:
-    """Says whether what stands under a key is a credential, by its name: hub_token, WANDB_API_KEY, smtpPassword..."""
+    """Says whether the value of a key is a credential, by the key's name: hub_token, WANDB_API_KEY, smtpPassword..."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key).rsplit(".", 1)[-1]).lower()
     words = re.sub(r"[\s-]", "_", words)
     return _KEY.search(words) is not None and _OF_TOKENIZERS.search(words) is None
 
 
 def holds_credential(text: str) -> bool:
-    """Says whether a text holds a credential: one that this machine has, or of the shape that services give theirs."""
+    """Says whether a text holds a credential: one of this machine, or one in the form of a known service."""
     return _holds(text, _known_here())
 
 

@@ -44,14 +44,14 @@ class DemoModel:
 
 
 def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, float]]:
-    """Marks the source words by how much they have to do with a target word.
+    """Marks the source words by how strongly they are related to a target word.
 
     Args:
-        alignment: of the sentence pair.
+        alignment: alignment of the sentence pair.
         word: the target word, counted from 0; None marks nothing.
 
     Returns:
-        The source words, each with a number from 0 to 1, which is 1 for the word that has most to do with it.
+        The source words, each with a number from 0 to 1, which is 1 for the most strongly related word.
     """
     if word is None:
         return [(text, 0.0) for text in alignment.source.words]
@@ -65,7 +65,7 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
 
     Args:
         models: one, or two to compare.
-        example: text that stands there at first.
+        example: text to begin with.
 
     Returns:
         A `gradio.Blocks`, to be launched.

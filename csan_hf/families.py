@@ -24,13 +24,14 @@ class ModelFamily:
         classes: names of the model classes, by the Auto class that finds them; ``AutoModelForSeq2SeqLM`` is the one
             for translation.
         batch_cost: what bounds a training batch: its tokens, or the cells of its source × target grids.
-        has_batch_norm: whether batches decide on statistics. Such a model has ``synchronize_batch_norm(group)`` and
-            ``refresh_batch_statistics(batches)``, counts only real target tokens, and cannot be sharded.
-        tag: what the Hub calls models of this kind.
+        has_batch_norm: whether statistics are taken over a batch in training. Such a model has
+            ``synchronize_batch_norm(group)`` and ``refresh_batch_statistics(batches)``, counts only real target
+            tokens, and cannot be sharded.
+        tag: tag of the family's models on the Hub.
         describe: function of the fields of a config and a task that returns what the model card says of the network:
             ``kind``, ``papers``, and ``grid`` or ``locality``.
         draw: function of a config, a length and parts that returns a figure of what each position sees.
-        converters: functions that make such a model of a checkpoint of another ``model_type``.
+        converters: by ``model_type`` of other families, functions that convert their checkpoints to this one.
     """
 
     module: str
@@ -100,5 +101,5 @@ _OTHER = ModelFamily("transformers", "PreTrainedConfig", {})
 
 
 def family_of(model_type: Any) -> ModelFamily:
-    """Returns the family of a ``model_type``; for one that is not in the table, what holds for any Transformer."""
+    """Returns the family of a ``model_type``; for one outside the table, an entry that suits any Transformer."""
     return FAMILIES.get(model_type, _OTHER)

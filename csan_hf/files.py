@@ -40,7 +40,7 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
 
     Args:
         path: the file; its folder is created if missing. The string "-" stands for standard output.
-        binary: bytes in the place of UTF-8 text with line feeds.
+        binary: whether bytes are written instead of UTF-8 text with line feeds.
         keep_partial: if the block raises, what it has written stays as `partial_name` of the path.
 
     Raises:
@@ -116,7 +116,7 @@ def _open_descriptor(path: Path) -> int | None:
 
 
 def _shortened(name: str) -> str:
-    """Leaves room for more in a name, which most file systems bound at 255 bytes."""
+    """Shortens a name to leave room for a prefix and a suffix; most file systems allow 255 bytes."""
     return os.fsdecode(os.fsencode(name)[:200])
 
 
@@ -168,14 +168,14 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def check_file_name(name: Any, what: str) -> str:
-    """Returns a name that a recipe or a checkpoint gave, if it can only be a file of the folder that it is used in.
+    """Returns a name from a recipe or a checkpoint, if it can only mean a file in the folder that it is used in.
 
     Args:
         name: the name.
-        what: what to call it in an error, for example "the test set".
+        what: how an error names it, for example "the test set".
 
     Raises:
-        ValueError: if it is empty, hidden or too long, leads elsewhere, or is no file's name on every system.
+        ValueError: if it is empty, hidden or too long, leads elsewhere, or is not a valid file name on every system.
     """
     shown = f"{what} {str(name)[:80]!r}"
     if not isinstance(name, str) or not name:
@@ -193,7 +193,7 @@ def path_inside(folder: Path | str, *names: str) -> Path:
     """Returns the path of a file inside a folder; links in the folder must not lead out of it.
 
     Raises:
-        ValueError: if a name is none (`check_file_name`), or if the path leads elsewhere.
+        ValueError: if a name is not valid (`check_file_name`), or if the path leads elsewhere.
     """
     path = Path(folder, *(check_file_name(name, "the file") for name in names))
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
@@ -204,15 +204,15 @@ def path_inside(folder: Path | str, *names: str) -> Path:
 # ---- reading
 
 LONGEST_LINE = 2**26
-"""Bytes; what has longer lines is no text, and could fill the memory."""
+"""In bytes; a file with longer lines is hardly text, and could fill the memory."""
 
 
 def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
-    """Checks what may be a folder or a name on the Hub, as far as can be said without asking the Hub.
+    """Checks a folder or a name on the Hub, as far as that is possible without asking the Hub.
 
     Args:
         name: the folder or name.
-        what: what it is to be, for the message: "model".
+        what: what it should be, for the message: "model".
 
     Raises:
         FileNotFoundError: it can only be a folder, or lies in one that is here, and does not exist.
@@ -228,7 +228,7 @@ def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
 
 @contextmanager
 def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
-    """Says of errors in its body which folder or name on the Hub could not be read.
+    """Makes errors in its body name the folder or the name on the Hub that could not be read.
 
     Args:
         name: the folder or name.
@@ -244,7 +244,7 @@ def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]
     except OSError as error:
         if Path(name).expanduser().exists():  # which the error names
             raise
-        raise OSError(f"There is no folder {name} here, and of that name on the Hub: {error}") from error
+        raise OSError(f"There is no folder {name} here, and that name cannot be read from the Hub: {error}") from error
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
@@ -257,8 +257,8 @@ def read_lines(path: Path | str) -> Iterator[str]:
         path: a file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
 
     Raises:
-        ValueError: bytes that are not UTF-8, a damaged gzip file or a line that is no line; the message names file
-            and line.
+        ValueError: bytes that are not UTF-8, a damaged gzip file or a line of more than `LONGEST_LINE` bytes; the
+            message names file and line.
         OSError: the file cannot be read.
     """
     name = "standard input" if path == STANDARD_STREAM else str(path)
@@ -273,9 +273,9 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 
 class TextFile(Collection[str]):
-    """The lines of a file, which are read anew each time they are gone through: in memory there is one of them.
+    """The lines of a file, read anew in every iteration, so that only one of them is in memory.
 
-    All of it is read once at the start, so that what is wrong with it is known before any work is done.
+    The file is read once at the start, so that errors in it are found before any work is done.
 
     Args:
         path: a regular file; see `read_lines`, also for what is raised.

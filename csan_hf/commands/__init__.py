@@ -14,10 +14,10 @@ COMMANDS = {
     "train": "train what a recipe describes, score it and write its card; the same command resumes",
     "evaluate": "score a checkpoint on a test set",
     "translate": "translate lines",
-    "align": "say which word of a translation comes from which",
+    "align": "find the source words that each word of a translation comes from",
     "report": "compare systems in one page for the browser",
-    "convert": "make a CSAN of a Marian, M2M100 or NLLB checkpoint",
-    "convert-attn2d": "make a checkpoint of the Pervasive Attention authors'",
+    "convert": "convert a Marian, M2M100 or NLLB checkpoint to a CSAN",
+    "convert-attn2d": "convert a checkpoint of the Pervasive Attention authors' 2018 code",
     "export-onnx": "write a checkpoint as ONNX graphs",
     "push": "upload a checkpoint to the Hub",
     "recipes": "list the recipes that come with csan_hf, or copy one",
@@ -30,7 +30,7 @@ def describe_commands() -> str:
     """Returns what `csan-hf --help` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
-    return "\n".join(["usage: csan-hf COMMAND ...", "", *lines, "", "csan-hf COMMAND --help has the options."])
+    return "\n".join(["usage: csan-hf COMMAND ...", "", *lines, "", "csan-hf COMMAND --help lists its options."])
 
 
 @script()

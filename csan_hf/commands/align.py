@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Aligns the words of sentence pairs: one line a pair, "0-0 1-2" = source word 0 with target word 0, 1 with 2.
+"""Aligns the words of sentence pairs: one line per pair, "0-0 1-2" = source word 0 with target word 0, 1 with 2.
 
 Words are what white space separates. Without --target the model's own translations are aligned."""
 
@@ -27,10 +27,10 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         "--source",
         required=True,
         metavar="FILE",
-        help="source sentences, one a line (.gz may be given); - = standard input",
+        help="source sentences, one per line (may be .gz); - = standard input",
     )
     parser.add_argument(
-        "--target", metavar="FILE", help="their translations, one a line (.gz may be given; - = standard input)"
+        "--target", metavar="FILE", help="their translations, one per line (may be .gz); - = standard input"
     )
     parser.add_argument(
         "--output",
@@ -93,7 +93,7 @@ def read_pairs(options: argparse.Namespace) -> tuple[Collection[str], Collection
     if targets is not None and len(sources) != len(targets):
         raise ValueError(
             f"{options.source} has {len(sources)} lines and {options.target} has {len(targets)}: "
-            "they must have as many."
+            "they must have the same number."
         )
     if options.heat_map is not None and not 1 <= options.sentence <= len(sources):
         raise ValueError(f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {options.sentence}.")
@@ -101,7 +101,7 @@ def read_pairs(options: argparse.Namespace) -> tuple[Collection[str], Collection
 
 
 def align_files(options: argparse.Namespace) -> Iterator[Alignment]:
-    """Aligns what the command line names."""
+    """Aligns the sentence pairs of the command line."""
     sources, targets = read_pairs(options)
     model, tokenizers = load_translation_model(
         options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code

@@ -5,7 +5,7 @@
     csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --local_window 11
 
 SOURCE is a directory or Hub name; DIRECTORY receives the self-contained checkpoint, with the tokenizer where there
-is one. Any field of `CsanConfig` is an option; values are YAML, and several are a list:
+is one. Any field of `CsanConfig` is an option; values are YAML, and several values make a list:
 `--localness_layers 0 1`, `--localness_window query`, `--encoder_locality '[{window: 5}, null, null]'`. Without options
 locality is off. A tokenizer of the original Marian or of M2M100 needs the package sentencepiece.
 """
@@ -30,7 +30,7 @@ def load_tokenizers(source: str) -> TokenizerPair | None:
     try:
         return TokenizerPair.from_pretrained(source)
     except (OSError, ValueError, ImportError, TypeError) as error:
-        print(f"{source}: no tokenizer to take along ({str(error).splitlines()[0]})", file=sys.stderr)
+        print(f"{source} has no tokenizer, so none is saved ({str(error).splitlines()[0]})", file=sys.stderr)
         return None
 
 

@@ -4,7 +4,7 @@
     csan-hf convert-attn2d save/l24/model-best.pth runs/l24
 
 CHECKPOINT is what their trainer saved, model.pth or model-best.pth; DIRECTORY receives the self-contained checkpoint.
-Their vocabularies lie beside the data, not in the checkpoint, so no tokenizer is taken along.
+Their vocabularies lie beside the data, not in the checkpoint, so no tokenizer is saved.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     csan-hf demo runs/numbers
     csan-hf demo runs/numbers runs/numbers_pervasive_attention --port 7861
 
-The page is served to this machine alone, unless --host says otherwise. Needs `pip install csan_hf[demo]`.
+The page can be opened only on this machine, unless --host says otherwise. Needs `pip install csan_hf[demo]`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
         prog="csan-hf demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="+", metavar="CHECKPOINT", help="folder or Hub name; one, or two to compare")
-    parser.add_argument("--text", default="", help="text that stands there at first")
+    parser.add_argument("--text", default="", help="text to begin with")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at (%(default)s)")
     parser.add_argument("--port", type=int, help="port to serve at (default: a free one from 7860)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
-`--hypotheses FILE` scores a translation that is there already. Under `accelerate launch` or torchrun the processes
+`--hypotheses FILE` scores an existing translation instead. Under `accelerate launch` or torchrun the processes
 share the work.
 """
 
@@ -26,26 +26,26 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", help="checkpoint folder or Hub name")
     parser.add_argument(
         "--hypotheses",
-        help="translations to score instead, one a line (- = standard input); with --source and --reference",
+        help="existing translations to score, one per line (- = standard input); with --source and --reference",
     )
     data = parser.add_argument_group("data: a recipe's held-out splits, or two files")
     data.add_argument("--recipe", type=Path, help="recipe whose data to use (default: the model's recipe.yaml)")
     data.add_argument("--split", action="append", help="split of the recipe, may be repeated (default: all but train)")
-    data.add_argument("--source", help="source sentences, one a line (.gz may be given)")
-    data.add_argument("--reference", help="reference translations, one a line (.gz may be given)")
+    data.add_argument("--source", help="source sentences, one per line (may be .gz)")
+    data.add_argument("--reference", help="reference translations, one per line (may be .gz)")
     parser.add_argument("--output_dir", type=Path, help="folder for hypotheses and scores (default: MODEL/evaluation)")
     parser.add_argument("--num_beams", type=int, help="beams (default: the model's)")
     parser.add_argument("--max_length", type=int, help="most target tokens (default: the model's)")
-    parser.add_argument("--length_penalty", type=float, help="above 0 favours long beams (default: the model's)")
+    parser.add_argument("--length_penalty", type=float, help="above 0 favours long outputs (default: the model's)")
     parser.add_argument("--bleu_tokenize", help="sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)")
     parser.add_argument(
         "--metrics",
         nargs="+",
         choices=metric_names(),
         metavar="METRIC",
-        help=f"of {', '.join(metric_names())} (default: the recipe's, or {' '.join(DEFAULT_METRICS)})",
+        help=f"some of {', '.join(metric_names())} (default: the recipe's, or {' '.join(DEFAULT_METRICS)})",
     )
-    parser.add_argument("--by_length", action="store_true", help="also score groups of sentences of like lengths")
+    parser.add_argument("--by_length", action="store_true", help="also score groups of sentences of similar length")
     parser.add_argument("--max_batch_tokens", type=int, default=4096, help="source tokens in a batch (%(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32", help="(default: %(default)s)")
@@ -55,7 +55,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     if (options.source is None) != (options.reference is None):
         parser.error("--source and --reference go together")
     if (options.model is None) == (options.hypotheses is None):
-        parser.error("give --model, or --hypotheses to score a translation that is there")
+        parser.error("give --model, or --hypotheses to score an existing translation")
     if options.hypotheses is not None and options.source is None:
         parser.error("--hypotheses needs --source and --reference")
     if options.source is not None and (options.recipe is not None or options.split):
@@ -74,7 +74,7 @@ def load_test_sets(
         if len(sources) != len(references):
             raise ValueError(
                 f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: "
-                "they must have as many."
+                "they must have the same number."
             )
         return {Path(options.source).name.split(".")[0]: (sources, references)}, None
     path = options.recipe or Path(options.model) / "recipe.yaml"
@@ -93,7 +93,7 @@ def score_hypotheses(options: argparse.Namespace) -> dict[str, dict]:
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{options.hypotheses} has {len(hypotheses)} lines and {options.reference} has {len(references)}: "
-            "they must have as many."
+            "they must have the same number."
         )
     scores = {name: score(options, sources, hypotheses, references)}
     if options.output_dir is not None:
@@ -187,7 +187,7 @@ def _column(text: str, metric: type[CorpusMetric]) -> str:
 
 
 def print_lengths(name: str, groups: list[dict], metrics: list[type[CorpusMetric]]) -> None:
-    """Prints the scores of groups of like lengths as a Markdown table."""
+    """Prints the scores of groups of similar length as a Markdown table."""
     print(f"\n{name}, by words in the source; in brackets: 95% intervals by bootstrap\n")
     print(f"| words in the source | sentences | reference | hypothesis | {' | '.join(m.label for m in metrics)} |")
     print("| --- |" + " ---: |" * (3 + len(metrics)))

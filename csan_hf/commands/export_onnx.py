@@ -4,7 +4,7 @@
     csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
 DIRECTORY receives the graphs of encoder and decoder, config and tokenizers. `csan_hf.hub.onnx.OnnxTranslationModel`
-translates with them; `--check FILE` has both translate the lines of a file and counts those that are the same.
+translates with them; `--check FILE` translates the lines of a file with both and counts equal translations.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("model", help="checkpoint folder or Hub name")
     parser.add_argument("directory", help="where to save the graphs; new or empty")
     parser.add_argument("--precision", choices=["float32", "int8"], default="float32", help="(default: %(default)s)")
-    parser.add_argument("--check", metavar="FILE", help="text to translate with both, a sentence a line")
+    parser.add_argument("--check", metavar="FILE", help="text to translate with both, one sentence per line")
     parser.add_argument("--trust_remote_code", action="store_true", help="run model code from the checkpoint")
     options = parser.parse_args(arguments)
     lines = list(read_lines(options.check)) if options.check else []

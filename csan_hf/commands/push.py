@@ -4,7 +4,7 @@
     csan-hf push runs/numbers NAME/numbers-en-de
 
 The folder is checked first, in a process that cannot import csan_hf; an incomplete one is refused, with what is
-missing. Checkpoints of the training and logs stay here. Log in with `hf auth login`, or set HF_TOKEN.
+missing. Checkpoints of the training and logs are not uploaded. Log in with `hf auth login`, or set HF_TOKEN.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("repo_id", help="OWNER/NAME of the repository, created if missing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--revision", help="branch to commit to (default: main)")
-    parser.add_argument("--message", default="Upload a checkpoint of csan_hf", help="what the commit says")
+    parser.add_argument("--message", default="Upload a checkpoint of csan_hf", help="message of the commit")
     parser.add_argument("--check_only", action="store_true", help="check the folder and upload nothing")
     args = parser.parse_args(arguments)
     check_checkpoint(args.directory)

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Writes a page that compares translations: scores with significance, plots, and every sentence with its alignment.
 
-A system is a checkpoint (a folder or Hub name, which translates --source) or a file with a translation a line;
+A system is a checkpoint (a folder or Hub name, which translates --source) or a file with one translation per line;
 NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. The first system is compared with
 each of the others. The page is one file that loads nothing.
 
@@ -25,9 +25,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("systems", nargs="+", metavar="SYSTEM", help="[NAME=]PATH[,PATH…]; the others are baselines")
     parser.add_argument(
-        "--source", type=Path, required=True, metavar="FILE", help="source sentences (.gz may be given)"
+        "--source", type=Path, required=True, metavar="FILE", help="source sentences, one per line (may be .gz)"
     )
-    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="a reference each")
+    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="their references, one per line")
     parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="HTML", help="(%(default)s)")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="folder for the plots as PNG and SVG")
     parser.add_argument(
@@ -40,12 +40,12 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         choices=metric_names(),
         default=list(DEFAULT_METRICS),
         metavar="METRIC",
-        help=f"of {', '.join(metric_names())}; the first is plotted (default: {' '.join(DEFAULT_METRICS)})",
+        help=f"some of {', '.join(metric_names())}; the first is plotted (default: {' '.join(DEFAULT_METRICS)})",
     )
     parser.add_argument("--bleu_tokenize", help="sacreBLEU tokenizer: 13a, zh, char... (default: 13a)")
     parser.add_argument("--test", choices=["bootstrap", "randomisation"], default="bootstrap", help="(%(default)s)")
     parser.add_argument("--samples", type=int, default=1000, help="resamples of the bootstrap (%(default)s)")
-    parser.add_argument("--aligned", type=int, default=1000, help="sentences with an alignment (%(default)s)")
+    parser.add_argument("--aligned", type=int, default=1000, help="sentences that get an alignment (%(default)s)")
     parser.add_argument("--num_beams", type=int, help="beams of checkpoints (default: the model's)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
     parser.add_argument("--trust_remote_code", action="store_true", help="run model code from checkpoints")
@@ -59,7 +59,7 @@ def make_report(options: argparse.Namespace) -> Report:
     if len(sources) != len(references):
         raise ValueError(
             f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}: they must have "
-            "as many."
+            "the same number."
         )
     systems = load_systems(
         options.systems,

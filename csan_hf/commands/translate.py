@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translates standard input or a file, line for line; an empty line stays an empty line.
 
-Translations are written as they come, a few thousand at a time. Those that are there stay where it is stopped before
-the end: as FILE.partial, with --output FILE.
+Translations are written as they come, a few thousand at a time. If the command is stopped before the end, those that
+are written are kept: in FILE.partial, with --output FILE.
 
-Under `accelerate launch` or torchrun the processes share the work; it then wants --input and --output.
+Under `accelerate launch` or torchrun the processes share the work; --input and --output are then required.
 """
 
 import argparse
@@ -24,14 +24,14 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--input",
         default=STANDARD_STREAM,
-        help="text file, one sentence a line (.gz may be given; default: -, standard input)",
+        help="text file, one sentence per line (may be .gz; default: -, standard input)",
     )
     parser.add_argument(
         "--output", default=STANDARD_STREAM, help="file for the translations (default: -, standard output)"
     )
     parser.add_argument("--num_beams", type=int, help="beams (default: the model's)")
     parser.add_argument("--max_length", type=int, help="most target tokens (default: the model's)")
-    parser.add_argument("--length_penalty", type=float, help="above 0 favours long beams (default: the model's)")
+    parser.add_argument("--length_penalty", type=float, help="above 0 favours long outputs (default: the model's)")
     parser.add_argument("--max_batch_tokens", type=int, default=4096, help="source tokens in a batch (%(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1... (default: the accelerator if there is one)")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32", help="(default: %(default)s)")
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
     if processes is not None and STANDARD_STREAM in (options.input, options.output):
         raise ValueError("Several processes cannot share standard input and output: pass --input and --output.")
     if options.input != STANDARD_STREAM:
-        os.stat(options.input)  # a file that is not there is said before the model is loaded
+        os.stat(options.input)  # so that a missing file is reported before the model is loaded
     model, tokenizers = load_translation_model(
         options.model,
         device=options.device if processes is None else str(processes.device),

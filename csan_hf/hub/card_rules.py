@@ -100,7 +100,7 @@ def _metadata_problems(data: ModelCardData, pipeline_tag: str | None) -> Iterato
         yield f"pipeline_tag must be {' or '.join(tags)}, got {data.pipeline_tag!r}"
     for license in _listed(data.get("license")):
         if license not in LICENSES:
-            yield f"license {license!r} is unknown to the Hub; write one such as apache-2.0 or mit, or other, or unknown"
+            yield f"license {license!r} is unknown to the Hub; write apache-2.0, mit, ..., or other, or unknown"
     for language in _listed(data.get("language")):
         if not _is_language(language):
             yield f"language {language!r} is no ISO 639 code in small letters"

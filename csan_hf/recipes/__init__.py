@@ -22,7 +22,7 @@ def find_recipe(name: str) -> Path:
         name: as `list_recipes` has it.
 
     Raises:
-        ValueError: there is none of that name; the message suggests the nearest.
+        ValueError: there is no recipe of that name; the message suggests the nearest.
     """
     if name not in list_recipes():
         near = difflib.get_close_matches(name, list_recipes(), n=1)
@@ -32,7 +32,7 @@ def find_recipe(name: str) -> Path:
 
 
 def recipe_title(name: str) -> str:
-    """Returns the first sentence of a recipe's comment: what it is."""
+    """Returns the first sentence of a recipe's comment, which says what the recipe is."""
     lines = [line.strip() for line in find_recipe(name).read_text(encoding="utf-8").splitlines()]
     comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
     return " ".join(line.removeprefix("# ") for line in comment).partition(". ")[0].rstrip(".")

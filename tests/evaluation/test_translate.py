@@ -336,5 +336,5 @@ def test_scripts_say_what_is_wrong(translate_main, evaluate_main, standard_input
     standard_input(b"x\n")
     assert translate_main(["--model", "owner/none"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: There is no folder owner/none here, and of that name on the Hub: ")
+    assert told.startswith("error: There is no folder owner/none here, and that name cannot be read from the Hub: ")
     assert told.count("\n") == 1

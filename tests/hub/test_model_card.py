@@ -316,7 +316,7 @@ def test_every_strategy_has_words(strategy):
 
 RULES = [
     ({"license": None}, "no license"),
-    ({"license": "Apache 2.0"}, "license 'Apache 2.0' is none"),
+    ({"license": "Apache 2.0"}, "license 'Apache 2.0' is unknown to the Hub"),
     ({"library_name": "csan_hf"}, "library_name must be transformers"),
     ({"pipeline_tag": "text-generation"}, "pipeline_tag must be translation or"),
     ({"language": ["de", "jp"]}, "language 'jp'"),
