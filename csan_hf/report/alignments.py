@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What checkpoints say of the words: matrices for the list of sentences, and plots of one sentence and of channels."""
+"""Word alignments by checkpoints: matrices for the list of sentences, and plots of one sentence and of channels."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def word_matrices(system: System, sources: Sequence[str], *, progress: bool = Fa
 
 
 def alignment_plots(system: System, name: str, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
-    """Draws the alignment of an example and, where a model pools by maximum, from where its channels come.
+    """Draws the alignment of an example and, where a model pools by maximum, which tokens its channels come from.
 
     Args:
         system: the system; one that is no checkpoint has no such plots.
-        name: what the plots' names end in.
+        name: ending of the plots' names.
         sources: the first source sentences.
         progress: shows bars on standard error.
     """

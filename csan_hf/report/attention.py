@@ -20,11 +20,11 @@ from .systems import System
 
 
 def attention_plots(system: System, name: str, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
-    """Draws where the encoder of a checkpoint looks; a system without an attending encoder has no such plots.
+    """Draws where the encoder of a checkpoint looks; a system without attention in its encoder has no such plots.
 
     Args:
         system: the system.
-        name: what the plots' names end in.
+        name: ending of the plots' names.
         sources: source sentences to measure.
         progress: shows bars on standard error.
     """

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The plots of a report in the model card of the checkpoint that it is about."""
+"""The plots of a report in the model card of its first system."""
 
 from __future__ import annotations
 

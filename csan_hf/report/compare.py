@@ -30,7 +30,7 @@ from .contents import Report, ReportPlot, ScoreCell
 from .systems import System, check_names
 
 MOST_LISTED = 100_000
-"""Sentences that a page lists: so many a browser opens without hanging. Scores and plots are of all."""
+"""Most sentences that a page lists, so that browsers open it without hanging; scores and plots are of all."""
 _MEASURED = 500  # sentences, for what the attention does
 
 
@@ -58,7 +58,7 @@ def compare_systems(
         tokenize: sacreBLEU's tokenizer; None picks 13a.
         test: the test of significance.
         samples: resamples of intervals and of the bootstrap.
-        aligned: of how many sentences, from the first, checkpoints show their word alignment.
+        aligned: number of sentences, from the first, for which checkpoints show word alignments.
         progress: shows bars on standard error.
 
     Raises:
@@ -115,7 +115,7 @@ def compare_systems(
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
-    """Returns for each system what the names of its plots end in, no two alike, whatever the file system."""
+    """Returns an ending of plots' names for each system, all distinct also where case does not count."""
     found: list[str] = []
     for name in names:
         plain = re.sub(r"\W+", "_", name)[:60]

@@ -27,7 +27,7 @@ class ReportPlot:
     """A figure of the report, with its numbers for those who do not see it.
 
     Attributes:
-        name: for file names, unlike the others.
+        name: a unique name, for files.
         title: what it shows.
         figure: the picture.
         columns: headings of the table of its numbers.
@@ -45,7 +45,7 @@ class ReportPlot:
 
 @dataclass
 class Report:
-    """Everything that stands in a report.
+    """The whole content of a report.
 
     Attributes:
         title: its heading.
@@ -58,10 +58,10 @@ class Report:
         segment_scores: for each system and metric the score of every sentence.
         plots: the figures.
         alignments: for each system, by number of the sentence, integers from -99 to 99 [target words][source words]
-            that say how much the words have to do with each other.
+            that say how strongly the words are related.
         test: the test of significance.
         runs: for each system how many seeds it was trained with.
-        sentences: of the test set, which all but the list is about; None = those that are listed.
+        sentences: number of sentences in the test set, on which scores and plots are based; None = those listed.
     """
 
     title: str

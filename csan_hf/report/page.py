@@ -24,7 +24,7 @@ def write_report(report: Report, path: Path | str, *, plots: Path | str | None =
     Args:
         report: what it says.
         path: the HTML file.
-        plots: a folder for the plots, each as PNG and SVG; None = they are in the page alone.
+        plots: a folder for the plots, each as PNG and SVG; None = they are only in the page.
     """
     write_text(path, render_report(report))
     if plots is not None:

@@ -48,7 +48,7 @@ def load_systems(
 ) -> list[System]:
     """Reads the translations of systems, or makes them.
 
-    Names and files are looked at first: a checkpoint may translate for hours.
+    Names and files are checked first, as a checkpoint may translate for hours.
 
     Args:
         arguments: ``[NAME=]PATH[,PATH…]`` each. A path is a file with a translation a line, or a checkpoint (a folder,
@@ -91,7 +91,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def name_and_paths(argument: str) -> tuple[str, list[str]]:
-    """Takes an argument apart; "=" and "," may stand in the name of what is there."""
+    """Splits an argument into name and paths; "=" and "," may also be part of an existing file's name."""
     name, separator, rest = ("", "", argument) if os.path.exists(argument) else argument.partition("=")
     if not separator:
         name, rest = "", argument
@@ -102,7 +102,7 @@ def name_and_paths(argument: str) -> tuple[str, list[str]]:
 
 
 def _check_is_there(path: str) -> None:
-    """Raises `FileNotFoundError` for what is neither here nor a name that a checkpoint on the Hub can have."""
+    """Raises `FileNotFoundError` unless a path exists or may be the name of a checkpoint on the Hub."""
     is_name = re.fullmatch(r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path) is not None and not path.startswith("-")
     if not is_name and not os.path.exists(path):
         raise FileNotFoundError(f"{path}: no such file or checkpoint")
