@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The backends of local attention beside each other: which one `None` chooses, and what each takes.
 
-A row is one call: a length, a window, an area of heads, terms, forward alone or with backward. All that can run it run
-once, and must agree; those within three times the fastest run further rounds in turn. What took more than three times
-the fastest at the length before is not tried at a longer one: nothing grows more slowly than what is fastest there.
+A row is one call: a length, a window, an area of heads, terms, forward alone or with backward. Every backend that can
+run it runs once, and all must agree; those within three times the fastest run further rounds in turn. A backend that
+took more than three times the fastest at one length is not tried at a longer one, as its time grows no more slowly.
 Times are the processor's (on a GPU the clock's), the least of the rounds; compare them with one thread.
 """
 
@@ -52,7 +52,7 @@ def describe(device: str, dtype: str) -> str:
 
 
 def rows(only: str | None) -> Iterator[Row]:
-    """All rows, those of different lengths alone behind each other."""
+    """All rows; those that differ only in length follow one another."""
     for window, area, terms, backward in itertools.product(WINDOWS, AREAS, TERMS, (False, True)):
         for length in LENGTHS:
             row = Row(length, window, area, terms, backward)

@@ -2,9 +2,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Trains and compares systems: `python scripts/compare.py SUITE.yaml --output FOLDER [--jobs 2]`.
 
-A suite names systems × data sets × seeds over one recipe. What it will cost is said first. The same command again goes
-on after any interruption; a run that is finished is never made again, one that failed is tried again. The report
-(report.md, report.json, scores.csv and pictures) lies in the folder of the suite.
+A suite names systems × data sets × seeds over one recipe. Its cost is printed first. The same command continues after
+any interruption; a finished run is never repeated, a failed one is tried again. The report (report.md, report.json,
+scores.csv and pictures) is written into the folder of the suite.
 
     python scripts/compare.py scripts/suites/naacl_table1.yaml --data_dir data/multi30k --output runs/table1 --jobs 2
     python scripts/compare.py scripts/suites/g2p.yaml --data_dir PATH --output runs/g2p --only cost
@@ -25,14 +25,14 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("suite", type=Path, metavar="SUITE", help="YAML file, see scripts/suites")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder of the suite")
     parser.add_argument("--size", help="one of the suite's sizes (default: the first)")
-    parser.add_argument("--data_dir", metavar="FOLDER", help="folder of the data, in the place of the recipe's")
+    parser.add_argument("--data_dir", metavar="FOLDER", help="folder of the data, instead of the recipe's")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (%(default)s)")
     parser.add_argument(
         "--only",
         choices=["all", "cost", "report"],
         default="all",
-        help="cost: check all recipes and say what the suite costs; report: report what is finished (%(default)s)",
+        help="cost: check all recipes and print the suite's cost; report: report on finished runs (%(default)s)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args(arguments)

@@ -7,7 +7,7 @@
 
 The run, with data-loading workers, is signalled as a scheduler or a terminal does it: the whole process group at once,
 by KILL, TERM, INT and USR1 in turn, at random moments of its start, its updates, its saves and its end; and started
-again with the same command each time. What is unknown here goes on to scripts/train.py. The exit status is 1 if any
+again with the same command each time. Unknown options are passed on to scripts/train.py. The exit status is 1 if any
 weight, hypothesis or score differs, if one of the other signals lost an update, or if a run went on in spite of one.
 """
 
@@ -266,12 +266,12 @@ def import_everything() -> Callable[[list[str]], int]:
 def parse_arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="how often the run is ended (default: %(default)s)")
-    parser.add_argument("--kill_seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--kill_seed", type=int, default=1, help="seed of the moments (default: %(default)s)")
     names = ["KILL", "TERM", "INT", "USR1"]
     parser.add_argument("--signals", nargs="+", choices=names, default=names, help="(default: all four, in turn)")
     parser.add_argument("--workers", type=int, default=2, help="data-loading workers (default: %(default)s)")
     parser.add_argument("--recipe", help="a recipe with logging_steps 1; without it a tiny one on 'numbers'")
-    parser.add_argument("--work_dir", type=Path, default=Path("runs/kill_and_resume"), help="emptied first")
+    parser.add_argument("--work_dir", type=Path, default=Path("runs/kill_and_resume"), help="folder, emptied first")
     return parser.parse_known_args(words)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf report`, in a checkout."""
+"""Runs `csan-hf report` from a checkout."""
 
 import sys
 
