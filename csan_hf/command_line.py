@@ -22,7 +22,7 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Mai
     """Makes the main function of a script end as Unix tools do, with one line on standard error at most.
 
     Input or output that cannot be read, written or understood (OSError, ValueError) and packages that are not
-    installed (ImportError) give one line and status 2. If the reader of standard output leaves (``| head``), the
+    installed (ImportError) give one line and status 2. If the reader of standard output leaves (`| head`), the
     script ends silently; a full device or a closed output gives a line. Ctrl-C gives one line and status 130; the
     arguments of the KeyboardInterrupt are added to that line.
 
@@ -30,7 +30,7 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Mai
         errors: further exceptions that are reported in one line, with their exit status.
 
     Returns:
-        A decorator for ``main(arguments)``, which may return None for 0; the result always returns an exit status.
+        A decorator for `main(arguments)`, which may return None for 0; the result always returns an exit status.
     """
     statuses: dict[type[Exception], int] = {**(errors or {}), **dict.fromkeys(BAD, BAD_INPUT)}
 

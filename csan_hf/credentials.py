@@ -71,11 +71,11 @@ def _known_here() -> set[str]:
 
 
 def find_credentials(value: Any, where: str = "") -> Iterator[str]:
-    """Yields the paths of all credentials in nested mappings and lists, for example ``training.hub_token``.
+    """Yields the paths of all credentials in nested mappings and lists, for example `training.hub_token`.
 
     Args:
         value: what YAML or JSON gave.
-        where: the path of ``value`` itself.
+        where: the path of `value` itself.
 
     Raises:
         ValueError: if it is nested too deeply to be looked at.

@@ -20,18 +20,18 @@ class ModelFamily:
 
     Args:
         module: module of the classes.
-        config: name of the configuration class; its ``model_type`` is the family's name.
-        classes: names of the model classes, by the Auto class that finds them; ``AutoModelForSeq2SeqLM`` is the one
+        config: name of the configuration class; its `model_type` is the family's name.
+        classes: names of the model classes, by the Auto class that finds them; `AutoModelForSeq2SeqLM` is the one
             for translation.
         batch_cost: what bounds a training batch: its tokens, or the cells of its source × target grids.
         has_batch_norm: whether statistics are taken over a batch in training. Such a model has
-            ``synchronize_batch_norm(group)`` and ``refresh_batch_statistics(batches)``, counts only real target
+            `synchronize_batch_norm(group)` and `refresh_batch_statistics(batches)`, counts only real target
             tokens, and cannot be sharded.
         tag: tag of the family's models on the Hub.
         describe: function of the fields of a config and a task that returns what the model card says of the network:
-            ``kind``, ``papers``, and ``grid`` or ``locality``.
+            `kind`, `papers`, and `grid` or `locality`.
         draw: function of a config, a length and parts that returns a figure of what each position sees.
-        converters: by ``model_type`` of other families, functions that convert their checkpoints to this one.
+        converters: by `model_type` of other families, functions that convert their checkpoints to this one.
     """
 
     module: str
@@ -94,12 +94,12 @@ FAMILIES: dict[str, ModelFamily] = {
         draw="csan_hf.analysis.locality_picture:draw_grid",
     ),
 }
-"""Families by the name that a recipe and a config (``model_type``) give them."""
+"""Families by the name that a recipe and a config (`model_type`) give them."""
 
 # How a model of transformers' own is treated, for example by the trainer.
 _OTHER = ModelFamily("transformers", "PreTrainedConfig", {})
 
 
 def family_of(model_type: Any) -> ModelFamily:
-    """Returns the family of a ``model_type``; for one outside the table, an entry that suits any Transformer."""
+    """Returns the family of a `model_type`; for one outside the table, an entry that suits any Transformer."""
     return FAMILIES.get(model_type, _OTHER)

@@ -33,10 +33,10 @@ _LONGEST_NAME = 200  # bytes; most file systems allow 255, with what is put befo
 def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bool = False) -> Iterator[IO[Any]]:
     """Opens a file for writing, so that its name never stands for half of a content.
 
-    A regular file is written under a temporary name beside it, ``.NAME.DIGITS``, which takes the file's name when the
+    A regular file is written under a temporary name beside it, `.NAME.DIGITS`, which takes the file's name when the
     block ends and is deleted if the block raises; what stood there before stays until then. The new file has the
     permissions and the owner of the one that it replaces, or what the umask says. A symbolic link is followed. A
-    device, a pipe and standard output (``/dev/stdout``, ``/dev/fd/N``) are written to as they are.
+    device, a pipe and standard output (`/dev/stdout`, `/dev/fd/N`) are written to as they are.
 
     Args:
         path: the file; its folder is created if missing. The string "-" stands for standard output.
@@ -89,7 +89,7 @@ def _standard_output(binary: bool) -> IO[Any]:
 
 
 def partial_name(path: Path | str) -> Path:
-    """Returns the name ``FILE.partial`` under which `open_for_writing` keeps half of a file."""
+    """Returns the name `FILE.partial` under which `open_for_writing` keeps half of a file."""
     target = Path(os.path.realpath(path))
     return target.with_name(f"{_shortened(target.name)}.partial")
 

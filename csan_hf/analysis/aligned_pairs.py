@@ -88,7 +88,7 @@ class Alignment:
         return sorted((columns[column], rows[row]) for row, column in np.argwhere(linked))
 
     def pharaoh(self, *, threshold: float | None = None, symmetric: bool = False) -> str:
-        """Writes the links of :meth:`links` as "0-0 1-2": source word, target word; "" if there is none."""
+        """Writes the links of `links` as "0-0 1-2": source word, target word; "" if there is none."""
         links = self.links(threshold=threshold, symmetric=symmetric)
         return " ".join(f"{source}-{target}" for source, target in links)
 

@@ -51,7 +51,7 @@ def align(
         layer: decoder layer, counted from 0, or from the last with -1.
         batch_size: sentence pairs at a time; pairs of similar lengths are put together.
         progress: shows bars on standard error.
-        generate_arguments: for ``generate``, where targets is None; None means the generation config's value.
+        generate_arguments: for `generate`, where targets is None; None means the generation config's value.
 
     Returns:
         As many alignments as there are sources, in their order.

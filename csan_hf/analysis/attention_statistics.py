@@ -190,7 +190,7 @@ def area_usage(
     way, such as relative positions, is measured with values of 0 and subtracted.
 
     Args:
-        model: a CSAN with ``head_area`` above 1.
+        model: a CSAN with `head_area` above 1.
         tokenizers: its tokenizers.
         sentences: source sentences; blank ones are left out.
         batch_size: sentences at a time.
@@ -224,7 +224,7 @@ class _Seen(Exception):  # noqa: N818 (no error: the layers above need not run)
 
 
 def _heads_seen(model: PreTrainedModel, attention: nn.Module, batch: dict[str, torch.Tensor], mark: float) -> Any:
-    """Returns [B, I, H, H]: what arrives at each head where the values of head s are ``mark`` in dimension s."""
+    """Returns [B, I, H, H]: what arrives at each head where the values of head s are `mark` in dimension s."""
     heads, seen = _heads(model), []
 
     def mark_values(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:

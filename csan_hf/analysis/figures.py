@@ -38,7 +38,7 @@ def new_figure(width: float = 5.2, height: float = 3.4) -> Figure:
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """The context in which figures are drawn: ``with figure_style(): …``."""
+    """The context in which figures are drawn: `with figure_style(): …`."""
     return matplotlib.rc_context(_STYLE)
 
 
@@ -65,7 +65,7 @@ def save_figure(figure: Figure, path: Path | str) -> None:
 
 
 def page_svg(figure: Figure, name: str) -> str:
-    """Returns a figure as an ``<svg>`` element whose text and axes have the colour of the page's text.
+    """Returns a figure as an `<svg>` element whose text and axes have the colour of the page's text.
 
     Args:
         figure: the figure.

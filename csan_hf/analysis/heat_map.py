@@ -60,7 +60,7 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
         title: text above the picture.
 
     Returns:
-        The figure, whose labels stand outside it: save it with ``bbox_inches="tight"``.
+        The figure, whose labels stand outside it: save it with `bbox_inches="tight"`.
 
     Raises:
         ValueError: if a side has no token.

@@ -21,7 +21,7 @@ class TokenizedText:
         text: the text as it was given.
         ids: the T token ids, special tokens such as "</s>" included.
         tokens: the T tokens for a reader: a space is "␣", a byte of an unfinished character is "\\xe7".
-        words: the text's words, which are what white space separates: ``text.split()``.
+        words: the text's words, which are what white space separates: `text.split()`.
         word_of_token: for each token the number of its word, or None for special tokens and for white space at the
             end of the text. White space elsewhere belongs to the word that follows it.
     """

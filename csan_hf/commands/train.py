@@ -19,7 +19,7 @@ from csan_hf.training.stopping import RunError, RunInterrupted
 
 
 def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], bool]:
-    """Splits ``RECIPE.yaml --key value --key=value --flag``.
+    """Splits `RECIPE.yaml --key value --key=value --flag`.
 
     Returns:
         The recipe's path or None, the overrides, and whether help was asked for.

@@ -36,7 +36,7 @@ def compare_suite(
 
     Args:
         suite: the suite.
-        output: its folder: ``runs``, ``report.md``, ``report.json``, ``scores.csv`` and pictures.
+        output: its folder: `runs`, `report.md`, `report.json`, `scores.csv` and pictures.
         jobs: cells side by side.
         threads: threads of each cell.
         only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a report on the finished

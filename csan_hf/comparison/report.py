@@ -29,7 +29,7 @@ from .suite import Suite
 def write_report(
     suite: Suite, tables: list[Table], output: Path, speeds: dict[str, Speed], failed: dict[str, str]
 ) -> None:
-    """Writes ``report.md``, ``scores.csv``, ``report.json`` and a picture of each table into the suite's folder.
+    """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table into the suite's folder.
 
     Args:
         suite: the suite.

@@ -39,7 +39,7 @@ _OF_A_FORWARD = {*TransformersKwargs.__annotations__, "cache_position", "return_
 
 
 def check_config_keywords(config: Any, keywords: Mapping[str, Any], fields: Collection[str]) -> None:
-    """Refuses or warns about keywords of a config that name no field: transformers would keep them without effect.
+    """Refuse or warn about keywords of a config that name no field: transformers would keep them without effect.
 
     For a config that was saved earlier (it names a `transformers_version`) there are only warnings, so that it loads.
 
@@ -63,7 +63,7 @@ def check_config_keywords(config: Any, keywords: Mapping[str, Any], fields: Coll
 
 
 def check_forward_keywords(keywords: Mapping[str, Any], arguments: Collection[str]) -> None:
-    """Refuses or warns about keywords of a forward pass that nothing reads.
+    """Refuse or warn about keywords of a forward pass that nothing reads.
 
     Keywords that transformers itself passes on are accepted; any other gives one warning.
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Batches bounded by what they cost, the same number for every process.
 
-How :class:`TokenBatchSampler` forms the batches of an epoch, for R processes:
+How `TokenBatchSampler` forms the batches of an epoch, for R processes:
 
 1. The examples are sorted by their two lengths; which of several examples with equal lengths comes first is drawn anew
    in every epoch.
@@ -12,7 +12,7 @@ How :class:`TokenBatchSampler` forms the batches of an epoch, for R processes:
 
 The sequence of lengths in step 1 is the same in every epoch, hence the cuts and the number of batches are too.
 
-:class:`MixedBatchSampler` makes all batches alike instead: each holds long and short sentences as the corpus does.
+`MixedBatchSampler` makes all batches alike instead: each holds long and short sentences as the corpus does.
 It deals the examples out, the longest first, each to the batch that costs least so far.
 """
 
@@ -45,7 +45,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
 
     Every index occurs exactly once in an epoch. The number of batches is a multiple of `num_replicas` and the same in
     every epoch. Under accelerate, process r gets batches r, r + R, r + 2R, ...: pass the sampler as the
-    `batch_sampler` of a `DataLoader`, prepare that, and call :func:`forward_set_epoch` on the result.
+    `batch_sampler` of a `DataLoader`, prepare that, and call `forward_set_epoch` on the result.
 
     Args:
         source_lengths: [N] tokens of every source.
@@ -135,7 +135,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         return np.random.RandomState([self.seed, self.epoch])
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration gives."""
+        """Chooses the epoch whose order the next iteration gives."""
         self.epoch = epoch
 
     @property
@@ -163,7 +163,7 @@ class TokenBatchSampler(BoundedBatchSampler):
     """Batches of examples with like lengths, so that little is padded.
 
     The bound holds with padding: a batch of n examples costs n * (longest source + longest target) tokens or
-    n * longest source * longest target cells. For arguments and errors see :class:`BoundedBatchSampler`.
+    n * longest source * longest target cells. For arguments and errors see `BoundedBatchSampler`.
     """
 
     def _prepare(self) -> None:
@@ -172,7 +172,7 @@ class TokenBatchSampler(BoundedBatchSampler):
         self._groups = self._form_groups(np.lexsort(self._keys))
 
     def _plan(self) -> tuple[_Keys, np.ndarray]:
-        """Sort keys (most significant last) and the cuts between batches for the sort that pads least.
+        """Returns sort keys (most significant last) and the cuts between batches, for the sort that pads least.
 
         Sorting by source length in strips, by target length within a strip, pads the target more the narrower the
         strips are and the source more the wider: the best width depends on how many examples a batch takes.
@@ -214,7 +214,7 @@ class TokenBatchSampler(BoundedBatchSampler):
         return np.diff(cuts) * self._cost(*longest)
 
     def _share_out(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-        """Cut further until the number of batches is a multiple of R."""
+        """Cuts further until the number of batches is a multiple of R."""
         replicas, batches = self.num_replicas, len(cuts) - 1
         wanted = -(-batches // replicas) * replicas
         if wanted > len(order):
@@ -289,7 +289,7 @@ class MixedBatchSampler(BoundedBatchSampler):
     length, its statistics tell the model how long its sentences are; at inference that cue is missing.
 
     The bound holds for the examples as they are, each with its own lengths: it is meant for models that compute little
-    at padding. For arguments and errors see :class:`BoundedBatchSampler`.
+    at padding. For arguments and errors see `BoundedBatchSampler`.
     """
 
     def _prepare(self) -> None:
@@ -339,7 +339,7 @@ class MixedBatchSampler(BoundedBatchSampler):
 
 
 def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
-    """Halve the batch with the most examples until there are `wanted` batches."""
+    """Halves the batch with the most examples until there are `wanted` batches."""
     while len(cuts) - 1 < wanted:
         largest = int(np.diff(cuts).argmax())
         cuts = np.insert(cuts, largest + 1, (cuts[largest] + cuts[largest + 1]) // 2)
@@ -378,7 +378,7 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
         references: whether the text of the column target counts, too, where there is one.
 
     Returns:
-        ``pairs``, ``sha256_of_lengths`` (source and target tokens of every pair) and ``sha256`` (of the lengths, the
+        `pairs`, `sha256_of_lengths` (source and target tokens of every pair) and `sha256` (of the lengths, the
         tokens and the references, in order). They depend on the content alone, not on how it is stored.
     """
     lengths = np.ascontiguousarray(np.stack(example_lengths(dataset)), dtype="<i8").tobytes()
@@ -397,7 +397,7 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
 
 
 def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
-    """Let `set_epoch` reach a :class:`BoundedBatchSampler` through a prepared dataloader, also after skipped batches.
+    """Lets `set_epoch` reach a `BoundedBatchSampler` through a prepared dataloader, also after skipped batches.
 
     With several processes accelerate wraps the sampler in a `BatchSamplerShard`, and a run resumed within an epoch
     wraps that in a `SkipBatchSampler`. `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down

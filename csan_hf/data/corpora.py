@@ -204,7 +204,7 @@ def _parse_test(text: str) -> dict[str, str]:
 def load_translation_dataset(
     args: DataArguments, splits: Sequence[str] | None = None
 ) -> tuple[DatasetDict, FilterReport]:
-    """Load a parallel corpus.
+    """Loads a parallel corpus.
 
     Pairs with an empty side are dropped from the training split and counted. Validation and test splits keep every
     pair, empty ones too, so that line n of a prediction belongs to line n of the corpus.
@@ -365,7 +365,7 @@ def _take(args: DataArguments, split: str, stream: IterableDataset) -> Dataset:
 
 
 def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:
-    """Drop or count empty pairs, and keep as many pairs as asked for."""
+    """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
     if not len(rows):
         raise ValueError(f"{where}: the split {split!r} is empty")

@@ -133,7 +133,7 @@ def has_sentences(language: str) -> bool:
 
 
 def templates(language: str, kind: str) -> tuple[str, ...]:
-    """The templates of a kind in a language that :func:`has_sentences`."""
+    """The templates of a kind in a language that `has_sentences`."""
     return _TEMPLATES[base_language(language)][kind]
 
 
@@ -268,4 +268,4 @@ KINDS: tuple[Kind, ...] = (
     Kind("date", 0.2, _DAYS, _draw_date, _say_date),
     Kind("time", 0.1, 720, _draw_time, _say_time, bare=False),
 )
-"""Every kind but money, whose currencies depend on the two languages (:func:`money_kind`)."""
+"""Every kind but money, whose currencies depend on the two languages (`money_kind`)."""

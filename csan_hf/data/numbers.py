@@ -36,13 +36,13 @@ def load_numbers(
     test_size: int = 1_000,
     seed: int = 0,
 ) -> DatasetDict:
-    """Make the `numbers` corpus.
+    """Makes the `numbers` corpus.
 
     No sentence, source or target, occurs in two splits or twice in one. Test and validation depend on the seed and
     their own size only, not on the size of the training split. Swapping the languages swaps the columns.
 
     Args:
-        source_lang: one of :func:`number_languages`.
+        source_lang: one of `number_languages`.
         target_lang: another one of them.
         train_size: training pairs.
         validation_size: validation pairs; with 0 there is no such split.
@@ -78,7 +78,7 @@ class PairGenerator:
     """Draws pairs of sentences that were not drawn before.
 
     Args:
-        source_lang: one of :func:`number_languages`.
+        source_lang: one of `number_languages`.
         target_lang: another one of them.
 
     Raises:
@@ -111,7 +111,7 @@ class PairGenerator:
         return len(templates(self._source.language, kind.name)) if self._sentences else 1
 
     def pairs(self, count: int, seed: str) -> Iterator[Pair]:
-        """Yield `count` new pairs.
+        """Yields `count` new pairs.
 
         Args:
             count: how many.

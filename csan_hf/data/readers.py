@@ -21,20 +21,20 @@ TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
 
 
 def file_format(path: str | Path) -> str:
-    """The extension that decides how a file is read: one of :data:`TABLE_FORMATS`, or "" for plain text."""
+    """The extension that decides how a file is read: one of `TABLE_FORMATS`, or "" for plain text."""
     name = str(path).removesuffix(".gz")
     return next((extension for extension in TABLE_FORMATS if name.endswith(extension)), "")
 
 
 def read_text_pair(source: Path, target: Path) -> Pairs:
-    """Read two files with one sentence per line.
+    """Reads two files with one sentence per line.
 
     Args:
         source: file of the source sentences.
         target: file of the target sentences.
 
     Raises:
-        ValueError: the files have different numbers of lines, or see :func:`csan_hf.files.read_lines`.
+        ValueError: the files have different numbers of lines, or see `csan_hf.files.read_lines`.
     """
     sides = list(read_lines(source)), list(read_lines(target))
     if len(sides[0]) != len(sides[1]):
@@ -47,10 +47,10 @@ def read_text_pair(source: Path, target: Path) -> Pairs:
 
 
 def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
-    """Read both sides from one TSV, JSONL or parquet file.
+    """Reads both sides from one TSV, JSONL or parquet file.
 
     A column of JSONL or parquet may also be an entry of a column "translation", as on the Hub:
-    ``{"translation": {"en": "...", "de": "..."}}``. The first line of a TSV file names its columns, unless the
+    `{"translation": {"en": "...", "de": "..."}}`. The first line of a TSV file names its columns, unless the
     columns are given as numbers ("0" is the first).
 
     Args:
@@ -126,7 +126,7 @@ def _value(where: str, row: dict[str, Any], column: str) -> str:
 
 
 def check_text(where: str, column: str, value: str) -> str:
-    """Return the text if it can be written as UTF-8; JSON can hold half characters (lone surrogates)."""
+    """Returns the text if it can be written as UTF-8; JSON can hold half characters (lone surrogates)."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -143,7 +143,7 @@ def _parquet_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, s
 
 
 def pairs_of_table(where: str, table: pa.Table, columns: tuple[str, str]) -> Pairs:
-    """Take both sides from an arrow table, from columns of their own or from a column "translation".
+    """Takes both sides from an arrow table, from columns of their own or from a column "translation".
 
     Args:
         where: what the table is, for messages.

@@ -26,23 +26,23 @@ class FilterReport:
     noted: dict[str, Counter[str]] = field(default_factory=dict)
 
     def start(self, split: str, pairs: int) -> None:
-        """Begin counting for a split of `pairs` pairs."""
+        """Begins counting for a split of `pairs` pairs."""
         self.read.setdefault(split, pairs)
         self.kept[split] = pairs
 
     def drop(self, split: str, reason: str, pairs: int) -> None:
-        """Count pairs that were removed; 0 leaves no trace."""
+        """Counts pairs that were removed; 0 leaves no trace."""
         if pairs:
             self.dropped.setdefault(split, Counter())[reason] += pairs
             self.kept[split] -= pairs
 
     def note(self, split: str, remark: str, pairs: int) -> None:
-        """Count pairs that are kept although something is odd about them; 0 leaves no trace."""
+        """Counts pairs that are kept although something is odd about them; 0 leaves no trace."""
         if pairs:
             self.noted.setdefault(split, Counter())[remark] += pairs
 
     def add(self, split: str, other: FilterReport, name: str) -> None:
-        """Add the counts of another report's split `name` to those of a split."""
+        """Adds the counts of another report's split `name` to those of a split."""
         for mine, theirs in ((self.read, other.read), (self.kept, other.kept)):
             mine[split] = mine.get(split, 0) + theirs[name]
         for counts, more in ((self.dropped, other.dropped), (self.noted, other.noted)):

@@ -21,7 +21,7 @@ def word_symbols(language: str, word: str) -> str:
     """The symbols of a word for a tokenizer of symbols: its language, then its letters, accents apart from them.
 
     Args:
-        language: name of the language, which becomes one symbol, ``<dut>``.
+        language: name of the language, which becomes one symbol, `<dut>`.
         word: the word, which is put into the Unicode form NFD.
     """
     return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
@@ -30,11 +30,11 @@ def word_symbols(language: str, word: str) -> str:
 def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str]) -> dict[str, int]:
     """Writes the corpus of a multilingual model.
 
-    ``train.tsv`` has all languages, ``validation.tsv`` every fifth word of their dev sets; ``LANGUAGE_dev.tsv`` and
-    ``LANGUAGE_test.tsv`` are those of one language.
+    `train.tsv` has all languages, `validation.tsv` every fifth word of their dev sets; `LANGUAGE_dev.tsv` and
+    `LANGUAGE_test.tsv` are those of one language.
 
     Args:
-        data_dir: folder of the task's files, ``LANGUAGE_train.tsv`` and so on, of which the tests may be missing.
+        data_dir: folder of the task's files, `LANGUAGE_train.tsv` and so on, of which the tests may be missing.
         output: folder to write to; created if missing.
         languages: names as in the file names.
 

@@ -22,9 +22,9 @@ UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 def train_character_tokenizer(
     texts: Iterable[str], vocab_size: int, *, unicode_form: UnicodeForm = "NFC", show_progress: bool = False
 ) -> Tokenizer:
-    """Train a tokenizer whose tokens are the characters of texts, white space included.
+    """Trains a tokenizer whose tokens are the characters of texts, white space included.
 
-    ``decode(encode(text))`` is the text in its Unicode form, as long as its characters were seen.
+    `decode(encode(text))` is the text in its Unicode form, as long as its characters were seen.
 
     Args:
         texts: training texts.
@@ -47,9 +47,9 @@ def train_character_tokenizer(
 
 
 def train_symbol_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progress: bool = False) -> Tokenizer:
-    """Train a tokenizer whose tokens are what white space separates in texts.
+    """Trains a tokenizer whose tokens are what white space separates in texts.
 
-    ``decode(encode(text))`` is the text with one space between symbols, as long as they were seen. Nothing is
+    `decode(encode(text))` is the text with one space between symbols, as long as they were seen. Nothing is
     normalised.
 
     Args:

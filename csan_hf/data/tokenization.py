@@ -2,9 +2,9 @@
 """Tokenizers: training, saving, and turning a corpus into token ids.
 
 The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:
-``decode(encode(text)) == NFKC(text)`` for every string, spaces and line breaks included. They consist of standard
+`decode(encode(text)) == NFKC(text)` for every string, spaces and line breaks included. They consist of standard
 parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed. Those of characters and of
-symbols are in :mod:`csan_hf.data.symbol_tokenizers`.
+symbols are in `csan_hf.data.symbol_tokenizers`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def train_tokenizer(
     split_digits: bool = True,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer.
+    """Trains a tokenizer.
 
     Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
 
@@ -101,13 +101,13 @@ def check_vocabulary_sizes(
     kind: TokenKind = "bpe",
     target_kind: TokenKind | None = None,
 ) -> None:
-    """Check the kinds and sizes of vocabularies without training them.
+    """Checks the kinds and sizes of vocabularies without training them.
 
     Args:
         vocab_size: tokens of the joint vocabulary or of the source's.
         target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
         joint: one vocabulary for both languages.
-        kind: what a token of the joint or of the source vocabulary is; see :func:`train_tokenizer`.
+        kind: what a token of the joint or of the source vocabulary is; see `train_tokenizer`.
         target_kind: the same of a separate target vocabulary; None for `kind`.
 
     Raises:
@@ -190,7 +190,7 @@ class TokenizerPair:
         return self.source is self.target
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write the source (or joint) tokenizer into a directory and a separate target one into `target_tokenizer`."""
+        """Writes the source (or joint) tokenizer into a directory, a separate target one into `target_tokenizer`."""
         directory = Path(directory)
         self.source.save_pretrained(directory)
         subfolder = directory / TARGET_SUBFOLDER
@@ -201,7 +201,7 @@ class TokenizerPair:
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | Path, **kwargs: Any) -> TokenizerPair:
-        """Load what :meth:`save_pretrained` wrote.
+        """Loads what `save_pretrained` wrote.
 
         Args:
             name_or_path: a directory or the name of a repository on the Hub.
@@ -240,7 +240,7 @@ def train_tokenizers(
     show_progress: bool = False,
     pretrained: str | None = None,
 ) -> TokenizerPair:
-    """Train the tokenizers of a corpus on its training split, or load existing ones.
+    """Trains the tokenizers of a corpus on its training split, or loads existing ones.
 
     Args:
         dataset: columns source and target; of a `DatasetDict` the split "train".
@@ -251,13 +251,13 @@ def train_tokenizers(
         target_kind: the same of a separate target vocabulary; None for `kind`.
         unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart.
         target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
-        model_max_length: see :func:`train_tokenizer`.
-        split_digits: see :func:`train_tokenizer`.
-        show_progress: see :func:`train_tokenizer`.
+        model_max_length: see `train_tokenizer`.
+        split_digits: see `train_tokenizer`.
+        show_progress: see `train_tokenizer`.
         pretrained: folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
 
     Raises:
-        ValueError: there is no training split, or :func:`train_tokenizer` refuses what is asked for.
+        ValueError: there is no training split, or `train_tokenizer` refuses what is asked for.
         OSError: `pretrained` cannot be found.
     """
     if pretrained is not None:
@@ -295,7 +295,7 @@ def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:
 def tokenize_dataset(
     dataset: DatasetDict, tokenizers: TokenizerPair, args: DataArguments, *, num_proc: int | None = None
 ) -> tuple[DatasetDict, FilterReport]:
-    """Turn sentences into token ids, and filter the training split by length.
+    """Turns sentences into token ids, and filters the training split by length.
 
     The training split loses the pairs with a side longer than `args.max_source_length` or `args.max_target_length`
     tokens ("</s>" included) and those whose lengths differ by more than `args.max_length_ratio`. No other split loses

@@ -2,8 +2,8 @@
 """Numbers, dates, times and money in words, for every language that num2words and Babel both know.
 
 num2words needs up to half a millisecond for one long number, which is too slow for a corpus of tens of thousands
-of sentences. In practically every language the words of ``1000 * a + b`` are *words for a thousands* followed by
-*words for b*, so a :class:`Verbaliser` asks num2words for the parts once and joins them. Whether a language really
+of sentences. In practically every language the words of `1000 * a + b` are *words for a thousands* followed by
+*words for b*, so a `Verbaliser` asks num2words for the parts once and joins them. Whether a language really
 works like that is checked on samples when the verbaliser is made; one that does not is spelled out in full each time.
 """
 
@@ -18,7 +18,7 @@ from babel import Locale, UnknownLocaleError
 from num2words import CONVERTER_CLASSES, num2words
 
 MAX_NUMBER = 9_999_999
-"""The largest cardinal number that a :class:`Verbaliser` says."""
+"""The largest cardinal number that a `Verbaliser` says."""
 
 _UNUSABLE = {"am"}  # num2words does not return from Amharic numbers above a thousand
 _SAMPLES = (1_001, 2_017, 21_300, 81_080, 325_417, 999_999, 1_000_001, 3_000_320, 5_001_000, 8_421_734, MAX_NUMBER)
@@ -43,7 +43,7 @@ class _NotAdditiveError(Exception):
 
 
 class _Additive:
-    """A function of two numbers whose words are ``head(i) + tail(j)``; every part is asked for once.
+    """A function of two numbers whose words are `head(i) + tail(j)`; every part is asked for once.
 
     Args:
         words: gives the words of (i, j).
@@ -79,7 +79,7 @@ class _Additive:
 
 
 class _Cardinals:
-    """Cardinal numbers from 0 to :data:`MAX_NUMBER`, put together from words for up to a thousand."""
+    """Cardinal numbers from 0 to `MAX_NUMBER`, put together from words for up to a thousand."""
 
     def __init__(self, language: str) -> None:
         self._language = language
@@ -130,7 +130,7 @@ class Verbaliser:
     """One language's words for numbers, dates and money.
 
     Args:
-        language: one of :func:`supported_languages`.
+        language: one of `supported_languages`.
 
     Raises:
         ValueError: the language is unknown; the message lists the possible ones.
@@ -200,7 +200,7 @@ class Verbaliser:
         return tuple(code for code, phrase in said.items() if phrase is not None and words.count(phrase) == 1)
 
     def money(self, whole: int, cents: int, currency: str) -> str:
-        """An amount in words; `currency` is one of :meth:`currencies`."""
+        """An amount in words; `currency` is one of `currencies`."""
         if currency not in self._money:
             self._money[currency] = self._money_table(currency)
         try:

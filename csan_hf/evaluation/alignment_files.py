@@ -63,7 +63,7 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
         sentences: the number of sentence pairs.
 
     Raises:
-        ValueError: if a line is no link or its sentence is not from 1 to ``sentences``; the message has its number.
+        ValueError: if a line is no link or its sentence is not from 1 to `sentences`; the message has its number.
     """
     sure: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
     possible: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]

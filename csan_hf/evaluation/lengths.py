@@ -59,9 +59,9 @@ def score_by_length(
         progress: shows bars on standard error.
 
     Returns:
-        One entry a group, short sentences first: ``shortest`` and ``longest`` source, in words between spaces;
-        ``sentences``; ``reference_words`` and ``hypothesis_words``, means; each metric's score under its name and,
-        with samples, its interval (low, high) under ``NAME_interval``.
+        One entry a group, short sentences first: `shortest` and `longest` source, in words between spaces;
+        `sentences`; `reference_words` and `hypothesis_words`, means; each metric's score under its name and,
+        with samples, its interval (low, high) under `NAME_interval`.
 
     Raises:
         ValueError: if the numbers of sentences differ or are zero, or if groups is below 1.

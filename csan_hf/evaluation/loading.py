@@ -49,7 +49,7 @@ def load_translation_model(
     Args:
         name: folder or Hub name.
         device: torch device; None = the accelerator if there is one, else the CPU.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        dtype: `float32`, `bfloat16` or `float16`.
         trust_remote_code: whether code in the checkpoint may run; csan_hf's own families need none.
 
     Returns:

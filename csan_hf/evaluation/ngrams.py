@@ -43,9 +43,9 @@ def score_by_ngram(
     tokenize: str | None = None,
     progress: bool = False,
 ) -> list[NgramScore]:
-    """Scores n-grams of length 1 to ``orders``.
+    """Scores n-grams of length 1 to `orders`.
 
-    The difference in ``bleu`` between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL
+    The difference in `bleu` between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL
     2019, Figure 3).
 
     Args:

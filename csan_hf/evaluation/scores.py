@@ -25,13 +25,13 @@ def score_translations(
         references: as many references, in the same order.
         sources: the source sentences, for metrics that need them, such as COMET.
         metrics: names in the table of metrics.
-        tokenize: sacreBLEU's tokenizer: ``13a`` (the default), ``zh``, ``ja-mecab``, ``ko-mecab``, ``char``,
-            ``intl``, ``none``...
+        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`,
+            `intl`, `none`...
         progress: shows bars on standard error.
 
     Returns:
         For each metric what `CorpusMetric.results` gives: the score under its name and its signature; for BLEU also
-        ``bleu_precisions`` (four n-gram precisions), ``brevity_penalty`` and ``length_ratio`` (hypothesis over
+        `bleu_precisions` (four n-gram precisions), `brevity_penalty` and `length_ratio` (hypothesis over
         reference tokens).
 
     Raises:

@@ -2,7 +2,7 @@
 """Whether a difference between two systems is more than chance, and how sure a score is.
 
 The draws are sacreBLEU's: with the same seed and the same number of samples, p-values and intervals are those of
-``sacrebleu --paired-bs`` and ``--paired-ar``, but for two systems of exactly the same score, whose p-value is 1.
+`sacrebleu --paired-bs` and `--paired-ar`, but for two systems of exactly the same score, whose p-value is 1.
 sacreBLEU holds the counts of all samples at once, which are gigabytes for a hundred thousand sentences, and knows only
 its own metrics; here a few samples at a time are added up, for any metric that is a function of counts.
 """
@@ -33,7 +33,7 @@ class PairedTest:
         difference: the system's score minus the baseline's; means over the seeds, where there are several.
         p_value: how often chance alone makes a difference at least as large (two-sided).
         interval: 95% confidence interval of the difference, by bootstrap.
-        test: ``"bootstrap"`` or ``"randomisation"``.
+        test: `"bootstrap"` or `"randomisation"`.
         samples: resamples or trials.
     """
 
@@ -109,9 +109,9 @@ def paired_test(
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
 
-    - ``"bootstrap"`` (Koehn, 2004): how often the difference on a resampled test set is further from its mean than the
+    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is further from its mean than the
       real difference is from 0.
-    - ``"randomisation"`` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
+    - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
       segment by segment, differ by more than the real ones. With several runs, run r of one is exchanged with run r
       of the other.
 

@@ -26,7 +26,7 @@ WINDOW_CHARACTERS = 2**22
 
 
 def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Groups sentence numbers, longest first, so that a padded batch holds at most ``max_tokens`` tokens."""
+    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens` tokens."""
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
         # The first of a batch is its longest, hence its padded width.
@@ -63,14 +63,14 @@ def translate(
         processes: the processes that share the work, each of which calls this with the same sentences. Of R processes
             each translates every R-th batch; the batches, and hence the translations, are those of a single process.
             None: this process translates all.
-        generate_arguments: for ``generate``, such as ``num_beams`` and ``max_length``, and the ``src_lang``,
-            ``tgt_lang`` and ``prefix`` of `TranslationPipeline`; None means the default.
+        generate_arguments: for `generate`, such as `num_beams` and `max_length`, and the `src_lang`,
+            `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
 
     Returns:
         As many translations as there are sentences, in every process.
 
     Raises:
-        ValueError: if ``max_batch_tokens`` is less than 1, or if a language is unknown or missing.
+        ValueError: if `max_batch_tokens` is less than 1, or if a language is unknown or missing.
         ImportError: if a sentence is too long for the model, and the sentence splitter is not installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
@@ -106,7 +106,7 @@ def translate_stream(
         The translations of a window, in order.
 
     Raises:
-        ValueError: see `translate`; errors of the iteration over ``sentences`` are passed on.
+        ValueError: see `translate`; errors of the iteration over `sentences` are passed on.
     """
     lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     with tqdm(desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:

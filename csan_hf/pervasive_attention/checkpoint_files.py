@@ -37,7 +37,7 @@ _PIPELINE = "translation.TranslationPipeline"
 
 
 def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
-    """Writes what a checkpoint needs beside `config.json` and weights, and returns the config that names it.
+    """Write what a checkpoint needs beside `config.json` and weights, and return the config that names it.
 
     It needs the family's code, from the folder of the config's class; the translation pipeline, unless the model is a
     classifier; and the target's tokenizer, if the checkpoint that the config came from has one. A file is replaced
@@ -83,7 +83,7 @@ def complete_checkpoint(config: Config, directory: str | os.PathLike) -> Config:
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
-    """Returns the `auto_map` of a checkpoint: the classes that the Auto classes know for a config.
+    """Return the `auto_map` of a checkpoint: the classes that the Auto classes know for a config.
 
     Args:
         config: A config of the family.
@@ -118,7 +118,7 @@ def _translates(config: PreTrainedConfig, entries: dict[str, str]) -> bool:
 
 
 def _write_code(config: PreTrainedConfig, name: str, directory: Path) -> bool:
-    """Writes a file of code and what it imports: from beside the config's class, or the checkpoint that was loaded."""
+    """Write a file of code and what it imports: from beside the config's class, or the checkpoint that was loaded."""
     folder = Path(str(sys.modules[type(config).__module__].__file__)).parent
     # In csan_hf the pipeline, which all families share, stands in a folder of its own
     for file in (folder / name, folder.parent / "pipelines" / name):
@@ -162,7 +162,7 @@ def is_foreign(path: Path, code: Path) -> bool:
 
 
 def set_aside_if_foreign(path: Path, code: Path) -> None:
-    """Renames a file of the user's own that a file of code is about to replace, with a warning that names it.
+    """Rename a file of the user's own that a file of code is about to replace, with a warning that names it.
 
     Args:
         path: The file, which need not exist.
@@ -181,7 +181,7 @@ def set_aside_if_foreign(path: Path, code: Path) -> None:
 
 
 def keep_foreign_files(kind: type, directory: str | os.PathLike) -> None:
-    """Renames the user's own files that transformers would overwrite with the code of a class from a checkpoint.
+    """Rename the user's own files that transformers would overwrite with the code of a class from a checkpoint.
 
     Args:
         kind: The class, loaded from a checkpoint.
@@ -208,7 +208,7 @@ def _revision(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
-    """Saves the second tokenizer of the checkpoint that the config came from, unless there is one already."""
+    """Save the second tokenizer of the checkpoint that the config came from, unless there is one already."""
     from transformers import AutoTokenizer  # the model classes do without tokenizers
 
     if (directory / _TARGET_TOKENIZER).is_dir():
@@ -234,7 +234,7 @@ def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
 
 
 def weight_files(directory: str | os.PathLike) -> dict[Path, tuple[int, int]]:
-    """Returns inode and time of change (ns) of each file of weights in a directory, which need not exist."""
+    """Return inode and time of change (ns) of each file of weights in a directory, which need not exist."""
     found = {}
     for path in Path(directory).glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):
@@ -243,7 +243,7 @@ def weight_files(directory: str | os.PathLike) -> dict[Path, tuple[int, int]]:
 
 
 def apply_umask(directory: str | os.PathLike, before: dict[Path, tuple[int, int]]) -> None:
-    """Gives new files of weights the permissions of the files beside them; safetensors lets only the owner read them.
+    """Give new files of weights the permissions of the files beside them; safetensors lets only the owner read them.
 
     Args:
         directory: A checkpoint's, with the `config.json` that was written by the same save.

@@ -38,11 +38,11 @@ class _RowLengthCriteria(StoppingCriteria):
     """Stops each sentence of a batch at its own length, so that a bound never depends on its neighbours."""
 
     def __init__(self, limits: torch.Tensor) -> None:
-        """Keeps ``limits`` [B]: the greatest decoder length of each sentence, prompt included."""
+        """Keeps `limits` [B]: the greatest decoder length of each sentence, prompt included."""
         self.limits = limits
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Says for every hypothesis in ``input_ids`` [B · beams, T] whether it is as long as it may be."""
+        """Says for every hypothesis in `input_ids` [B · beams, T] whether it is as long as it may be."""
         beams = input_ids.shape[0] // self.limits.shape[0]
         return input_ids.shape[1] >= self.limits.to(input_ids.device).repeat_interleave(beams)
 

@@ -51,14 +51,14 @@ def load_systems(
     Names and files are checked first, as a checkpoint may translate for hours.
 
     Args:
-        arguments: ``[NAME=]PATH[,PATH…]`` each. A path is a file with a translation a line, or a checkpoint (a folder,
+        arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a checkpoint (a folder,
             or a name on the Hub), which translates the sources. Several paths are the same system trained with
             several seeds.
         sources: the source sentences.
         device: torch device for checkpoints; None = the accelerator if there is one.
         trust_remote_code: whether code in a checkpoint may run.
         progress: shows bars on standard error.
-        generate_arguments: for ``generate``, such as ``num_beams``.
+        generate_arguments: for `generate`, such as `num_beams`.
 
     Raises:
         ValueError: if a file has another number of lines than there are sources, or two systems have one name.

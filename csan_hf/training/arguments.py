@@ -33,10 +33,10 @@ def cpu_has_fast_bf16() -> bool:
 
 
 def resolve_bf16(value: bool | str) -> bool:
-    """Turns ``"auto"`` into whether this machine gains from bf16.
+    """Turns `"auto"` into whether this machine gains from bf16.
 
     Args:
-        value: True, False or ``"auto"``.
+        value: True, False or `"auto"`.
 
     Raises:
         ValueError: on any other value.
@@ -72,8 +72,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with translation's defaults and a few fields of our own.
 
     The optimiser and the schedule are those of Vaswani et al. (2017, section 5.3): Adam with betas 0.9 and
-    0.98 and epsilon 1e-9; the rate grows linearly to ``learning_rate`` over ``warmup_steps`` and then falls
-    as ``learning_rate * sqrt(warmup_steps / step)``. Theirs peaks at ``d_model**-0.5 * warmup_steps**-0.5``;
+    0.98 and epsilon 1e-9; the rate grows linearly to `learning_rate` over `warmup_steps` and then falls
+    as `learning_rate * sqrt(warmup_steps / step)`. Theirs peaks at `d_model**-0.5 * warmup_steps**-0.5`;
     here the peak is given, the shape is the same.
 
     Raises:

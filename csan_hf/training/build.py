@@ -79,7 +79,7 @@ def note_unused_tokenizer(recipe: Recipe) -> str | None:
 
 
 def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
-    """Builds the model with random weights, or loads ``init_from`` with the recipe's config on top.
+    """Builds the model with random weights, or loads `init_from` with the recipe's config on top.
 
     Raises:
         RecipeError: if the config is refused, or does not go with the tokenizers.
@@ -163,7 +163,7 @@ def planned_config(recipe: Recipe) -> Any:
     """Builds the configuration that the model of a recipe will have, without data and weights.
 
     Raises:
-        RecipeError: if ``init_from`` cannot be found or is no model to start from, or if the config is refused.
+        RecipeError: if `init_from` cannot be found or is no model to start from, or if the config is refused.
     """
     if not recipe.init_from:
         return build_config(recipe, expected_vocabularies(recipe))

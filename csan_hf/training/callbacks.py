@@ -45,7 +45,7 @@ def replace_progress_callbacks(trainer: Trainer) -> None:
 
 
 class KeepBestCheckpoints(TrainerCallback):
-    """Keeps the ``args.keep_best`` best checkpoints, and the newest for resuming."""
+    """Keeps the `args.keep_best` best checkpoints, and the newest for resuming."""
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Deletes the checkpoints that are not to be kept beside a new one."""
@@ -102,7 +102,7 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
 
 
 class TrainingPicture(TrainerCallback):
-    """Draws ``training.png`` at the end, and at evaluations as long as drawing takes a small part of the time.
+    """Draws `training.png` at the end, and at evaluations as long as drawing takes a small part of the time.
 
     A picture takes about a second, which short runs would spend at each evaluation.
     """

@@ -38,7 +38,7 @@ def mark_complete(checkpoint: Path, **facts: Any) -> None:
     """Writes the list of a checkpoint's files, which marks the checkpoint as complete.
 
     Args:
-        checkpoint: a ``checkpoint-N`` folder in which everything is written.
+        checkpoint: a `checkpoint-N` folder in which everything is written.
         facts: more to keep, for example the number of processes.
     """
     files = {
@@ -96,7 +96,7 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True, thorough: bool = Tru
     file that a run reads can be read.
 
     Args:
-        checkpoint: a ``checkpoint-N`` folder.
+        checkpoint: a `checkpoint-N` folder.
         to_resume: whether a run is to be resumed from it; otherwise its weights are enough.
         thorough: whether to read the files: their hashes, and whether all weights are finite. False compares sizes.
     """
@@ -215,7 +215,7 @@ _RESUMABLE = 2
 
 
 def checkpoint_step(path: Path) -> int:
-    """Returns the update at which a ``checkpoint-N`` folder was saved.
+    """Returns the update at which a `checkpoint-N` folder was saved.
 
     Raises:
         ValueError: if the folder is not named like that.
@@ -227,7 +227,7 @@ def checkpoint_step(path: Path) -> int:
 
 
 def list_checkpoints(output_dir: Path | str) -> list[Path]:
-    """Returns the checkpoint folders under ``output_dir``, oldest first, unfinished ones included."""
+    """Returns the checkpoint folders under `output_dir`, oldest first, unfinished ones included."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
     return sorted((path for path in folders if re.fullmatch(r"checkpoint-\d+", path.name)), key=checkpoint_step)
 
@@ -250,8 +250,8 @@ def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict
     """Reads a validation metric out of the Trainer's log.
 
     Args:
-        log_history: ``trainer.state.log_history``.
-        metric: with or without the prefix ``eval_``.
+        log_history: `trainer.state.log_history`.
+        metric: with or without the prefix `eval_`.
 
     Returns:
         Update number to score.
@@ -270,7 +270,7 @@ def rank_checkpoints(
     """Sorts checkpoints, best first.
 
     Args:
-        checkpoints: ``checkpoint-N`` folders; those without a score are left out.
+        checkpoints: `checkpoint-N` folders; those without a score are left out.
         scores: update number to score.
         greater_is_better: whether a high score is good.
         losses: update number to validation loss, which decides between equal scores; of equals in both, the
@@ -300,7 +300,7 @@ def rotate_checkpoints(
     Those kept for their score alone lose the optimiser's state, two thirds of their size.
 
     Args:
-        output_dir: folder with the ``checkpoint-N`` folders.
+        output_dir: folder with the `checkpoint-N` folders.
         scores: update number to score.
         keep_best: how many to keep for their score.
         greater_is_better: whether a high score is good.

@@ -37,7 +37,7 @@ from .trainer import TranslationTrainer, plain_class
 
 
 def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
-    """Leaves the better of the best checkpoint and the average of the best ones in ``trainer.model``.
+    """Leaves the better of the best checkpoint and the average of the best ones in `trainer.model`.
 
     Both are compared on the validation set, translated as during training.
 
@@ -46,7 +46,7 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
         validation: tokenized validation set; None keeps the last weights.
 
     Returns:
-        ``weights``, a sentence that says what was chosen; ``steps``, its updates; and the scores compared.
+        `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores compared.
     """
     args, state = trainer.args, trainer.state
     metric = args.metric_for_best_model
@@ -107,7 +107,7 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
     """Chooses the weights, scores every held-out split, and writes the folder.
 
     Returns:
-        What ``results.json`` holds.
+        What `results.json` holds.
     """
     output = Path(trainer.args.output_dir)
     set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class LabelSmoothedCrossEntropy:
-    """Cross-entropy per target token with label smoothing, for the Trainer's ``compute_loss_func``.
+    """Cross-entropy per target token with label smoothing, for the Trainer's `compute_loss_func`.
 
     The smoothing is torch's own (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4): the target
     distribution is (1 - epsilon) on the reference token plus epsilon / V on each of the V entries of the
@@ -29,9 +29,9 @@ class LabelSmoothedCrossEntropy:
         """Computes the loss.
 
         Args:
-            outputs: a model output with ``logits`` [B, I, V].
+            outputs: a model output with `logits` [B, I, V].
             labels: reference token ids [B, I]; -100 is ignored.
-            num_items_in_batch: target tokens in the whole accumulated batch; None: those in ``labels``.
+            num_items_in_batch: target tokens in the whole accumulated batch; None: those in `labels`.
 
         Returns:
             A scalar; 0 (with a gradient of 0) where no label counts.

@@ -43,12 +43,12 @@ class Option:
 
     @property
     def path(self) -> str:
-        """The key as the command line writes it, for example ``training.learning_rate``."""
+        """The key as the command line writes it, for example `training.learning_rate`."""
         return key_path(self.section, self.name)
 
 
 def key_path(section: str, name: str) -> str:
-    """Joins a section and a key, as in ``training.learning_rate``; the top of the file has the section ""."""
+    """Joins a section and a key, as in `training.learning_rate`; the top of the file has the section ""."""
     return f"{section}.{name}" if section else name
 
 
@@ -104,12 +104,12 @@ class Section:
     def convert(self, key: str, value: Any, where: str) -> Any:
         """Turns a value into the type of its key.
 
-        YAML reads ``1e3`` as text, and a name that looks like a number as a number; the key's type corrects both.
+        YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type corrects both.
 
         Args:
             key: one of the section.
             value: what YAML made of it, or text of the command line.
-            where: how an error names it, for example ``recipe.yaml: training.learning_rate``.
+            where: how an error names it, for example `recipe.yaml: training.learning_rate`.
 
         Raises:
             RecipeError: if the value does not fit.
@@ -149,7 +149,7 @@ def _readings(value: Any) -> Iterator[Any]:
 
 
 def _number(value: Any) -> Any:
-    """Reads text such as ``1e3`` or ``nan`` as a number, and a number without a fraction as a whole one."""
+    """Reads text such as `1e3` or `nan` as a number, and a number without a fraction as a whole one."""
     if isinstance(value, bool):
         return value
     try:
@@ -187,7 +187,7 @@ _TYPE_NAMES = {
 
 
 def describe_type(annotation: Any) -> str:
-    """Names a type for people: ``integer or null``, ``list of integer``, ``true or false``."""
+    """Names a type for people: `integer or null`, `list of integer`, `true or false`."""
     if annotation in _TYPE_NAMES:
         return _TYPE_NAMES[annotation]
     arguments = typing.get_args(annotation)
@@ -205,7 +205,7 @@ def nearest(key: str, sections: Iterable[Section]) -> str:
     """Suggests the keys whose names are nearest to a misspelt one.
 
     Returns:
-        A sentence such as `` Did you mean training.learning_rate?``, or "" if nothing is near.
+        A sentence such as ` Did you mean training.learning_rate?`, or "" if nothing is near.
     """
     known = [(name, section.path(name)) for section in sections for name in section.keys]
     names = sorted({name for name, _ in known})

@@ -79,7 +79,7 @@ def check_initial_folder(recipe: Recipe, output: Path) -> None:
     """Checks that a run does not write where it reads from, before anything is read.
 
     Raises:
-        RecipeError: if the folder is that of ``init_from``, or one within the other.
+        RecipeError: if the folder is that of `init_from`, or one within the other.
     """
     if not recipe.init_from or not Path(recipe.init_from).expanduser().exists():
         return

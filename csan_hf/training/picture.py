@@ -23,7 +23,7 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str) -> 
     The file is replaced at once, so that a viewer never sees half a picture.
 
     Args:
-        log_history: ``trainer.state.log_history``.
+        log_history: `trainer.state.log_history`.
         path: PNG file to write; nothing is written while there is nothing to draw.
     """
     metrics = list(metrics_in(key.removeprefix("eval_") for entry in log_history for key in entry))

@@ -23,7 +23,7 @@ from .options import RecipeError
 T = TypeVar("T")
 
 PREPARED_DATA = "_prepared_data"
-"""Folder in ``output_dir`` with the tokenized corpus while several processes train; it is never uploaded."""
+"""Folder in `output_dir` with the tokenized corpus while several processes train; it is never uploaded."""
 
 
 def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
@@ -34,7 +34,7 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
 
     Args:
         args: the run's arguments; with one process this is a plain call.
-        work: function whose result can be pickled. The others wait no longer than ``args.ddp_timeout`` seconds.
+        work: function whose result can be pickled. The others wait no longer than `args.ddp_timeout` seconds.
 
     Raises:
         RecipeError: in every process, if `work` raised it in the main one.
@@ -70,7 +70,7 @@ def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> 
         processes: their number R.
 
     Returns:
-        Batches, their number a multiple of R. Together they are ``order``, with R > 1 followed by the fewest possible
+        Batches, their number a multiple of R. Together they are `order`, with R > 1 followed by the fewest possible
         row numbers from N on, which stand for copies.
     """
     count = len(order)

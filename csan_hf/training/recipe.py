@@ -163,7 +163,7 @@ class Recipe:
 
 
 def find_family(name: Any) -> ModelFamily:
-    """Looks up the family that the key ``model`` names.
+    """Looks up the family that the key `model` names.
 
     Raises:
         RecipeError: if there is none of that name.
@@ -299,7 +299,7 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
 
     Args:
         path: YAML file; None = an empty recipe.
-        overrides: pairs of a key (``training.learning_rate`` or a bare key that only one section has) and the
+        overrides: pairs of a key (`training.learning_rate` or a bare key that only one section has) and the
             text of a value.
 
     Raises:

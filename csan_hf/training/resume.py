@@ -53,7 +53,7 @@ def choose_checkpoint(output: Path) -> Path | None:
     """Finds the newest whole checkpoint, prints which it is and which were skipped, and removes later ones.
 
     Later checkpoints are removed, because the run writes them again: those whose save was cut off are deleted,
-    damaged ones are renamed to ``_damaged-checkpoint-N``. So are damaged ones that were kept for their score.
+    damaged ones are renamed to `_damaged-checkpoint-N`. So are damaged ones that were kept for their score.
 
     Args:
         output: folder of the run.
@@ -129,7 +129,7 @@ def _say(text: str) -> None:
 
 
 def check_same_experiment(recipe: Recipe, output: Path) -> None:
-    """Compares a recipe with the one that the run in ``output`` began with, and prints which harmless keys changed.
+    """Compares a recipe with the one that the run in `output` began with, and prints which harmless keys changed.
 
     Values are compared, not the text: a key that is left out equals its default.
 

@@ -51,10 +51,10 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     """Trains, scores and saves what a recipe describes; resumes if its folder holds an interrupted run.
 
     Args:
-        recipe: the recipe; ``output_dir`` must be set.
+        recipe: the recipe; `output_dir` must be set.
 
     Returns:
-        What ``results.json`` holds.
+        What `results.json` holds.
 
     Raises:
         RecipeError: if the recipe cannot be run, or if its folder holds another experiment or only damaged
@@ -205,7 +205,7 @@ def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) 
 
 
 def _get_tokenizers(recipe: Recipe, splits: DatasetDict, output: Path) -> TokenizerPair:
-    """Reads the tokenizers of the run in ``output``, or makes them for it."""
+    """Reads the tokenizers of the run in `output`, or makes them for it."""
     # Those of a checkpoint are whole; writing the run's own may have been interrupted.
     saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
     tokenizers = TokenizerPair.from_pretrained(str(saved[-1])) if saved else build_tokenizers(recipe, splits)

@@ -68,22 +68,22 @@ class _EvaluationView:
 class TranslationTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` for translation.
 
-    - Training batches are bounded in tokens by ``args.max_tokens``, or in grid cells by ``args.max_cells``
+    - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by `args.max_cells`
       (`csan_hf.data.TokenBatchSampler`), unless that is None; their order is a function of seed and epoch, so a
       resumed run sees the same batches.
     - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
       validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
     - Several processes count as one: the loss is per target token of all of them, batch normalisation shares its
       statistics, an evaluation is divided among them and put together again.
-    - Evaluation runs in order of length, translates, and scores the text by ``args.metrics``;
+    - Evaluation runs in order of length, translates, and scores the text by `args.metrics`;
       `predict` returns its rows in dataset order all the same.
 
     Args:
-        model: any sequence-to-sequence model that has ``prepare_decoder_input_ids_from_labels``.
+        model: any sequence-to-sequence model that has `prepare_decoder_input_ids_from_labels`.
         args: the arguments.
         tokenizers: source and target tokenizers, saved with each checkpoint.
-        train_dataset: columns ``input_ids``, ``attention_mask``, ``labels``.
-        eval_dataset: the same; if it also has the string column ``target``, that is the reference text.
+        train_dataset: columns `input_ids`, `attention_mask`, `labels`.
+        eval_dataset: the same; if it also has the string column `target`, that is the reference text.
         callbacks: on top of progress, early stopping, the picture and the rotation of checkpoints.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
 
@@ -154,7 +154,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- training batches
 
     def get_train_dataloader(self) -> DataLoader:
-        """Returns batches bounded by ``args.max_tokens`` or ``max_cells``, or the library's where that is None."""
+        """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that is None."""
         bound = self.args.max_cells if self.family.batch_cost == "cells" else self.args.max_tokens
         if bound is None:
             return super().get_train_dataloader()
@@ -369,11 +369,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Translates a tokenized dataset.
 
         Args:
-            dataset: as ``eval_dataset``.
-            generate_arguments: for ``generate``; ``num_beams`` None means the generation config's.
+            dataset: as `eval_dataset`.
+            generate_arguments: for `generate`; `num_beams` None means the generation config's.
 
         Returns:
-            The hypotheses in dataset order, and ``loss`` and the metrics without prefix.
+            The hypotheses in dataset order, and `loss` and the metrics without prefix.
         """
         if generate_arguments.get("num_beams") is None:
             generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1

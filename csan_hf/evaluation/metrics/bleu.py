@@ -15,7 +15,7 @@ class Bleu(corpus_metric.SacrebleuMetric):
     """BLEU (Papineni et al., 2002) on detokenised text, as sacreBLEU's command line computes it.
 
     Args:
-        tokenize: sacreBLEU's tokenizer: ``13a`` (the default), ``zh``, ``ja-mecab``, ``ko-mecab``, ``char``, …
+        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, …
         evaluate_arguments: for `evaluate.Metric`.
     """
 

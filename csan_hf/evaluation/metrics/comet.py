@@ -22,7 +22,7 @@ class Comet(corpus_metric.CorpusMetric):
     """COMET (Rei et al., 2020): a neural network's judgement of source, hypothesis and reference, times 100.
 
     The package unbabel-comet wants older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
-    program ``comet-score`` runs in an environment of its own: ``pipx install unbabel-comet``.
+    program `comet-score` runs in an environment of its own: `pipx install unbabel-comet`.
 
     Args:
         model: name or path of COMET's model; it is downloaded the first time.
@@ -50,7 +50,7 @@ class Comet(corpus_metric.CorpusMetric):
 
         Raises:
             ValueError: if there are no sources.
-            OSError: if ``comet-score`` is not installed or fails; the message holds its last line.
+            OSError: if `comet-score` is not installed or fails; the message holds its last line.
         """
         if sources is None:
             raise ValueError("COMET compares with the source sentences: pass sources, too.")

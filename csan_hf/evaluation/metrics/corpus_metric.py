@@ -22,23 +22,23 @@ class CorpusMetric(evaluate.Metric, ABC):
 
     Everything else follows from the two halves, `statistics` and `score`: the corpus score, the scores of single
     sentences and of groups of them, and significance by resampling. It is a metric of the library evaluate:
-    ``metric.compute(predictions=…, references=…)``, ``add_batch``, ``evaluate.combine``, or
-    ``evaluate.load("path/to/its_file.py")``; none of that needs a network.
+    `metric.compute(predictions=…, references=…)`, `add_batch`, `evaluate.combine`, or
+    `evaluate.load("path/to/its_file.py")`; none of that needs a network.
 
     A subclass says what it is in class attributes.
 
     Attributes:
-        name: its key in results and recipes, such as ``"bleu"``.
-        label: what people read, such as ``"BLEU"``.
+        name: its key in results and recipes, such as `"bleu"`.
+        label: what people read, such as `"BLEU"`.
         summary: one sentence on what it measures.
         citation: where it comes from.
         decimals: digits after the point when printed.
         greater_is_better: False for error rates.
         upper_bound: the best score, or the worst of an error rate; None where there is none.
-        needs: what a segment is: ``"text"`` as people write it, ``"tokens"`` with spaces between them, or
-            ``"alignments"`` in Pharaoh format.
+        needs: what a segment is: `"text"` as people write it, `"tokens"` with spaces between them, or
+            `"alignments"` in Pharaoh format.
         needs_sources: whether `statistics` needs the source sentences, too.
-        uses_tokenizer: whether the constructor takes ``tokenize``, one of sacreBLEU's tokenizers.
+        uses_tokenizer: whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers.
         segments_at_once: how many segments `statistics` is given at most; None = all, for a metric that loads a large
             model.
         on_hub: whether https://hf.co/metrics has it by this name, so that a card's metadata may name it.
@@ -68,7 +68,7 @@ class CorpusMetric(evaluate.Metric, ABC):
 
     @abstractmethod
     def score(self, sums: np.ndarray) -> float:
-        """Returns the score of segments whose counts add up to ``sums`` [K]."""
+        """Returns the score of segments whose counts add up to `sums` [K]."""
 
     def segment_score(self, counts: np.ndarray) -> float:
         """Returns the score of one segment from its counts [K]."""
@@ -145,7 +145,7 @@ class CorpusMetric(evaluate.Metric, ABC):
         """Scores a corpus; see `counts` for the arguments.
 
         Returns:
-            The score under the metric's name, ``NAME_signature`` if it has one, and the `details`.
+            The score under the metric's name, `NAME_signature` if it has one, and the `details`.
 
         Raises:
             ValueError: if the numbers of segments differ or are zero, or sources are missing.
@@ -203,7 +203,7 @@ class SacrebleuMetric(CorpusMetric):
 
 
 def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple[str, ...]]]:
-    """Yields ``size`` entries of each column at a time; no more are in memory.
+    """Yields `size` entries of each column at a time; no more are in memory.
 
     Raises:
         ValueError: if a column ends before another.

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def import_evaluate() -> Any:
-    """Imports the library evaluate, also in a script that stands beside an ``evaluate.py``, as those of csan_hf do.
+    """Imports the library evaluate, also in a script that stands beside an `evaluate.py`, as those of csan_hf do.
 
     Python looks for modules in the folder of the script first and would take the script for the library.
     """

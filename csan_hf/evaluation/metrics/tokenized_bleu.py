@@ -11,7 +11,7 @@ from csan_hf.evaluation.metrics import corpus_metric
 
 
 class TokenizedBleu(corpus_metric.SacrebleuMetric):
-    """BLEU as ``multi-bleu.perl`` computes it: tokens are what white space separates, nothing is smoothed.
+    """BLEU as `multi-bleu.perl` computes it: tokens are what white space separates, nothing is smoothed.
 
     The score depends on the tokenizer; compare it only with scores on the same tokens, such as those in papers that
     do not use sacreBLEU.
