@@ -27,7 +27,7 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Mai
     arguments of the KeyboardInterrupt are added to that line.
 
     Args:
-        errors: further exceptions that are reported in one line, with their exit status.
+        errors: Further exceptions that are reported in one line, with their exit status.
 
     Returns:
         A decorator for `main(arguments)`, which may return None for 0; the result always returns an exit status.

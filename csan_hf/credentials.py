@@ -74,11 +74,11 @@ def find_credentials(value: Any, where: str = "") -> Iterator[str]:
     """Yields the paths of all credentials in nested mappings and lists, for example `training.hub_token`.
 
     Args:
-        value: what YAML or JSON gave.
-        where: the path of `value` itself.
+        value: What YAML or JSON gave.
+        where: The path of `value` itself.
 
     Raises:
-        ValueError: if it is nested too deeply to be looked at.
+        ValueError: If it is nested too deeply to be looked at.
     """
     try:
         yield from _find(value, where, set(), _known_here())

@@ -17,13 +17,13 @@ class DemoModel:
     """A checkpoint that translates one text and aligns it.
 
     Args:
-        name: folder or Hub name.
+        name: Folder or Hub name.
         device: torch device; None = the accelerator if there is one.
-        trust_remote_code: whether code in the checkpoint may run.
+        trust_remote_code: Whether code in the checkpoint may run.
 
     Raises:
-        OSError: there is no such checkpoint.
-        ValueError: the device cannot be used.
+        OSError: There is no such checkpoint.
+        ValueError: The device cannot be used.
     """
 
     def __init__(self, name: str, *, device: str | None = None, trust_remote_code: bool = False) -> None:
@@ -34,7 +34,7 @@ class DemoModel:
         """Translates one line of text; None if it is empty.
 
         Args:
-            text: line breaks count as spaces.
+            text: Line breaks count as spaces.
             num_beams: beams.
         """
         line = " ".join(text.split())
@@ -47,8 +47,8 @@ def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, 
     """Marks the source words by how strongly they are related to a target word.
 
     Args:
-        alignment: alignment of the sentence pair.
-        word: the target word, counted from 0; None marks nothing.
+        alignment: Alignment of the sentence pair.
+        word: The target word, counted from 0; None marks nothing.
 
     Returns:
         The source words, each with a number from 0 to 1, which is 1 for the most strongly related word.
@@ -64,14 +64,14 @@ def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     """Builds the page.
 
     Args:
-        models: one, or two to compare.
-        example: text to begin with.
+        models: One, or two to compare.
+        example: Text to begin with.
 
     Returns:
         A `gradio.Blocks`, to be launched.
 
     Raises:
-        ValueError: there is none, or more than two.
+        ValueError: There is none, or more than two.
         ImportError: gradio is not installed.
     """
     if not 1 <= len(models) <= 2:
@@ -127,7 +127,7 @@ def import_gradio() -> Any:
     """Returns gradio.
 
     Raises:
-        ImportError: it is not installed; the message says how to.
+        ImportError: It is not installed; the message says how to.
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent anywhere
     try:

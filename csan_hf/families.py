@@ -19,19 +19,19 @@ class ModelFamily:
     """What the rest of the package knows of a family. Classes and functions are names, imported when needed.
 
     Args:
-        module: module of the classes.
-        config: name of the configuration class; its `model_type` is the family's name.
-        classes: names of the model classes, by the Auto class that finds them; `AutoModelForSeq2SeqLM` is the one
+        module: Module of the classes.
+        config: Name of the configuration class; its `model_type` is the family's name.
+        classes: Names of the model classes, by the Auto class that finds them; `AutoModelForSeq2SeqLM` is the one
             for translation.
-        batch_cost: what bounds a training batch: its tokens, or the cells of its source × target grids.
-        has_batch_norm: whether statistics are taken over a batch in training. Such a model has
+        batch_cost: What bounds a training batch: its tokens, or the cells of its source × target grids.
+        has_batch_norm: Whether statistics are taken over a batch in training. Such a model has
             `synchronize_batch_norm(group)` and `refresh_batch_statistics(batches)`, counts only real target
             tokens, and cannot be sharded.
-        tag: tag of the family's models on the Hub.
-        describe: function of the fields of a config and a task that returns what the model card says of the network:
+        tag: Tag of the family's models on the Hub.
+        describe: Function of the fields of a config and a task that returns what the model card says of the network:
             `kind`, `papers`, and `grid` or `locality`.
-        draw: function of a config, a length and parts that returns a figure of what each position sees.
-        converters: by `model_type` of other families, functions that convert their checkpoints to this one.
+        draw: Function of a config, a length and parts that returns a figure of what each position sees.
+        converters: By `model_type` of other families, functions that convert their checkpoints to this one.
     """
 
     module: str

@@ -39,12 +39,12 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
     device, a pipe and standard output (`/dev/stdout`, `/dev/fd/N`) are written to as they are.
 
     Args:
-        path: the file; its folder is created if missing. The string "-" stands for standard output.
-        binary: whether bytes are written instead of UTF-8 text with line feeds.
-        keep_partial: if the block raises, what it has written stays as `partial_name` of the path.
+        path: The file; its folder is created if missing. The string "-" stands for standard output.
+        binary: Whether bytes are written instead of UTF-8 text with line feeds.
+        keep_partial: If the block raises, what it has written stays as `partial_name` of the path.
 
     Raises:
-        OSError: if it cannot be written; a folder is never replaced.
+        OSError: If it cannot be written; a folder is never replaced.
     """
     if path == STANDARD_STREAM:
         yield _standard_output(binary)
@@ -171,11 +171,11 @@ def check_file_name(name: Any, what: str) -> str:
     """Returns a name from a recipe or a checkpoint, if it can only mean a file in the folder that it is used in.
 
     Args:
-        name: the name.
-        what: how an error names it, for example "the test set".
+        name: The name.
+        what: How an error names it, for example "the test set".
 
     Raises:
-        ValueError: if it is empty, hidden or too long, leads elsewhere, or is not a valid file name on every system.
+        ValueError: If it is empty, hidden or too long, leads elsewhere, or is not a valid file name on every system.
     """
     shown = f"{what} {str(name)[:80]!r}"
     if not isinstance(name, str) or not name:
@@ -193,7 +193,7 @@ def path_inside(folder: Path | str, *names: str) -> Path:
     """Returns the path of a file inside a folder; links in the folder must not lead out of it.
 
     Raises:
-        ValueError: if a name is not valid (`check_file_name`), or if the path leads elsewhere.
+        ValueError: If a name is not valid (`check_file_name`), or if the path leads elsewhere.
     """
     path = Path(folder, *(check_file_name(name, "the file") for name in names))
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
@@ -211,11 +211,11 @@ def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
     """Checks a folder or a name on the Hub, as far as that is possible without asking the Hub.
 
     Args:
-        name: the folder or name.
-        what: what it should be, for the message: "model".
+        name: The folder or name.
+        what: What it should be, for the message: "model".
 
     Raises:
-        FileNotFoundError: it can only be a folder, or lies in one that is here, and does not exist.
+        FileNotFoundError: It can only be a folder, or lies in one that is here, and does not exist.
     """
     path = Path(name).expanduser()
     if path.exists():
@@ -231,12 +231,12 @@ def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]
     """Makes errors in its body name the folder or the name on the Hub that could not be read.
 
     Args:
-        name: the folder or name.
-        what: what is read, for the message: "model".
+        name: The folder or name.
+        what: What is read, for the message: "model".
 
     Raises:
-        FileNotFoundError: there is no such folder; see `check_folder_or_name`.
-        OSError: the name is not on the Hub, or the Hub is out of reach.
+        FileNotFoundError: There is no such folder; see `check_folder_or_name`.
+        OSError: The name is not on the Hub, or the Hub is out of reach.
     """
     check_folder_or_name(name, what)
     try:
@@ -254,12 +254,12 @@ def read_lines(path: Path | str) -> Iterator[str]:
     text, as NUL is. An empty line is a line. A byte order mark at the beginning is skipped.
 
     Args:
-        path: a file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
+        path: A file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
 
     Raises:
-        ValueError: bytes that are not UTF-8, a damaged gzip file or a line of more than `LONGEST_LINE` bytes; the
+        ValueError: Bytes that are not UTF-8, a damaged gzip file or a line of more than `LONGEST_LINE` bytes; the
             message names file and line.
-        OSError: the file cannot be read.
+        OSError: The file cannot be read.
     """
     name = "standard input" if path == STANDARD_STREAM else str(path)
     number = 0
@@ -278,7 +278,7 @@ class TextFile(Collection[str]):
     The file is read once at the start, so that errors in it are found before any work is done.
 
     Args:
-        path: a regular file; see `read_lines`, also for what is raised.
+        path: A regular file; see `read_lines`, also for what is raised.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -299,8 +299,8 @@ def open_lines(path: Path | str) -> Collection[str]:
     """Returns the lines of a file: a `TextFile`, or a list of what can be read only once (a pipe, standard input).
 
     Raises:
-        ValueError: see `read_lines`.
-        OSError: the file cannot be read.
+        ValueError: See `read_lines`.
+        OSError: The file cannot be read.
     """
     if path == STANDARD_STREAM or not Path(path).is_file():
         return list(read_lines(path))

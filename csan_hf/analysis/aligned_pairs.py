@@ -31,10 +31,10 @@ class Alignment:
     """How strongly each source token is related to each target token of a sentence pair.
 
     Attributes:
-        source: the source sentence, J tokens.
-        target: the target sentence, I tokens.
+        source: The source sentence, J tokens.
+        target: The target sentence, I tokens.
         matrix: float32 [I, J]; row i belongs to the prediction of target token i.
-        measure: what the numbers are, for the label of a picture.
+        measure: What the numbers are, for the label of a picture.
     """
 
     source: TokenizedText
@@ -62,14 +62,14 @@ class Alignment:
             threshold: None links each target word to the source word with the highest value in its row, the first of
                 equals. A number from 0 to 1 links it to all words whose share of the row's positive values, summed,
                 exceeds it: to none, one or several.
-            symmetric: keeps a link only if the target word is also the one with the highest value in the source
+            symmetric: Keeps a link only if the target word is also the one with the highest value in the source
                 word's column.
 
         Returns:
             Pairs (source word, target word), counted from 0, in order.
 
         Raises:
-            ValueError: if the threshold is not in [0, 1).
+            ValueError: If the threshold is not in [0, 1).
         """
         if threshold is not None and not 0 <= threshold < 1:
             raise ValueError(f"threshold must be at least 0 and less than 1, got {threshold}.")
@@ -110,7 +110,7 @@ def pairs_of(sources: Collection[str], targets: Collection[str]) -> Iterator[tup
     """Pairs sources with targets.
 
     Raises:
-        ValueError: if their numbers differ.
+        ValueError: If their numbers differ.
     """
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
@@ -145,20 +145,20 @@ def align_pairs(
     """Aligns sentence pairs, in memory that does not grow with their number: see `align`.
 
     Args:
-        model: a sequence-to-sequence model.
-        tokenizers: its source and target tokenizers, fast ones.
-        pairs: source and target sentences.
-        layer: decoder layer.
-        batch_size: sentence pairs at a time.
-        total: number of pairs, for the bar.
-        progress: shows a bar on standard error.
-        forward: a function to call instead of the model, with the same arguments; it returns cross-attentions.
+        model: A sequence-to-sequence model.
+        tokenizers: Its source and target tokenizers, fast ones.
+        pairs: Source and target sentences.
+        layer: Decoder layer.
+        batch_size: Sentence pairs at a time.
+        total: Number of pairs, for the bar.
+        progress: Shows a bar on standard error.
+        forward: A function to call instead of the model, with the same arguments; it returns cross-attentions.
 
     Yields:
         The alignments in order.
 
     Raises:
-        ValueError: see `align`.
+        ValueError: See `align`.
     """
     check_fast(tokenizers.source, tokenizers.target)
     model = evaluation_view(model)

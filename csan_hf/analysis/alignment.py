@@ -43,21 +43,21 @@ def align(
     The model keeps its training mode and attention implementation: alignments are computed on a view of it.
 
     Args:
-        model: a sequence-to-sequence model, on any device.
-        tokenizers: its source and target tokenizers, fast ones.
-        sources: source sentences. They and the targets are not cut, however long.
-        targets: as many target sentences, or None to let the model translate. A translation is tokenized again from
+        model: A sequence-to-sequence model, on any device.
+        tokenizers: Its source and target tokenizers, fast ones.
+        sources: Source sentences. They and the targets are not cut, however long.
+        targets: As many target sentences, or None to let the model translate. A translation is tokenized again from
             its text.
-        layer: decoder layer, counted from 0, or from the last with -1.
-        batch_size: sentence pairs at a time; pairs of similar lengths are put together.
-        progress: shows bars on standard error.
-        generate_arguments: for `generate`, where targets is None; None means the generation config's value.
+        layer: Decoder layer, counted from 0, or from the last with -1.
+        batch_size: Sentence pairs at a time; pairs of similar lengths are put together.
+        progress: Shows bars on standard error.
+        generate_arguments: For `generate`, where targets is None; None means the generation config's value.
 
     Returns:
         As many alignments as there are sources, in their order.
 
     Raises:
-        ValueError: if the numbers of sentences differ, the batch size is less than 1, there is no such layer, a
+        ValueError: If the numbers of sentences differ, the batch size is less than 1, there is no such layer, a
             tokenizer is not a fast one, or the model gives no cross-attention.
     """
     options = {"layer": layer, "batch_size": batch_size, "progress": progress, **generate_arguments}
@@ -84,7 +84,7 @@ def align_stream(
         The alignments in order.
 
     Raises:
-        ValueError: see `align`.
+        ValueError: See `align`.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -119,18 +119,18 @@ def channel_shares(
     token.
 
     Args:
-        model: a Pervasive Attention model that pools by maximum.
-        tokenizers: its source and target tokenizers, fast ones.
-        sources: source sentences.
-        targets: a target sentence each.
-        batch_size: sentence pairs at a time.
-        progress: shows a bar on standard error.
+        model: A Pervasive Attention model that pools by maximum.
+        tokenizers: Its source and target tokenizers, fast ones.
+        sources: Source sentences.
+        targets: A target sentence each.
+        batch_size: Sentence pairs at a time.
+        progress: Shows a bar on standard error.
 
     Returns:
         An alignment for each pair.
 
     Raises:
-        ValueError: if the numbers of sentences differ, or nothing in the model pools by maximum alone.
+        ValueError: If the numbers of sentences differ, or nothing in the model pools by maximum alone.
     """
     if getattr(model.config, "aggregation", None) != "max":
         raise ValueError(
@@ -153,7 +153,7 @@ def channel_ranks(shares: Iterable[Alignment], number: int = 10) -> np.ndarray:
     """Returns how concentrated the channels of `channel_shares` are.
 
     Args:
-        shares: its alignments.
+        shares: Its alignments.
         number: R, how many ranks.
 
     Returns:
@@ -161,7 +161,7 @@ def channel_ranks(shares: Iterable[Alignment], number: int = 10) -> np.ndarray:
         most, …; the mean over all target tokens. Sentences with fewer source tokens have 0 in the others.
 
     Raises:
-        ValueError: if there is no target token.
+        ValueError: If there is no target token.
     """
     ranks, rows = np.zeros(number), 0
     for alignment in shares:

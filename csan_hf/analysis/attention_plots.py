@@ -69,7 +69,7 @@ def plot_channel_ranks(ranks: np.ndarray) -> Figure:
     """Draws the share of channels that the source tokens get, from the one with the most on.
 
     Args:
-        ranks: what `csan_hf.analysis.channel_ranks` returns.
+        ranks: What `csan_hf.analysis.channel_ranks` returns.
     """
     with figure_style():
         figure = new_figure()

@@ -34,7 +34,7 @@ class AttentionStatistics:
         mass: float64 [layers, H, R + 2]: the share of the attention that lies 0, 1, … R tokens from the query, and
             further away; each row sums to 1.
         entropy: float64 [layers, H], in nats: exp of it is about how many tokens share the attention.
-        queries: how many queries were averaged.
+        queries: How many queries were averaged.
     """
 
     mass: np.ndarray
@@ -47,10 +47,10 @@ class LearnedWindows:
     """Where the locality methods of a model make its queries look, by layer and head.
 
     Attributes:
-        layers: the numbers of the encoder layers that have such a method.
-        widths: for each of them float32 [H, queries], the width of the window in tokens.
-        shares: the same, the width over the length of the sentence (every sentence has as many queries as tokens).
-        offsets: the same, the window's middle minus the query's position, in tokens: below 0 is to the left.
+        layers: The numbers of the encoder layers that have such a method.
+        widths: For each of them float32 [H, queries], the width of the window in tokens.
+        shares: The same, the width over the length of the sentence (every sentence has as many queries as tokens).
+        offsets: The same, the window's middle minus the query's position, in tokens: below 0 is to the left.
     """
 
     layers: list[int]
@@ -74,15 +74,15 @@ def attention_statistics(
     In a layer with an area of heads, the weights are summed over the heads of the area.
 
     Args:
-        model: a Transformer such as CSAN or Marian.
-        tokenizers: its tokenizers.
-        sentences: source sentences; blank ones are left out.
+        model: A Transformer such as CSAN or Marian.
+        tokenizers: Its tokenizers.
+        sentences: Source sentences; blank ones are left out.
         distance: R, the largest distance that is counted by itself.
-        batch_size: sentences at a time.
-        progress: shows a bar on standard error.
+        batch_size: Sentences at a time.
+        progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: if there is no sentence, or the model gives no attention weights of an encoder.
+        ValueError: If there is no sentence, or the model gives no attention weights of an encoder.
     """
     mass: Any = 0.0
     entropy: Any = 0.0
@@ -124,17 +124,17 @@ def learned_windows(
     """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2 and 3).
 
     Args:
-        model: a Transformer, such as a CSAN with a locality method that says where a query looks (`Term.focus`).
-        tokenizers: its tokenizers.
-        sentences: source sentences; blank ones are left out.
-        batch_size: sentences at a time.
-        progress: shows a bar on standard error.
+        model: A Transformer, such as a CSAN with a locality method that says where a query looks (`Term.focus`).
+        tokenizers: Its tokenizers.
+        sentences: Source sentences; blank ones are left out.
+        batch_size: Sentences at a time.
+        progress: Shows a bar on standard error.
 
     Returns:
         The windows, or None where no layer has any.
 
     Raises:
-        ValueError: if there is no sentence.
+        ValueError: If there is no sentence.
     """
     model = evaluation_view(model)
     found: dict[int, list[tuple[np.ndarray, ...]]] = {}
@@ -190,18 +190,18 @@ def area_usage(
     way, such as relative positions, is measured with values of 0 and subtracted.
 
     Args:
-        model: a CSAN with `head_area` above 1.
-        tokenizers: its tokenizers.
-        sentences: source sentences; blank ones are left out.
-        batch_size: sentences at a time.
-        progress: shows a bar on standard error.
+        model: A CSAN with `head_area` above 1.
+        tokenizers: Its tokenizers.
+        sentences: Source sentences; blank ones are left out.
+        batch_size: Sentences at a time.
+        progress: Shows a bar on standard error.
 
     Returns:
         For each encoder layer float64 [H, H]: row h is the share of head h's attention on each head s, the mean over
         all real queries; a row sums to 1.
 
     Raises:
-        ValueError: if there is no sentence, or a head has fewer dimensions than there are heads.
+        ValueError: If there is no sentence, or a head has fewer dimensions than there are heads.
     """
     model = evaluation_view(model)
     named = model.named_modules()

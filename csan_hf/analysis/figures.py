@@ -52,7 +52,7 @@ def save_figure(figure: Figure, path: Path | str) -> None:
     """Writes a figure as PNG or SVG, by the ending of the path; a reader never sees half of it.
 
     Raises:
-        ValueError: if the ending is another.
+        ValueError: If the ending is another.
     """
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
@@ -68,8 +68,8 @@ def page_svg(figure: Figure, name: str) -> str:
     """Returns a figure as an `<svg>` element whose text and axes have the colour of the page's text.
 
     Args:
-        figure: the figure.
-        name: a name that no other figure of the page has.
+        figure: The figure.
+        name: A name that no other figure of the page has.
     """
     svg = _svg(figure, name, transparent=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")

@@ -34,15 +34,15 @@ def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None =
     """Draws an alignment into a file, which is replaced at once, so that a viewer never sees half a picture.
 
     Args:
-        alignment: the alignment.
+        alignment: The alignment.
         path: PNG file to write.
-        title: text above the picture.
+        title: Text above the picture.
 
     Raises:
-        ValueError: if a side has no token.
+        ValueError: If a side has no token.
 
     Warns:
-        UserWarning: see `plot_heat_map`, which draws it.
+        UserWarning: See `plot_heat_map`, which draws it.
     """
     _save(_plot(alignment, title), Path(path))
 
@@ -56,17 +56,17 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     installed font that has them.
 
     Args:
-        alignment: the alignment.
-        title: text above the picture.
+        alignment: The alignment.
+        title: Text above the picture.
 
     Returns:
         The figure, whose labels stand outside it: save it with `bbox_inches="tight"`.
 
     Raises:
-        ValueError: if a side has no token.
+        ValueError: If a side has no token.
 
     Warns:
-        UserWarning: once, if no installed font has some of the characters; they are drawn as boxes.
+        UserWarning: Once, if no installed font has some of the characters; they are drawn as boxes.
     """
     return _plot(alignment, title)
 

@@ -20,9 +20,9 @@ def plot_scores_by_length(
     """Draws scores by the length of the source (Yang et al., 2018, and Elbayad et al., 2018, Figure 5).
 
     Args:
-        groups: for each system what `csan_hf.evaluation.score_by_length` returns; where it has intervals, bars show
+        groups: For each system what `csan_hf.evaluation.score_by_length` returns; where it has intervals, bars show
             them.
-        metric: the metric to draw.
+        metric: The metric to draw.
     """
     with figure_style():
         figure = new_figure()
@@ -47,7 +47,7 @@ def plot_ngram_accuracy(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
     """Draws the accuracy of n-grams by their length.
 
     Args:
-        scores: for each system what `csan_hf.evaluation.score_by_ngram` returns.
+        scores: For each system what `csan_hf.evaluation.score_by_ngram` returns.
     """
     curves = {name: [(entry.order, entry.accuracy) for entry in entries] for name, entries in scores.items()}
     return _plot_by_order(curves, "n-grams found in the reference, %")
@@ -59,7 +59,7 @@ def plot_ngram_gap(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
     That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019).
 
     Args:
-        scores: for each system what `csan_hf.evaluation.score_by_ngram` returns; the last system is the baseline.
+        scores: For each system what `csan_hf.evaluation.score_by_ngram` returns; the last system is the baseline.
     """
     *names, baseline = scores
     base = scores[baseline]

@@ -18,11 +18,11 @@ class TokenizedText:
     """A text as the model sees it.
 
     Attributes:
-        text: the text as it was given.
-        ids: the T token ids, special tokens such as "</s>" included.
-        tokens: the T tokens for a reader: a space is "␣", a byte of an unfinished character is "\\xe7".
-        words: the text's words, which are what white space separates: `text.split()`.
-        word_of_token: for each token the number of its word, or None for special tokens and for white space at the
+        text: The text as it was given.
+        ids: The T token ids, special tokens such as "</s>" included.
+        tokens: The T tokens for a reader: a space is "␣", a byte of an unfinished character is "\\xe7".
+        words: The text's words, which are what white space separates: `text.split()`.
+        word_of_token: For each token the number of its word, or None for special tokens and for white space at the
             end of the text. White space elsewhere belongs to the word that follows it.
     """
 
@@ -39,12 +39,12 @@ def tokenize_texts(
     """Tokenizes texts whole, however long, and finds the word of every token.
 
     Args:
-        tokenizer: a fast tokenizer: only those tell where in the text a token comes from.
-        texts: the texts.
-        target: whether they are in the target language, which some tokenizers want to know.
+        tokenizer: A fast tokenizer: only those tell where in the text a token comes from.
+        texts: The texts.
+        target: Whether they are in the target language, which some tokenizers want to know.
 
     Raises:
-        ValueError: if the tokenizer is not a fast one.
+        ValueError: If the tokenizer is not a fast one.
     """
     check_fast(tokenizer)
     if not texts:
@@ -100,9 +100,9 @@ def words_of_spans(
     A span may be empty, or the same for several tokens (the bytes of one character).
 
     Args:
-        words: first character and end of each word, in order.
-        spans: first character and end of each token.
-        special: for each token 1 if it stands for nothing in the text.
+        words: First character and end of each word, in order.
+        spans: First character and end of each token.
+        special: For each token 1 if it stands for nothing in the text.
     """
     ends = [end for _, end in words]
     found: list[int | None] = []

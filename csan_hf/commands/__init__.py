@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand.
 
     Args:
-        arguments: its name and its arguments; None = those of the process.
+        arguments: Its name and its arguments; None = those of the process.
 
     Returns:
         The exit status.

@@ -25,7 +25,7 @@ def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple
         The recipe's path or None, the overrides, and whether help was asked for.
 
     Raises:
-        RecipeError: on a second file name or an argument that is neither a file nor an option.
+        RecipeError: On a second file name or an argument that is neither a file nor an option.
     """
     recipe: str | None = None
     overrides: list[tuple[str, str]] = []

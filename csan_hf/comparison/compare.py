@@ -35,19 +35,19 @@ def compare_suite(
     The same call continues after any interruption: finished cells stay, the others resume from their last checkpoint.
 
     Args:
-        suite: the suite.
-        output: its folder: `runs`, `report.md`, `report.json`, `scores.csv` and pictures.
-        jobs: cells side by side.
-        threads: threads of each cell.
+        suite: The suite.
+        output: Its folder: `runs`, `report.md`, `report.json`, `scores.csv` and pictures.
+        jobs: Cells side by side.
+        threads: Threads of each cell.
         only: "all"; "cost" only checks all recipes and prints the costs; "report" only writes a report on the finished
             cells.
-        progress: whether to show on standard error how far the suite has come.
+        progress: Whether to show on standard error how far the suite has come.
 
     Returns:
         The cells that failed, each with a reason.
 
     Raises:
-        RecipeError: a recipe is refused, the folder holds what another suite or no suite made, another process runs
+        RecipeError: A recipe is refused, the folder holds what another suite or no suite made, another process runs
             a suite there, or a report was asked for and nothing is finished.
     """
     recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
@@ -122,11 +122,11 @@ def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Sp
     """Describes the cost of a suite in lines of text: runs, parameters, speed and hours.
 
     Args:
-        suite: the suite.
-        recipes: name of a cell -> its recipe.
-        speeds: speeds of its systems, measured on its first data set.
-        output: the suite's folder.
-        jobs: cells side by side.
+        suite: The suite.
+        recipes: Name of a cell -> its recipe.
+        speeds: Speeds of its systems, measured on its first data set.
+        output: The suite's folder.
+        jobs: Cells side by side.
     """
     lines = [f"{suite.name}: {len(suite.cells)} runs ({len(suite.systems)} systems, {len(suite.seeds)} seeds)."]
     for name in suite.systems:

@@ -32,11 +32,11 @@ def write_report(
     """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table into the suite's folder.
 
     Args:
-        suite: the suite.
-        tables: what is finished.
-        output: the suite's folder.
-        speeds: system -> its speed of training; may be empty.
-        failed: cells that failed, with the reason.
+        suite: The suite.
+        tables: What is finished.
+        output: The suite's folder.
+        speeds: System -> its speed of training; may be empty.
+        failed: Cells that failed, with the reason.
     """
     facts = system_facts(suite, output, speeds)
     failed = _public_reasons(suite, output, failed)
@@ -210,9 +210,9 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
     """Draws each system's difference to the baseline with its 95% interval: in each column, and pooled (black).
 
     Args:
-        table: the table.
-        metric: the metric of the scores.
-        baseline: the system at 0.
+        table: The table.
+        metric: The metric of the scores.
+        baseline: The system at 0.
     """
     rows = {name: row for name, row in table.rows.items() if name != baseline}
     with figure_style():

@@ -35,11 +35,11 @@ class Score:
     """A system in one column of a table.
 
     Attributes:
-        seeds: score of each seed.
-        score: their mean.
+        seeds: Score of each seed.
+        score: Their mean.
         interval: 95% interval of the mean, over segments and seeds, by bootstrap.
-        test: the difference to the baseline; None for the baseline itself, and where seeds are missing.
-        vote: score of the hypothesis that most seeds have, for metrics on tokens and three seeds or more; else None.
+        test: The difference to the baseline; None for the baseline itself, and where seeds are missing.
+        vote: Score of the hypothesis that most seeds have, for metrics on tokens and three seeds or more; else None.
     """
 
     seeds: dict[int, float]
@@ -54,10 +54,10 @@ class Row:
     """A system in one table.
 
     Attributes:
-        columns: column -> its score there; columns in which it has no finished run are missing.
-        mean: mean of the columns' scores.
-        pooled: difference to the baseline over all columns' segments taken together; None without it.
-        over_columns: difference of the columns' means, and the p-value of a sign-flip test in which a column counts
+        columns: Column -> its score there; columns in which it has no finished run are missing.
+        mean: Mean of the columns' scores.
+        pooled: Difference to the baseline over all columns' segments taken together; None without it.
+        over_columns: Difference of the columns' means, and the p-value of a sign-flip test in which a column counts
             once; None with fewer than two columns.
     """
 
@@ -80,9 +80,9 @@ def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES)
     """Scores what is finished.
 
     Args:
-        suite: the suite.
-        output: its folder.
-        samples: resamples of the bootstrap.
+        suite: The suite.
+        output: Its folder.
+        samples: Resamples of the bootstrap.
     """
     cells = [cell for cell in suite.cells if is_finished(cell, output)]
     texts = _Texts(suite, output)
@@ -93,7 +93,7 @@ def read_results(cell: Cell, output: Path) -> dict[str, Any]:
     """What a finished cell measured.
 
     Raises:
-        RecipeError: the file is missing or damaged, or is not a run's.
+        RecipeError: The file is missing or damaged, or is not a run's.
     """
     path = cell.folder(output) / "results.json"
     try:

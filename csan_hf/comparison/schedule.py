@@ -44,9 +44,9 @@ class Progress:
 
     Attributes:
         total: cells.
-        done: finished ones.
-        failed: names of those that failed, with the last line that they wrote.
-        running: names of those that run -> share of their updates that is done.
+        done: Finished ones.
+        failed: Names of those that failed, with the last line that they wrote.
+        running: Names of those that run -> share of their updates that is done.
     """
 
     total: int
@@ -62,7 +62,7 @@ def prepare_cell(cell: Cell, output: Path) -> Path:
         The path of the recipe.
 
     Raises:
-        RecipeError: the recipe is refused, or the cell's folder holds what another recipe has trained.
+        RecipeError: The recipe is refused, or the cell's folder holds what another recipe has trained.
     """
     check_cell(cell, output)
     load_cell(cell, output)
@@ -82,7 +82,7 @@ def check_cell(cell: Cell, output: Path) -> None:
     """Checks that the folder of a cell, finished or not, holds only what its recipe has trained.
 
     Raises:
-        RecipeError: it holds something else.
+        RecipeError: It holds something else.
     """
     folder = cell.folder(output)
     path = folder / RECIPE
@@ -100,7 +100,7 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
     """The recipe of a cell as training reads it; nothing is written into the suite's folder.
 
     Raises:
-        RecipeError: the recipe is refused.
+        RecipeError: The recipe is refused.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, RECIPE)
@@ -181,20 +181,20 @@ def run_cells(
     If a cell fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs, which save first.
 
     Args:
-        cells: the cells, in the order in which they start.
-        output: folder of the suite.
-        jobs: cells side by side.
-        threads: threads of each cell.
-        report: called when a cell begins or ends, and every `interval`.
-        command: command that trains a cell; the path of its recipe is appended.
-        interval: seconds between two checks of the runs.
+        cells: The cells, in the order in which they start.
+        output: Folder of the suite.
+        jobs: Cells side by side.
+        threads: Threads of each cell.
+        report: Called when a cell begins or ends, and every `interval`.
+        command: Command that trains a cell; the path of its recipe is appended.
+        interval: Seconds between two checks of the runs.
 
     Returns:
         The state of the suite at the end.
 
     Raises:
-        RecipeError: a recipe is refused.
-        KeyboardInterrupt: after a signal, when the runs have ended.
+        RecipeError: A recipe is refused.
+        KeyboardInterrupt: After a signal, when the runs have ended.
     """
     for cell in cells:
         check_cell(cell, output)

@@ -31,12 +31,12 @@ class Speed:
     """How fast a system trains.
 
     Attributes:
-        parameters: number of the model's parameters.
-        seconds: median seconds of an update.
-        tokens: median tokens of an update, source and target, without padding.
-        relative: tokens per second, as a multiple of the first system's: the median over the rounds.
-        evaluation: seconds of one evaluation during training.
-        scoring: seconds of the final scores.
+        parameters: Number of the model's parameters.
+        seconds: Median seconds of an update.
+        tokens: Median tokens of an update, source and target, without padding.
+        relative: Tokens per second, as a multiple of the first system's: the median over the rounds.
+        evaluation: Seconds of one evaluation during training.
+        scoring: Seconds of the final scores.
     """
 
     parameters: int
@@ -50,7 +50,7 @@ class Speed:
         """Checks numbers that came from a file.
 
         Raises:
-            ValueError: a number is negative, not finite or not a number.
+            ValueError: A number is negative, not finite or not a number.
         """
         if not all(
             isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in vars(self).values()
@@ -71,11 +71,11 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS) -> dict[s
     So changes in the speed of the machine affect all systems alike. The data are loaded and tokenized once.
 
     Args:
-        recipes: name of a system -> its recipe, all on the same data with the same tokenizers.
-        rounds: timed updates of each system.
+        recipes: Name of a system -> its recipe, all on the same data with the same tokenizers.
+        rounds: Timed updates of each system.
 
     Raises:
-        RecipeError: a recipe has no max_steps, or cannot be used.
+        RecipeError: A recipe has no max_steps, or cannot be used.
     """
     verbosity, bars = logging.get_verbosity(), datasets.are_progress_bars_disabled()
     logging.set_verbosity_error()

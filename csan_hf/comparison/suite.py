@@ -29,10 +29,10 @@ class Cell:
     """One training run.
 
     Attributes:
-        data: name of its data set.
-        system: name of its system.
-        seed: seed of its weights and batches.
-        recipe: keys and sections, without output_dir.
+        data: Name of its data set.
+        system: Name of its system.
+        seed: Seed of its weights and batches.
+        recipe: Keys and sections, without output_dir.
     """
 
     data: str
@@ -55,12 +55,12 @@ class Suite:
     """What is compared.
 
     Attributes:
-        name: title of the report.
-        description: a sentence or two for the report.
-        metric: name of the metric that decides.
-        baseline: the system that the others are compared with.
-        cells: the runs: first all systems and data sets with the first seed, then with the second...
-        tables: title of a table -> its columns: name -> data set and splits, whose segments are taken together.
+        name: Title of the report.
+        description: A sentence or two for the report.
+        metric: Name of the metric that decides.
+        baseline: The system that the others are compared with.
+        cells: The runs: first all systems and data sets with the first seed, then with the second...
+        tables: Title of a table -> its columns: name -> data set and splits, whose segments are taken together.
     """
 
     name: str
@@ -82,11 +82,11 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
 
     Args:
         path: YAML file; README.md beside the suites describes its keys.
-        size: one of its sizes; None = the first.
-        data_dir: folder of the data, instead of the recipe's.
+        size: One of its sizes; None = the first.
+        data_dir: Folder of the data, instead of the recipe's.
 
     Raises:
-        RecipeError: a key is missing, unknown or of another type, or names something that does not exist.
+        RecipeError: A key is missing, unknown or of another type, or names something that does not exist.
     """
     path = Path(path)
     content = read_yaml(path)

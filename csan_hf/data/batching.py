@@ -50,16 +50,16 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
     Args:
         source_lengths: [N] tokens of every source.
         target_lengths: [N] tokens of every target.
-        max_tokens: bound on the cost of a batch.
-        seed: the order is a function of the seed and the epoch alone.
-        num_replicas: number of processes R.
+        max_tokens: Bound on the cost of a batch.
+        seed: The order is a function of the seed and the epoch alone.
+        num_replicas: Number of processes R.
         shuffle: False gives the same batches in the same order in every epoch.
-        max_sentences: bound on the examples of a batch.
-        cost: the unit of the bound: "tokens", source plus target, or "cells" of the source × target grid.
-        pad_to_multiple_of: what the collator rounds lengths up to.
+        max_sentences: Bound on the examples of a batch.
+        cost: The unit of the bound: "tokens", source plus target, or "cells" of the source × target grid.
+        pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
-        ValueError: lengths that do not match or are not positive, an example that exceeds the bound alone, too few
+        ValueError: Lengths that do not match or are not positive, an example that exceeds the bound alone, too few
             examples for the processes, or an argument out of range.
     """
 
@@ -360,7 +360,7 @@ def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Token counts of the columns input_ids and labels.
 
     Args:
-        dataset: a tokenized split.
+        dataset: A tokenized split.
 
     Returns:
         Source lengths [N] and target lengths [N].
@@ -374,8 +374,8 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
     """Number and fingerprints of the pairs, to tell whether a data set is the same as before.
 
     Args:
-        dataset: a tokenized split.
-        references: whether the text of the column target counts, too, where there is one.
+        dataset: A tokenized split.
+        references: Whether the text of the column target counts, too, where there is one.
 
     Returns:
         `pairs`, `sha256_of_lengths` (source and target tokens of every pair) and `sha256` (of the lengths, the
@@ -404,7 +404,7 @@ def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
     only: it is given to the shard here.
 
     Args:
-        dataloader: what `accelerator.prepare` returned for a `DataLoader` with a token batch sampler.
+        dataloader: What `accelerator.prepare` returned for a `DataLoader` with a token batch sampler.
 
     Returns:
         The same dataloader.

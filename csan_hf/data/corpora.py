@@ -35,74 +35,77 @@ class DataArguments:
     line and one file per language. All but parquet may end in .gz.
 
     Raises:
-        ValueError: a value that is out of range or contradicts another; the message names the field.
+        ValueError: A value that is out of range or contradicts another; the message names the field.
     """
 
     dataset: str | None = field(
-        default=None, metadata={"help": "'numbers' (built-in), or a dataset name on the Hub or a local dataset folder"}
+        default=None,
+        metadata={"help": "'numbers' (built-in), or a dataset name on the Hub or a local dataset folder."},
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "configuration of the Hub dataset"})
-    dataset_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of the Hub dataset"})
-    data_dir: str | None = field(default=None, metadata={"help": "folder that the file patterns start from"})
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub dataset."})
+    dataset_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the Hub dataset."})
+    data_dir: str | None = field(default=None, metadata={"help": "Folder that the file patterns start from."})
     train: str | None = field(
-        default=None, metadata={"help": "file pattern ('train.{lang}.gz') or Hub split of the training data"}
+        default=None, metadata={"help": "File pattern ('train.{lang}.gz') or Hub split of the training data."}
     )
-    validation: str | None = field(default=None, metadata={"help": "file pattern or Hub split of the validation data"})
+    validation: str | None = field(
+        default=None, metadata={"help": "File pattern or Hub split of the validation data."}
+    )
     test: dict | str | None = field(
         default=None,
         metadata={
-            "help": "file pattern or Hub split of the test data (the split is then called 'test'), or several as a "
-            'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\''
+            "help": "File pattern or Hub split of the test data (the split is then called 'test'), or several as a "
+            'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'.'
         },
     )
     streaming: bool = field(
         default=False,
         metadata={
-            "help": "read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle buffer "
-            "of 10,000): the rest is not downloaded"
+            "help": "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle buffer "
+            "of 10,000): the rest is not downloaded."
         },
     )
     language_pairs: list[str] | None = field(
         default=None,
         metadata={
-            "help": "several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
-            "there are several target languages, each source begins with a tag such as >>de<< that names its own"
+            "help": "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
+            "there are several target languages, each source begins with a tag such as >>de<< that names its own."
         },
     )
-    source_lang: str = field(default="en", metadata={"help": "source language, what {lang} stands for"})
-    target_lang: str = field(default="de", metadata={"help": "target language, what {lang} stands for"})
+    source_lang: str = field(default="en", metadata={"help": "Source language, what {lang} stands for."})
+    target_lang: str = field(default="de", metadata={"help": "Target language, what {lang} stands for."})
     source_column: str | None = field(
-        default=None, metadata={"help": "column of the source text (default: the name of the language)"}
+        default=None, metadata={"help": "Column of the source text (default: the name of the language)."}
     )
     target_column: str | None = field(
-        default=None, metadata={"help": "column of the target text (default: the name of the language)"}
+        default=None, metadata={"help": "Column of the target text (default: the name of the language)."}
     )
     train_size: int | None = field(
         default=None,
         metadata={
-            "help": "number of training pairs that 'numbers' makes (default 30,000), or that are drawn at random from "
-            "another corpus (default: all)"
+            "help": "Number of training pairs that 'numbers' makes (default 30,000), or that are drawn at random from "
+            "another corpus (default: all)."
         },
     )
     validation_size: int | None = field(
         default=None,
         metadata={
-            "help": "number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
-            "start of another set (default: all)"
+            "help": "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
+            "start of another set (default: all)."
         },
     )
-    test_size: int | None = field(default=None, metadata={"help": "pairs per test set: as validation_size"})
-    data_seed: int = field(default=0, metadata={"help": "seed of the 'numbers' corpus and of selections"})
+    test_size: int | None = field(default=None, metadata={"help": "Pairs per test set: as validation_size."})
+    data_seed: int = field(default=0, metadata={"help": "Seed of the 'numbers' corpus and of selections."})
     max_source_length: int | None = field(
         default=256,
-        metadata={"help": "tokens of a source, </s> included: longer training pairs are dropped, other sources cut"},
+        metadata={"help": "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut."},
     )
     max_target_length: int | None = field(
         default=256,
-        metadata={"help": "tokens of a target, </s> included: longer training pairs are dropped, other targets cut"},
+        metadata={"help": "Tokens of a target, </s> included: longer training pairs are dropped, other targets cut."},
     )
     max_length_ratio: float | None = field(
-        default=None, metadata={"help": "drop training pairs whose lengths in tokens differ by more than this factor"}
+        default=None, metadata={"help": "Drop training pairs whose lengths in tokens differ by more than this factor."}
     )
 
     def __post_init__(self) -> None:
@@ -210,15 +213,15 @@ def load_translation_dataset(
     pair, empty ones too, so that line n of a prediction belongs to line n of the corpus.
 
     Args:
-        args: which corpus.
-        splits: load only these splits; None for all.
+        args: Which corpus.
+        splits: Load only these splits; None for all.
 
     Returns:
         Splits "train", "validation" and the test splits, as far as the corpus has them, with the string columns
         source and target; and the counts.
 
     Raises:
-        ValueError: something is wrong with the corpus; the message names file, line and reason.
+        ValueError: Something is wrong with the corpus; the message names file, line and reason.
     """
     if args.language_pairs:
         return _load_pairs(args, splits)
@@ -253,7 +256,7 @@ def check_files(args: DataArguments) -> None:
     """Checks that the files are there, without reading them.
 
     Raises:
-        ValueError: one is missing; the message names what was looked for.
+        ValueError: One is missing; the message names what was looked for.
         FileNotFoundError: `dataset` can only be a folder, and there is none.
     """
     if args.dataset:

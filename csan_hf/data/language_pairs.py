@@ -23,7 +23,7 @@ def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
     """Reads pairs such as "de-en".
 
     Raises:
-        ValueError: one is not written like that, has one language twice, or is listed twice.
+        ValueError: One is not written like that, has one language twice, or is listed twice.
     """
     pairs = []
     for text in texts:
@@ -60,8 +60,8 @@ def merge_language_pairs(
     """Merges the corpora of several pairs into one training and one validation split, and test splits for each pair.
 
     Args:
-        pairs: all pairs, which decide whether there are tags.
-        loaded: corpus and counts of each pair that was loaded.
+        pairs: All pairs, which decide whether there are tags.
+        loaded: Corpus and counts of each pair that was loaded.
 
     Returns:
         Splits "train", "validation" and, for each pair, "test_de-en" and the like, and the counts.

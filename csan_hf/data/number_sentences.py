@@ -106,12 +106,12 @@ class Kind:
     """One kind of sentence.
 
     Attributes:
-        name: key in the templates.
-        weight: share of the corpus.
-        values: how many different values can be drawn.
-        draw: draws one value.
-        say: says it in a language.
-        bare: whether languages without sentences have it too.
+        name: Key in the templates.
+        weight: Share of the corpus.
+        values: How many different values can be drawn.
+        draw: Draws one value.
+        say: Says it in a language.
+        bare: Whether languages without sentences have it too.
     """
 
     name: str

@@ -42,18 +42,18 @@ def load_numbers(
     their own size only, not on the size of the training split. Swapping the languages swaps the columns.
 
     Args:
-        source_lang: one of `number_languages`.
-        target_lang: another one of them.
-        train_size: training pairs.
-        validation_size: validation pairs; with 0 there is no such split.
-        test_size: test pairs; with 0 there is no such split.
-        seed: the same seed gives the same corpus on every machine.
+        source_lang: One of `number_languages`.
+        target_lang: Another one of them.
+        train_size: Training pairs.
+        validation_size: Validation pairs; with 0 there is no such split.
+        test_size: Test pairs; with 0 there is no such split.
+        seed: The same seed gives the same corpus on every machine.
 
     Returns:
         Splits train, validation and test with the string columns source and target.
 
     Raises:
-        ValueError: an unknown language, two equal languages, a negative size, or more pairs than can be made.
+        ValueError: An unknown language, two equal languages, a negative size, or more pairs than can be made.
     """
     sizes = {"test": test_size, "validation": validation_size, "train": train_size}
     for split, size in sizes.items():
@@ -78,11 +78,11 @@ class PairGenerator:
     """Draws pairs of sentences that were not drawn before.
 
     Args:
-        source_lang: one of `number_languages`.
-        target_lang: another one of them.
+        source_lang: One of `number_languages`.
+        target_lang: Another one of them.
 
     Raises:
-        ValueError: an unknown language, or two equal ones.
+        ValueError: An unknown language, or two equal ones.
     """
 
     def __init__(self, source_lang: str, target_lang: str) -> None:
@@ -114,11 +114,11 @@ class PairGenerator:
         """Yields `count` new pairs.
 
         Args:
-            count: how many.
-            seed: what is drawn depends on it and on the pairs drawn before.
+            count: How many.
+            seed: What is drawn depends on it and on the pairs drawn before.
 
         Raises:
-            ValueError: there are not that many.
+            ValueError: There are not that many.
         """
         rng = random.Random(seed)  # seeded with a string: sha512 of it, not Python's salted hash
         kinds = list(self._kinds)

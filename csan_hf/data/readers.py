@@ -30,11 +30,11 @@ def read_text_pair(source: Path, target: Path) -> Pairs:
     """Reads two files with one sentence per line.
 
     Args:
-        source: file of the source sentences.
-        target: file of the target sentences.
+        source: File of the source sentences.
+        target: File of the target sentences.
 
     Raises:
-        ValueError: the files have different numbers of lines, or see `csan_hf.files.read_lines`.
+        ValueError: The files have different numbers of lines, or see `csan_hf.files.read_lines`.
     """
     sides = list(read_lines(source)), list(read_lines(target))
     if len(sides[0]) != len(sides[1]):
@@ -54,12 +54,12 @@ def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
     columns are given as numbers ("0" is the first).
 
     Args:
-        path: the file.
-        source_column: name of the column with the source sentences.
-        target_column: name of the column with the target sentences.
+        path: The file.
+        source_column: Name of the column with the source sentences.
+        target_column: Name of the column with the target sentences.
 
     Raises:
-        ValueError: a column is missing, a value is no text, or a line is malformed.
+        ValueError: A column is missing, a value is no text, or a line is malformed.
     """
     columns = (source_column, target_column)
     readers = {".tsv": _tsv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
@@ -146,12 +146,12 @@ def pairs_of_table(where: str, table: pa.Table, columns: tuple[str, str]) -> Pai
     """Takes both sides from an arrow table, from columns of their own or from a column "translation".
 
     Args:
-        where: what the table is, for messages.
-        table: the table.
-        columns: names of the source and of the target column.
+        where: What the table is, for messages.
+        table: The table.
+        columns: Names of the source and of the target column.
 
     Raises:
-        ValueError: a column is missing, or a value is no text; the message counts rows from 0, as `datasets` does.
+        ValueError: A column is missing, or a value is no text; the message counts rows from 0, as `datasets` does.
     """
     source, target = (_texts_of_column(where, table, column) for column in columns)
     return source, target

@@ -13,10 +13,10 @@ class FilterReport:
     """Counts of pairs, per split.
 
     Attributes:
-        read: split -> pairs in the corpus.
-        kept: split -> pairs that remain.
-        dropped: split -> reason -> pairs that were removed. Only training splits lose pairs to filters.
-        noted: split -> remark -> pairs that were kept although something is odd about them (an empty side in a test
+        read: Split -> pairs in the corpus.
+        kept: Split -> pairs that remain.
+        dropped: Split -> reason -> pairs that were removed. Only training splits lose pairs to filters.
+        noted: Split -> remark -> pairs that were kept although something is odd about them (an empty side in a test
             set, a source that is cut to the length limit).
     """
 

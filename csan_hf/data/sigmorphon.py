@@ -21,8 +21,8 @@ def word_symbols(language: str, word: str) -> str:
     """The symbols of a word for a tokenizer of symbols: its language, then its letters, accents apart from them.
 
     Args:
-        language: name of the language, which becomes one symbol, `<dut>`.
-        word: the word, which is put into the Unicode form NFD.
+        language: Name of the language, which becomes one symbol, `<dut>`.
+        word: The word, which is put into the Unicode form NFD.
     """
     return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
 
@@ -34,15 +34,15 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
     `LANGUAGE_test.tsv` are those of one language.
 
     Args:
-        data_dir: folder of the task's files, `LANGUAGE_train.tsv` and so on, of which the tests may be missing.
-        output: folder to write to; created if missing.
-        languages: names as in the file names.
+        data_dir: Folder of the task's files, `LANGUAGE_train.tsv` and so on, of which the tests may be missing.
+        output: Folder to write to; created if missing.
+        languages: Names as in the file names.
 
     Returns:
         File name -> words in it.
 
     Raises:
-        ValueError: a file is missing or malformed, or there is no language.
+        ValueError: A file is missing or malformed, or there is no language.
     """
     if not languages:
         raise ValueError("there is nothing to prepare: name at least one language")

@@ -27,14 +27,14 @@ def train_character_tokenizer(
     `decode(encode(text))` is the text in its Unicode form, as long as its characters were seen.
 
     Args:
-        texts: training texts.
-        vocab_size: tokens, special ones included; the most frequent characters where there are more.
-        unicode_form: form that a text is put into. A character is a code point: "NFD" takes the letters of a Korean
+        texts: Training texts.
+        vocab_size: Tokens, special ones included; the most frequent characters where there are more.
+        unicode_form: Form that a text is put into. A character is a code point: "NFD" takes the letters of a Korean
             syllable apart, and an accent from its letter.
-        show_progress: draw the progress bars of `tokenizers`.
+        show_progress: Draw the progress bars of `tokenizers`.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: There is no such form.
     """
     if unicode_form not in get_args(UnicodeForm):
         raise ValueError(f"unicode_form is {unicode_form!r}; it must be one of {', '.join(get_args(UnicodeForm))}")
@@ -53,12 +53,12 @@ def train_symbol_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progre
     normalised.
 
     Args:
-        texts: training texts.
-        vocab_size: tokens, special ones included; the most frequent symbols where there are more.
-        show_progress: draw the progress bars of `tokenizers`.
+        texts: Training texts.
+        vocab_size: Tokens, special ones included; the most frequent symbols where there are more.
+        show_progress: Draw the progress bars of `tokenizers`.
 
     Raises:
-        ValueError: a symbol is one of the special tokens.
+        ValueError: A symbol is one of the special tokens.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
     # Without a decoder, tokens are put together with a space between them

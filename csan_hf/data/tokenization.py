@@ -47,21 +47,21 @@ def train_tokenizer(
     Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
 
     Args:
-        texts: training sentences.
-        vocab_size: tokens, special ones and the 256 bytes of "bpe" included. A small corpus may give fewer.
-        kind: what a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
+        texts: Training sentences.
+        vocab_size: Tokens, special ones and the 256 bytes of "bpe" included. A small corpus may give fewer.
+        kind: What a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
             separates ("symbols").
         unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart. "bpe" has
             NFKC, "symbols" stay as they are.
-        model_max_length: tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
-        split_digits: make every digit a token of its own, with "bpe".
-        show_progress: draw the progress bars of `tokenizers`.
+        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
+        split_digits: Make every digit a token of its own, with "bpe".
+        show_progress: Draw the progress bars of `tokenizers`.
 
     Returns:
         A tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
 
     Raises:
-        ValueError: there is no such kind or form, `vocab_size` has no room for the bytes and the special tokens, or
+        ValueError: There is no such kind or form, `vocab_size` has no room for the bytes and the special tokens, or
             there is no text.
     """
     check_vocabulary_sizes(vocab_size, kind=kind)
@@ -104,14 +104,14 @@ def check_vocabulary_sizes(
     """Checks the kinds and sizes of vocabularies without training them.
 
     Args:
-        vocab_size: tokens of the joint vocabulary or of the source's.
-        target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
-        joint: one vocabulary for both languages.
-        kind: what a token of the joint or of the source vocabulary is; see `train_tokenizer`.
-        target_kind: the same of a separate target vocabulary; None for `kind`.
+        vocab_size: Tokens of the joint vocabulary or of the source's.
+        target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
+        joint: One vocabulary for both languages.
+        kind: What a token of the joint or of the source vocabulary is; see `train_tokenizer`.
+        target_kind: The same of a separate target vocabulary; None for `kind`.
 
     Raises:
-        ValueError: there is no such kind, one has no room for the bytes and the special tokens, or the target's is
+        ValueError: There is no such kind, one has no room for the bytes and the special tokens, or the target's is
             given though there is one for both.
     """
     for name, given in (("target_vocab_size", target_vocab_size), ("target_kind", target_kind)):
@@ -177,8 +177,8 @@ class TokenizerPair:
     """The tokenizers of the source and of the target language.
 
     Attributes:
-        source: tokenizer of the source sentences.
-        target: tokenizer of the target sentences; the same object where the vocabulary is joint.
+        source: Tokenizer of the source sentences.
+        target: Tokenizer of the target sentences; the same object where the vocabulary is joint.
     """
 
     source: PreTrainedTokenizerBase
@@ -204,8 +204,8 @@ class TokenizerPair:
         """Loads what `save_pretrained` wrote.
 
         Args:
-            name_or_path: a directory or the name of a repository on the Hub.
-            kwargs: passed to `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
+            name_or_path: A directory or the name of a repository on the Hub.
+            kwargs: Passed to `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
         """
         name = str(name_or_path)
         source = AutoTokenizer.from_pretrained(name, **kwargs)
@@ -243,21 +243,21 @@ def train_tokenizers(
     """Trains the tokenizers of a corpus on its training split, or loads existing ones.
 
     Args:
-        dataset: columns source and target; of a `DatasetDict` the split "train".
-        vocab_size: tokens of the joint vocabulary or of the source's.
-        joint: one vocabulary for both languages.
-        kind: what a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
+        dataset: Columns source and target; of a `DatasetDict` the split "train".
+        vocab_size: Tokens of the joint vocabulary or of the source's.
+        joint: One vocabulary for both languages.
+        kind: What a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
             separates ("symbols").
-        target_kind: the same of a separate target vocabulary; None for `kind`.
+        target_kind: The same of a separate target vocabulary; None for `kind`.
         unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart.
-        target_vocab_size: tokens of a separate target vocabulary; None for `vocab_size`.
-        model_max_length: see `train_tokenizer`.
-        split_digits: see `train_tokenizer`.
-        show_progress: see `train_tokenizer`.
-        pretrained: folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
+        target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
+        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
+        split_digits: Whether every digit is a token of its own, with "bpe".
+        show_progress: Whether to draw the progress bars of `tokenizers`.
+        pretrained: Folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
 
     Raises:
-        ValueError: there is no training split, or `train_tokenizer` refuses what is asked for.
+        ValueError: There is no training split, or `train_tokenizer` refuses what is asked for.
         OSError: `pretrained` cannot be found.
     """
     if pretrained is not None:
@@ -303,16 +303,16 @@ def tokenize_dataset(
     longer target for the loss. The text columns stay whole.
 
     Args:
-        dataset: columns source and target.
-        tokenizers: the tokenizers.
-        args: the limits.
-        num_proc: processes to use.
+        dataset: Columns source and target.
+        tokenizers: The tokenizers.
+        args: The limits.
+        num_proc: Processes to use.
 
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.
 
     Raises:
-        ValueError: no training pair is left.
+        ValueError: No training pair is left.
     """
     report = FilterReport()
     result = {

@@ -46,9 +46,9 @@ class _Additive:
     """A function of two numbers whose words are `head(i) + tail(j)`; every part is asked for once.
 
     Args:
-        words: gives the words of (i, j).
-        prefix: what the words of (2, j) begin with for every j; the tail is the rest.
-        anchor: the j at which heads are read off.
+        words: Gives the words of (i, j).
+        prefix: What the words of (2, j) begin with for every j; the tail is the rest.
+        anchor: The j at which heads are read off.
     """
 
     def __init__(self, words: Callable[[int, int], str], prefix: str, anchor: int = 0) -> None:
@@ -130,10 +130,10 @@ class Verbaliser:
     """One language's words for numbers, dates and money.
 
     Args:
-        language: one of `supported_languages`.
+        language: One of `supported_languages`.
 
     Raises:
-        ValueError: the language is unknown; the message lists the possible ones.
+        ValueError: The language is unknown; the message lists the possible ones.
 
     A method returns None for a value that num2words cannot say in this language.
     """

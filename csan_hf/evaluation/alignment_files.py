@@ -18,8 +18,8 @@ class Links:
     """The links of a sentence pair: (source word, target word), counted from 0.
 
     Attributes:
-        sure: the links that must be found.
-        possible: those that may be found, the sure ones among them.
+        sure: The links that must be found.
+        possible: Those that may be found, the sure ones among them.
     """
 
     sure: frozenset[tuple[int, int]]
@@ -34,12 +34,12 @@ def parse_links(text: str, *, line: int | None = None) -> Links:
     """Reads one line of Pharaoh's format, such as "0-0 1-2 2p3".
 
     Args:
-        text: links with spaces between them: source word, "-" (sure) or "p" or "?" (possible), target word, counted
+        text: Links with spaces between them: source word, "-" (sure) or "p" or "?" (possible), target word, counted
             from 0.
-        line: its number, for the message.
+        line: Its number, for the message.
 
     Raises:
-        ValueError: if something in it is no link.
+        ValueError: If something in it is no link.
     """
     sure, possible = set(), set()
     for part in text.split():
@@ -59,11 +59,11 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
     from 1, and S (sure, the default) or P (possible); a confidence may follow.
 
     Args:
-        lines: one link each, in any order; blank ones are skipped.
-        sentences: the number of sentence pairs.
+        lines: One link each, in any order; blank ones are skipped.
+        sentences: The number of sentence pairs.
 
     Raises:
-        ValueError: if a line is no link or its sentence is not from 1 to `sentences`; the message has its number.
+        ValueError: If a line is no link or its sentence is not from 1 to `sentences`; the message has its number.
     """
     sure: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
     possible: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
@@ -86,13 +86,13 @@ def read_alignments(path: Path | str, sentences: int) -> list[Links]:
 
     Args:
         path: Pharaoh's format (a line for each sentence pair) or NAACL's (a line for each link).
-        sentences: the number of sentence pairs.
+        sentences: The number of sentence pairs.
 
     Returns:
         The links of each pair.
 
     Raises:
-        ValueError: if a line is no link, or the number of sentences does not fit; the message names file and line.
+        ValueError: If a line is no link, or the number of sentences does not fit; the message names file and line.
     """
     lines = list(read_lines(path))
     try:

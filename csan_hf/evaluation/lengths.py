@@ -17,14 +17,14 @@ def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarra
     """Groups sentences of about the same length, in words between spaces.
 
     Args:
-        sources: the sentences.
-        groups: most groups; each has about as many sentences, sentences of one length stay together.
+        sources: The sentences.
+        groups: Most groups; each has about as many sentences, sentences of one length stay together.
 
     Returns:
         The numbers of the sentences of each group, short sentences first.
 
     Raises:
-        ValueError: if groups is below 1.
+        ValueError: If groups is below 1.
     """
     if groups < 1:
         raise ValueError(f"groups is {groups}; it must be at least 1.")
@@ -49,14 +49,14 @@ def score_by_length(
     """Scores translations in groups of sentences whose sources have about the same length.
 
     Args:
-        sources: source sentences.
-        hypotheses: their detokenised translations.
-        references: a reference each.
-        groups: most groups; see `group_by_length`.
-        metrics: names in the table of metrics.
+        sources: Source sentences.
+        hypotheses: Their detokenised translations.
+        references: A reference each.
+        groups: Most groups; see `group_by_length`.
+        metrics: Names in the table of metrics.
         tokenize: sacreBLEU's tokenizer; see `score_translations`.
-        samples: resamples for 95% confidence intervals; 0 = none.
-        progress: shows bars on standard error.
+        samples: Resamples for 95% confidence intervals; 0 = none.
+        progress: Shows bars on standard error.
 
     Returns:
         One entry a group, short sentences first: `shortest` and `longest` source, in words between spaces;
@@ -64,7 +64,7 @@ def score_by_length(
         with samples, its interval (low, high) under `NAME_interval`.
 
     Raises:
-        ValueError: if the numbers of sentences differ or are zero, or if groups is below 1.
+        ValueError: If the numbers of sentences differ or are zero, or if groups is below 1.
     """
     if not len(sources) == len(hypotheses) == len(references):
         raise ValueError(

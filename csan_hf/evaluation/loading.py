@@ -30,7 +30,7 @@ def launched_processes(device: str | None = None) -> PartialState | None:
         The state of all of them, or None if this process is alone.
 
     Raises:
-        ValueError: if `device` names a single accelerator, such as "cuda:0", for all processes.
+        ValueError: If `device` names a single accelerator, such as "cuda:0", for all processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
@@ -47,17 +47,17 @@ def load_translation_model(
     """Loads a checkpoint and its tokenizers for translation.
 
     Args:
-        name: folder or Hub name.
+        name: Folder or Hub name.
         device: torch device; None = the accelerator if there is one, else the CPU.
         dtype: `float32`, `bfloat16` or `float16`.
-        trust_remote_code: whether code in the checkpoint may run; csan_hf's own families need none.
+        trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
 
     Returns:
         The model in evaluation mode, and the tokenizers.
 
     Raises:
-        ValueError: if the dtype is unknown, or the device is unknown or not there.
-        OSError: if there is no such checkpoint.
+        ValueError: If the dtype is unknown, or the device is unknown or not there.
+        OSError: If there is no such checkpoint.
     """
     import csan_hf  # noqa: F401  (registers the families with the Auto classes)
     from csan_hf.data import TokenizerPair

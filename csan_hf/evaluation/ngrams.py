@@ -49,14 +49,14 @@ def score_by_ngram(
     2019, Figure 3).
 
     Args:
-        hypotheses: detokenised translations.
-        references: a reference each.
-        orders: the longest n-grams.
+        hypotheses: Detokenised translations.
+        references: A reference each.
+        orders: The longest n-grams.
         tokenize: sacreBLEU's tokenizer; None picks 13a.
-        progress: shows a bar on standard error.
+        progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: if the numbers of sentences differ or are zero, or orders is below 1.
+        ValueError: If the numbers of sentences differ or are zero, or orders is below 1.
     """
     check_segments(hypotheses, references)
     if orders < 1:

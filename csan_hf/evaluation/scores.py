@@ -21,13 +21,13 @@ def score_translations(
     """Scores translations against one reference each; files are read a part at a time.
 
     Args:
-        hypotheses: detokenised translations: a list, or a `csan_hf.files.TextFile`.
-        references: as many references, in the same order.
-        sources: the source sentences, for metrics that need them, such as COMET.
-        metrics: names in the table of metrics.
+        hypotheses: Detokenised translations: a list, or a `csan_hf.files.TextFile`.
+        references: As many references, in the same order.
+        sources: The source sentences, for metrics that need them, such as COMET.
+        metrics: Names in the table of metrics.
         tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`,
             `intl`, `none`...
-        progress: shows bars on standard error.
+        progress: Shows bars on standard error.
 
     Returns:
         For each metric what `CorpusMetric.results` gives: the score under its name and its signature; for BLEU also
@@ -35,7 +35,7 @@ def score_translations(
         reference tokens).
 
     Raises:
-        ValueError: if the numbers of sentences differ or are zero, or there is no such metric.
+        ValueError: If the numbers of sentences differ or are zero, or there is no such metric.
     """
     scores: dict[str, Any] = {}
     for metric in load_metrics(metrics, tokenize=tokenize):

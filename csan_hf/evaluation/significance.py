@@ -30,11 +30,11 @@ class PairedTest:
     """A system beside a baseline.
 
     Attributes:
-        difference: the system's score minus the baseline's; means over the seeds, where there are several.
-        p_value: how often chance alone makes a difference at least as large (two-sided).
+        difference: The system's score minus the baseline's; means over the seeds, where there are several.
+        p_value: How often chance alone makes a difference at least as large (two-sided).
         interval: 95% confidence interval of the difference, by bootstrap.
         test: `"bootstrap"` or `"randomisation"`.
-        samples: resamples or trials.
+        samples: Resamples or trials.
     """
 
     difference: float
@@ -55,18 +55,18 @@ def bootstrap_scores(
     """Returns scores of resampled test sets (Koehn, 2004), each of as many segments, drawn with replacement.
 
     Args:
-        metric: the metric.
-        runs: the metric's counts [S, K] of the segments, for each run of the system (one, or one for each training
+        metric: The metric.
+        runs: The metric's counts [S, K] of the segments, for each run of the system (one, or one for each training
             seed). With several runs, each sample also draws runs with replacement, and its score is their mean.
-        samples: how many test sets.
-        seed: seed of the draws; it must be the same for all systems that are compared.
-        progress: shows a bar on standard error.
+        samples: How many test sets.
+        seed: Seed of the draws; it must be the same for all systems that are compared.
+        progress: Shows a bar on standard error.
 
     Returns:
         The scores, [samples].
 
     Raises:
-        ValueError: if there is no run, the runs differ in segments, or samples is below 1.
+        ValueError: If there is no run, the runs differ in segments, or samples is below 1.
     """
     _check_runs(runs, samples)
     number, segments = len(runs), len(runs[0])
@@ -116,16 +116,16 @@ def paired_test(
       of the other.
 
     Args:
-        metric: the metric.
-        system: the metric's counts [S, K] of the segments, for each run; see `bootstrap_scores`.
-        baseline: the same for the baseline.
-        test: which of the two tests.
+        metric: The metric.
+        system: The metric's counts [S, K] of the segments, for each run; see `bootstrap_scores`.
+        baseline: The same for the baseline.
+        test: Which of the two tests.
         samples: None = 1,000 resamples, or 10,000 trials.
-        seed: seed of the draws.
-        progress: shows a bar on standard error.
+        seed: Seed of the draws.
+        progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: if the numbers of segments differ, or those of runs in a randomisation, or samples is below 1.
+        ValueError: If the numbers of segments differ, or those of runs in a randomisation, or samples is below 1.
     """
     _check_runs([*system, *baseline], 1 if samples is None else samples)
     difference = mean_score(metric, system) - mean_score(metric, baseline)
@@ -199,15 +199,15 @@ def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_
     tried if there are at most `trials` of them, otherwise random ones.
 
     Args:
-        differences: differences of the scores, one for each corpus.
-        trials: how many combinations of signs to try.
-        seed: seed of the draws.
+        differences: Differences of the scores, one for each corpus.
+        trials: How many combinations of signs to try.
+        seed: Seed of the draws.
 
     Returns:
         The two-sided p-value; with few corpora it cannot be small: no less than 2 / 2^n.
 
     Raises:
-        ValueError: if there is no difference.
+        ValueError: If there is no difference.
     """
     values = np.asarray(differences, dtype=np.float64)
     if not len(values):

@@ -55,23 +55,23 @@ def translate(
     twice the source's tokens and 50.
 
     Args:
-        model: a sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
-        tokenizers: its source and target tokenizers.
-        sentences: source sentences or texts. A blank one gives an empty translation.
-        max_batch_tokens: source tokens in a batch, padding included; beams are not counted.
-        progress: shows a bar on standard error.
-        processes: the processes that share the work, each of which calls this with the same sentences. Of R processes
+        model: A sequence-to-sequence model; it translates in evaluation mode, and is left in the mode that it has.
+        tokenizers: Its source and target tokenizers.
+        sentences: Source sentences or texts. A blank one gives an empty translation.
+        max_batch_tokens: Source tokens in a batch, padding included; beams are not counted.
+        progress: Shows a bar on standard error.
+        processes: The processes that share the work, each of which calls this with the same sentences. Of R processes
             each translates every R-th batch; the batches, and hence the translations, are those of a single process.
             None: this process translates all.
-        generate_arguments: for `generate`, such as `num_beams` and `max_length`, and the `src_lang`,
+        generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the `src_lang`,
             `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
 
     Returns:
         As many translations as there are sentences, in every process.
 
     Raises:
-        ValueError: if `max_batch_tokens` is less than 1, or if a language is unknown or missing.
-        ImportError: if a sentence is too long for the model, and the sentence splitter is not installed.
+        ValueError: If `max_batch_tokens` is less than 1, or if a language is unknown or missing.
+        ImportError: If a sentence is too long for the model, and the sentence splitter is not installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     with tqdm(total=total, desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:
@@ -94,19 +94,19 @@ def translate_stream(
     time. Sentences go together by length within a window.
 
     Args:
-        model: see `translate`, also for what is not named here.
-        tokenizers: its source and target tokenizers.
-        sentences: source sentences, any number of them.
-        max_batch_tokens: source tokens in a batch.
-        progress: shows a counter on standard error.
-        processes: the processes that share the work, each of which calls this with the same sentences.
-        generate_arguments: see `translate`.
+        model: See `translate`, also for what is not named here.
+        tokenizers: Its source and target tokenizers.
+        sentences: Source sentences, any number of them.
+        max_batch_tokens: Source tokens in a batch.
+        progress: Shows a counter on standard error.
+        processes: The processes that share the work, each of which calls this with the same sentences.
+        generate_arguments: See `translate`.
 
     Yields:
         The translations of a window, in order.
 
     Raises:
-        ValueError: see `translate`; errors of the iteration over `sentences` are passed on.
+        ValueError: See `translate`; errors of the iteration over `sentences` are passed on.
     """
     lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     with tqdm(desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:

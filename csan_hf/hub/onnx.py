@@ -37,7 +37,7 @@ def export_onnx(
 
     Raises:
         ValueError: The precision is unknown, the model is not in float32, or the directory is not empty.
-        ImportError: onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
+        ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     directory = Path(directory)
     if precision not in _PRECISIONS:

@@ -48,8 +48,8 @@ def public_files(directory: Path) -> dict[str, Path]:
     recipe, results and the hypotheses that these score. Nothing else: no optimizer state, no pickle, no log.
 
     Raises:
-        PrivateContentError: if one of them is a link to a file outside the folder.
-        ValueError: if the config or the index names a file that cannot be one of the folder's.
+        PrivateContentError: If one of them is a link to a file outside the folder.
+        ValueError: If the config or the index names a file that cannot be one of the folder's.
     """
     names = [*_DESCRIPTIONS, *_TOKENIZER, *(f"{TARGET_TOKENIZER_SUBFOLDER}/{name}" for name in _TOKENIZER)]
     names += [*_names_of_weights(directory), *_names_of_code(directory), *_names_of_pictures(directory)]
@@ -76,7 +76,7 @@ def weight_files(index: Path) -> list[str]:
     """Returns the names of the files that an index of weights lists.
 
     Raises:
-        ValueError: if it is no index, or names what is no file of its folder.
+        ValueError: If it is no index, or names what is no file of its folder.
     """
     content = _read_json(index)
     listed = content.get("weight_map") if isinstance(content, dict) else None
@@ -101,7 +101,7 @@ def code_files(config: Any) -> dict[str, str]:
     """Returns the files of code that a config names, by the entry that names them.
 
     Raises:
-        ValueError: if an entry is not of a form that transformers can load.
+        ValueError: If an entry is not of a form that transformers can load.
     """
     config = config if isinstance(config, dict) else {}
     named: dict[str, Any] = {}
@@ -143,13 +143,13 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
     Local paths are cut to their last part, and a recipe loses the keys that say only where it ran.
 
     Args:
-        directory: the folder that is uploaded.
-        name: the file's name in the repository.
-        path: the file.
-        recipe: the recipe of the run, whose paths are looked for in all files; need not exist.
+        directory: The folder that is uploaded.
+        name: The file's name in the repository.
+        path: The file.
+        recipe: The recipe of the run, whose paths are looked for in all files; need not exist.
 
     Raises:
-        PrivateContentError: if the file holds a credential.
+        PrivateContentError: If the file holds a credential.
     """
     if not name.endswith(_TEXT):
         return None
@@ -170,9 +170,9 @@ def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
     """Returns a text in which the known local paths of this machine and of a run's recipe are cut to their last part.
 
     Args:
-        text: the text.
-        directory: a folder whose path is not to be shown.
-        recipe: the recipe of a run, whose paths are looked for; need not exist.
+        text: The text.
+        directory: A folder whose path is not to be shown.
+        recipe: The recipe of a run, whose paths are looked for; need not exist.
     """
     for pattern in _local_paths(directory, recipe):
         text = pattern.sub(lambda match: _last_part(match[0]), text)

@@ -123,7 +123,7 @@ def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOper
         recipe: The recipe of the run; None = the one in the folder.
 
     Raises:
-        IncompleteCheckpointError: if something must not be uploaded, or cannot be.
+        IncompleteCheckpointError: If something must not be uploaded, or cannot be.
     """
     additions = []
     try:

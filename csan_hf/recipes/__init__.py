@@ -19,10 +19,10 @@ def find_recipe(name: str) -> Path:
     """Returns the file of a recipe.
 
     Args:
-        name: as `list_recipes` has it.
+        name: As `list_recipes` has it.
 
     Raises:
-        ValueError: there is no recipe of that name; the message suggests the nearest.
+        ValueError: There is no recipe of that name; the message suggests the nearest.
     """
     if name not in list_recipes():
         near = difflib.get_close_matches(name, list_recipes(), n=1)

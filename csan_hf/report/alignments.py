@@ -25,9 +25,9 @@ def word_matrices(system: System, sources: Sequence[str], *, progress: bool = Fa
     """Aligns a checkpoint's translations of the first sentences; other systems have no alignments.
 
     Args:
-        system: the system.
-        sources: the sentences to align.
-        progress: shows bars on standard error.
+        system: The system.
+        sources: The sentences to align.
+        progress: Shows bars on standard error.
 
     Returns:
         By number of the sentence, integers [target words][source words], scaled so that the largest has 99.
@@ -48,10 +48,10 @@ def alignment_plots(system: System, name: str, sources: Sequence[str], *, progre
     """Draws the alignment of an example and, where a model pools by maximum, which tokens its channels come from.
 
     Args:
-        system: the system; one that is no checkpoint has no such plots.
-        name: ending of the plots' names.
-        sources: the first source sentences.
-        progress: shows bars on standard error.
+        system: The system; one that is no checkpoint has no such plots.
+        name: Ending of the plots' names.
+        sources: The first source sentences.
+        progress: Shows bars on standard error.
     """
     model, tokenizers = system.model, system.tokenizers
     pairs = [pair for pair in zip(sources, system.runs[0], strict=False) if all(text.strip() for text in pair)]

@@ -23,10 +23,10 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
     """Draws where the encoder of a checkpoint looks; a system without attention in its encoder has no such plots.
 
     Args:
-        system: the system.
-        name: ending of the plots' names.
-        sources: source sentences to measure.
-        progress: shows bars on standard error.
+        system: The system.
+        name: Ending of the plots' names.
+        sources: Source sentences to measure.
+        progress: Shows bars on standard error.
     """
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None or not hasattr(model.config, "encoder_attention_heads"):

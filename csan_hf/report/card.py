@@ -21,7 +21,7 @@ def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the recipe and the results of a run, of which its card is made.
 
     Raises:
-        ValueError: if the folder is not that of a run.
+        ValueError: If the folder is not that of a run.
     """
     recipe, results = Path(folder, "recipe.yaml"), Path(folder, "results.json")
     if not (recipe.is_file() and results.is_file()):
@@ -38,11 +38,11 @@ def show_in_card(report: Report, folder: Path | str) -> None:
     earlier report are replaced.
 
     Args:
-        report: the report.
-        folder: the run's folder, with `recipe.yaml` and `results.json`.
+        report: The report.
+        folder: The run's folder, with `recipe.yaml` and `results.json`.
 
     Raises:
-        ValueError: if the folder is not that of a run, or the plots would lie elsewhere.
+        ValueError: If the folder is not that of a run, or the plots would lie elsewhere.
     """
     recipe, results = check_card(folder)
     plots = [plot for plot in report.plots if plot.system in (None, report.systems[0])]

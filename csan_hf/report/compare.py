@@ -50,19 +50,19 @@ def compare_systems(
     """Scores systems and compares the first with each of the others.
 
     Args:
-        systems: the systems.
-        sources: the source sentences: a list or, like the references, a `csan_hf.files.TextFile`.
-        references: a reference each.
-        title: heading of the report.
-        metrics: names in the table of metrics; the first is plotted.
+        systems: The systems.
+        sources: The source sentences: a list or, like the references, a `csan_hf.files.TextFile`.
+        references: A reference each.
+        title: Heading of the report.
+        metrics: Names in the table of metrics; the first is plotted.
         tokenize: sacreBLEU's tokenizer; None picks 13a.
-        test: the test of significance.
-        samples: resamples of intervals and of the bootstrap.
-        aligned: number of sentences, from the first, for which checkpoints show word alignments.
-        progress: shows bars on standard error.
+        test: The test of significance.
+        samples: Resamples of intervals and of the bootstrap.
+        aligned: Number of sentences, from the first, for which checkpoints show word alignments.
+        progress: Shows bars on standard error.
 
     Raises:
-        ValueError: if there is no system, two have one name, or the numbers of sentences differ or are zero.
+        ValueError: If there is no system, two have one name, or the numbers of sentences differ or are zero.
     """
     names = [system.name for system in systems]
     if not names:

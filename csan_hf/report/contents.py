@@ -27,12 +27,12 @@ class ReportPlot:
     """A figure of the report, with its numbers for those who do not see it.
 
     Attributes:
-        name: a unique name, for files.
-        title: what it shows.
-        figure: the picture.
-        columns: headings of the table of its numbers.
-        rows: the table's cells.
-        system: the name of the system that it is about; None = all of them.
+        name: A unique name, for files.
+        title: What it shows.
+        figure: The picture.
+        columns: Headings of the table of its numbers.
+        rows: The table's cells.
+        system: The name of the system that it is about; None = all of them.
     """
 
     name: str
@@ -48,20 +48,20 @@ class Report:
     """The whole content of a report.
 
     Attributes:
-        title: its heading.
-        metrics: the metrics, in order; the first sorts and plots.
-        sources: the source sentences that are listed.
-        references: a reference each.
-        systems: names; the first is compared with each of the others.
-        hypotheses: for each system its translations, those of its first run.
-        scores: for each system its cells, as many as metrics.
-        segment_scores: for each system and metric the score of every sentence.
-        plots: the figures.
-        alignments: for each system, by number of the sentence, integers from -99 to 99 [target words][source words]
+        title: Its heading.
+        metrics: The metrics, in order; the first sorts and plots.
+        sources: The source sentences that are listed.
+        references: A reference each.
+        systems: Names; the first is compared with each of the others.
+        hypotheses: For each system its translations, those of its first run.
+        scores: For each system its cells, as many as metrics.
+        segment_scores: For each system and metric the score of every sentence.
+        plots: The figures.
+        alignments: For each system, by number of the sentence, integers from -99 to 99 [target words][source words]
             that say how strongly the words are related.
-        test: the test of significance.
-        runs: for each system how many seeds it was trained with.
-        sentences: number of sentences in the test set, on which scores and plots are based; None = those listed.
+        test: The test of significance.
+        runs: For each system how many seeds it was trained with.
+        sentences: Number of sentences in the test set, on which scores and plots are based; None = those listed.
     """
 
     title: str

@@ -22,9 +22,9 @@ def write_report(report: Report, path: Path | str, *, plots: Path | str | None =
     """Writes a report.
 
     Args:
-        report: what it says.
-        path: the HTML file.
-        plots: a folder for the plots, each as PNG and SVG; None = they are only in the page.
+        report: What it says.
+        path: The HTML file.
+        plots: A folder for the plots, each as PNG and SVG; None = they are only in the page.
     """
     write_text(path, render_report(report))
     if plots is not None:

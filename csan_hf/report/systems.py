@@ -25,10 +25,10 @@ class System:
     """A system and its translations of the test set.
 
     Attributes:
-        name: what the report calls it.
-        runs: its translations, one list or `csan_hf.files.TextFile` for each training seed.
-        model: the model of the first run, if it is a checkpoint.
-        tokenizers: the model's.
+        name: What the report calls it.
+        runs: Its translations, one list or `csan_hf.files.TextFile` for each training seed.
+        model: The model of the first run, if it is a checkpoint.
+        tokenizers: The model's.
     """
 
     name: str
@@ -54,15 +54,15 @@ def load_systems(
         arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a checkpoint (a folder,
             or a name on the Hub), which translates the sources. Several paths are the same system trained with
             several seeds.
-        sources: the source sentences.
+        sources: The source sentences.
         device: torch device for checkpoints; None = the accelerator if there is one.
-        trust_remote_code: whether code in a checkpoint may run.
-        progress: shows bars on standard error.
-        generate_arguments: for `generate`, such as `num_beams`.
+        trust_remote_code: Whether code in a checkpoint may run.
+        progress: Shows bars on standard error.
+        generate_arguments: For `generate`, such as `num_beams`.
 
     Raises:
-        ValueError: if a file has another number of lines than there are sources, or two systems have one name.
-        OSError: if there is no such file or checkpoint.
+        ValueError: If a file has another number of lines than there are sources, or two systems have one name.
+        OSError: If there is no such file or checkpoint.
     """
     named = [name_and_paths(argument) for argument in arguments]
     check_names([name for name, _ in named])

@@ -39,7 +39,7 @@ def resolve_bf16(value: bool | str) -> bool:
         value: True, False or `"auto"`.
 
     Raises:
-        ValueError: on any other value.
+        ValueError: On any other value.
     """
     if isinstance(value, bool):
         return value
@@ -77,7 +77,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     here the peak is given, the shape is the same.
 
     Raises:
-        ValueError: if a field is out of range; the message names it.
+        ValueError: If a field is out of range; the message names it.
     """
 
     output_dir: str = field(default="trainer_output", metadata={"help": "Folder for everything that a run writes."})

@@ -35,7 +35,7 @@ def build_tokenizers(recipe: Recipe, splits: DatasetDict) -> TokenizerPair:
     With several target languages, the tags of `csan_hf.data.language_pairs` are added.
 
     Raises:
-        RecipeError: if the section tokenizer is refused.
+        RecipeError: If the section tokenizer is refused.
     """
     try:
         tokenizers = load_tokenizers(recipe) or train_tokenizers(splits["train"], **recipe.tokenizer)
@@ -49,7 +49,7 @@ def load_tokenizers(recipe: Recipe) -> TokenizerPair | None:
     """Loads the tokenizers of `init_from`, or else those that `tokenizer.pretrained` names; None to train them.
 
     Raises:
-        RecipeError: if they cannot be loaded, or have no token for padding or the end of a sentence.
+        RecipeError: If they cannot be loaded, or have no token for padding or the end of a sentence.
     """
     key, name = (
         ("init_from", recipe.init_from) if recipe.init_from else ("tokenizer", recipe.tokenizer.get(PRETRAINED))
@@ -82,7 +82,7 @@ def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> PreTrainedModel:
     """Builds the model with random weights, or loads `init_from` with the recipe's config on top.
 
     Raises:
-        RecipeError: if the config is refused, or does not go with the tokenizers.
+        RecipeError: If the config is refused, or does not go with the tokenizers.
     """
     family = find_family(recipe.model)
     if recipe.init_from:
@@ -101,11 +101,11 @@ class Vocabularies:
     """What a model's configuration takes from the tokenizers.
 
     Args:
-        source_size: entries of the source vocabulary.
-        target_size: entries of the target vocabulary.
-        is_joint: whether both are one.
-        pad_token_id: padding of the target.
-        eos_token_id: end of a target sentence.
+        source_size: Entries of the source vocabulary.
+        target_size: Entries of the target vocabulary.
+        is_joint: Whether both are one.
+        pad_token_id: Padding of the target.
+        eos_token_id: End of a target sentence.
     """
 
     source_size: int
@@ -137,7 +137,7 @@ def build_config(recipe: Recipe, vocabularies: Vocabularies) -> Any:
     """Builds the model's configuration.
 
     Raises:
-        RecipeError: if the config is refused, or does not go with the vocabularies.
+        RecipeError: If the config is refused, or does not go with the vocabularies.
     """
     if not vocabularies.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
         raise RecipeError(
@@ -163,7 +163,7 @@ def planned_config(recipe: Recipe) -> Any:
     """Builds the configuration that the model of a recipe will have, without data and weights.
 
     Raises:
-        RecipeError: if `init_from` cannot be found or is no model to start from, or if the config is refused.
+        RecipeError: If `init_from` cannot be found or is no model to start from, or if the config is refused.
     """
     if not recipe.init_from:
         return build_config(recipe, expected_vocabularies(recipe))
@@ -207,7 +207,7 @@ def _converter(found: Any, recipe: Recipe) -> str | None:
     """Returns the name of the function that converts init_from to the family; None if it is of the family already.
 
     Raises:
-        RecipeError: if there is no such function.
+        RecipeError: If there is no such function.
     """
     family = find_family(recipe.model)
     if found.model_type == family.config_class.model_type:
@@ -231,7 +231,7 @@ def configure_generation(model: PreTrainedModel, recipe: Recipe, tokenizers: Tok
     """Gives the model the recipe's generation settings, and a default length where none is set.
 
     Raises:
-        RecipeError: if a setting cannot work, or if transformers finds them inconsistent.
+        RecipeError: If a setting cannot work, or if transformers finds them inconsistent.
     """
     config: GenerationConfig = model.generation_config
     target = tokenizers.target
@@ -251,7 +251,7 @@ def check_tokenizer(recipe: Recipe) -> None:
     """Checks the section tokenizer without data.
 
     Raises:
-        RecipeError: if a vocabulary is too small for the bytes and special tokens, if a target vocabulary is described
+        RecipeError: If a vocabulary is too small for the bytes and special tokens, if a target vocabulary is described
             beside a joint one, or if a new tokenizer is described beside an existing one.
     """
     if PRETRAINED in recipe.tokenizer:
@@ -278,7 +278,7 @@ def check_generation(recipe: Recipe) -> None:
     """Checks the section generation without a model.
 
     Raises:
-        RecipeError: as in `configure_generation`.
+        RecipeError: As in `configure_generation`.
     """
     _update_generation(GenerationConfig(), _generation_settings(recipe))
 
@@ -315,7 +315,7 @@ def check_positions(recipe: Recipe, config: Any) -> None:
     """Checks that a model with learned positions has one for every token of the longest sentence allowed.
 
     Raises:
-        RecipeError: if it has too few; the message says how many are needed, and which key asks for them.
+        RecipeError: If it has too few; the message says how many are needed, and which key asks for them.
     """
     if getattr(config, "position_embeddings", None) != "learned":
         return  # sinusoids are computed for any length
@@ -347,7 +347,7 @@ def check_recipe(recipe: Recipe) -> None:
     """Checks everything that needs neither the data nor a model; the section training checks itself when it is built.
 
     Raises:
-        RecipeError: if something cannot work; the message names the key, its value and what would do.
+        RecipeError: If something cannot work; the message names the key, its value and what would do.
     """
     recipe.data_arguments()
     check_bleu_tokenizer(recipe.bleu_tokenize)
@@ -362,7 +362,7 @@ def check_optimization(args: TranslationTrainingArguments) -> None:
     """Checks optimizer and schedule with one weight: training makes its own only after the data were prepared.
 
     Raises:
-        RecipeError: if one of them is not installed or refuses what it is given.
+        RecipeError: If one of them is not installed or refuses what it is given.
     """
     if args.optim_target_modules:  # such optimizers ask for the model
         return
@@ -386,7 +386,7 @@ def check_data_files(recipe: Recipe) -> None:
     """Checks that the files of the data are there, before anything is written.
 
     Raises:
-        RecipeError: if one is missing.
+        RecipeError: If one is missing.
     """
     try:
         check_files(recipe.data_arguments())
@@ -398,7 +398,7 @@ def check_reports(report_to: str | list[str] | None) -> None:
     """Checks that the loggers that a run reports to are installed.
 
     Raises:
-        RecipeError: if one is not.
+        RecipeError: If one is not.
     """
     for name in [report_to] if isinstance(report_to, str) else report_to or []:
         if name not in ("none", "all", *get_available_reporting_integrations()):
@@ -409,7 +409,7 @@ def check_bleu_tokenizer(name: str | None) -> None:
     """Checks that sacreBLEU has a tokenizer of this name, and that the package it needs is installed.
 
     Raises:
-        RecipeError: if not.
+        RecipeError: If not.
     """
     if name is not None and name not in BLEU.TOKENIZERS:
         raise RecipeError(f"bleu_tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {name!r}.")

@@ -38,8 +38,8 @@ def mark_complete(checkpoint: Path, **facts: Any) -> None:
     """Writes the list of a checkpoint's files, which marks the checkpoint as complete.
 
     Args:
-        checkpoint: a `checkpoint-N` folder in which everything is written.
-        facts: more to keep, for example the number of processes.
+        checkpoint: A `checkpoint-N` folder in which everything is written.
+        facts: More to keep, for example the number of processes.
     """
     files = {
         path.relative_to(checkpoint).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
@@ -96,9 +96,9 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True, thorough: bool = Tru
     file that a run reads can be read.
 
     Args:
-        checkpoint: a `checkpoint-N` folder.
-        to_resume: whether a run is to be resumed from it; otherwise its weights are enough.
-        thorough: whether to read the files: their hashes, and whether all weights are finite. False compares sizes.
+        checkpoint: A `checkpoint-N` folder.
+        to_resume: Whether a run is to be resumed from it; otherwise its weights are enough.
+        thorough: Whether to read the files: their hashes, and whether all weights are finite. False compares sizes.
     """
     listed = read_file_list(checkpoint)
     if listed is not None:
@@ -218,7 +218,7 @@ def checkpoint_step(path: Path) -> int:
     """Returns the update at which a `checkpoint-N` folder was saved.
 
     Raises:
-        ValueError: if the folder is not named like that.
+        ValueError: If the folder is not named like that.
     """
     match = re.fullmatch(r"checkpoint-(\d+)", path.name)
     if match is None:
@@ -251,7 +251,7 @@ def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict
 
     Args:
         log_history: `trainer.state.log_history`.
-        metric: with or without the prefix `eval_`.
+        metric: With or without the prefix `eval_`.
 
     Returns:
         Update number to score.
@@ -271,9 +271,9 @@ def rank_checkpoints(
 
     Args:
         checkpoints: `checkpoint-N` folders; those without a score are left out.
-        scores: update number to score.
-        greater_is_better: whether a high score is good.
-        losses: update number to validation loss, which decides between equal scores; of equals in both, the
+        scores: Update number to score.
+        greater_is_better: Whether a high score is good.
+        losses: Update number to validation loss, which decides between equal scores; of equals in both, the
             later comes first.
     """
     sign = -1.0 if greater_is_better else 1.0
@@ -300,12 +300,12 @@ def rotate_checkpoints(
     Those kept for their score alone lose the optimiser's state, two thirds of their size.
 
     Args:
-        output_dir: folder with the `checkpoint-N` folders.
-        scores: update number to score.
-        keep_best: how many to keep for their score.
-        greater_is_better: whether a high score is good.
-        losses: as in `rank_checkpoints`.
-        protected: the update of a checkpoint that is kept in any case.
+        output_dir: Folder with the `checkpoint-N` folders.
+        scores: Update number to score.
+        keep_best: How many to keep for their score.
+        greater_is_better: Whether a high score is good.
+        losses: As in `rank_checkpoints`.
+        protected: The update of a checkpoint that is kept in any case.
 
     Returns:
         What was deleted.
@@ -331,7 +331,7 @@ def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
     """Reads a checkpoint's weights, sharded or not, to the CPU.
 
     Raises:
-        ValueError: if the folder holds no safetensors weights, or if its index names files elsewhere.
+        ValueError: If the folder holds no safetensors weights, or if its index names files elsewhere.
     """
     checkpoint = Path(checkpoint)
     index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
@@ -354,10 +354,10 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     (counters, masks) are taken from the first checkpoint.
 
     Args:
-        checkpoints: folders with safetensors weights of one model, best first.
+        checkpoints: Folders with safetensors weights of one model, best first.
 
     Raises:
-        ValueError: if there are none, or if their tensors differ in name or shape.
+        ValueError: If there are none, or if their tensors differ in name or shape.
     """
     if not checkpoints:
         raise ValueError("average_weights needs at least one checkpoint, got none.")
@@ -381,7 +381,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Loads weights into a model, whose tied tensors are stored once; a sharded model takes its part of each.
 
     Raises:
-        ValueError: if names do not fit the model.
+        ValueError: If names do not fit the model.
     """
     if isinstance(model, FSDPModule):
         _load_sharded(model, weights)

@@ -37,10 +37,10 @@ class Estimate:
     """Costs of one update on one device.
 
     Args:
-        pairs: sentence pairs in a batch.
-        states: bytes of weights, gradients and Adam's two moments.
-        activations: bytes kept for the backward pass.
-        flops: floating-point operations of matrix products and convolutions, forward and backward. Those inside an
+        pairs: Sentence pairs in a batch.
+        states: Bytes of weights, gradients and Adam's two moments.
+        activations: Bytes kept for the backward pass.
+        flops: Floating-point operations of matrix products and convolutions, forward and backward. Those inside an
             attention kernel, few at this length, count only where torch knows them.
     """
 
@@ -57,7 +57,7 @@ def dry_run(recipe: Recipe) -> str:
         A report for people: data, parameters, memory and time.
 
     Raises:
-        RecipeError: as training would.
+        RecipeError: As training would.
     """
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     args = recipe.training_arguments()
@@ -77,7 +77,7 @@ def describe_data(args: DataArguments) -> list[str]:
     """Says which splits are there, with their sizes, and which are missing.
 
     Raises:
-        RecipeError: if what is there is wrong: unequal line counts, missing columns, an empty split...
+        RecipeError: If what is there is wrong: unequal line counts, missing columns, an empty split...
     """
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
     if args.dataset and args.dataset != BUILT_IN and not Path(args.dataset).exists():
@@ -164,9 +164,9 @@ def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingAr
     """Costs of one update, from a forward pass whose tensors have shapes but no content.
 
     Args:
-        model: made under a `FakeTensorMode`.
-        recipe: bounds and family.
-        args: batch and precision.
+        model: Made under a `FakeTensorMode`.
+        recipe: Bounds and family.
+        args: Batch and precision.
     """
     pairs = _pairs_in_a_batch(recipe, args)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)

@@ -42,8 +42,8 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     Both are compared on the validation set, translated as during training.
 
     Args:
-        trainer: after training.
-        validation: tokenized validation set; None keeps the last weights.
+        trainer: After training.
+        validation: Tokenized validation set; None keeps the last weights.
 
     Returns:
         `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores compared.

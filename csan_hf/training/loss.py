@@ -19,7 +19,7 @@ class LabelSmoothedCrossEntropy:
     tokens of the whole batch, so that four micro-batches add up to the loss of one large batch.
 
     Args:
-        epsilon: smoothing mass, in [0, 1); 0 is plain cross-entropy.
+        epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
     """
 
     def __init__(self, epsilon: float = 0.0) -> None:
@@ -29,9 +29,9 @@ class LabelSmoothedCrossEntropy:
         """Computes the loss.
 
         Args:
-            outputs: a model output with `logits` [B, I, V].
-            labels: reference token ids [B, I]; -100 is ignored.
-            num_items_in_batch: target tokens in the whole accumulated batch; None: those in `labels`.
+            outputs: A model output with `logits` [B, I, V].
+            labels: Reference token ids [B, I]; -100 is ignored.
+            num_items_in_batch: Target tokens in the whole accumulated batch; None: those in `labels`.
 
         Returns:
             A scalar; 0 (with a gradient of 0) where no label counts.

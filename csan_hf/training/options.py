@@ -28,11 +28,11 @@ class Option:
     """One key of a recipe.
 
     Args:
-        section: section that it belongs to; "" for the top of the file.
+        section: Section that it belongs to; "" for the top of the file.
         name: key.
-        annotation: type, as in a function's signature.
-        default: the value where a recipe does not name the key.
-        help: one or two sentences.
+        annotation: Type, as in a function's signature.
+        default: The value where a recipe does not name the key.
+        help: One or two sentences.
     """
 
     section: str
@@ -56,9 +56,9 @@ class Section:
     """The keys of one section. The parser, which takes half a second for the longest, is made when it is needed.
 
     Args:
-        name: the section's name in a recipe; "" for the top of the file.
-        source: dataclass, configuration or function whose arguments with defaults are the keys.
-        without: arguments that a recipe may not set.
+        name: The section's name in a recipe; "" for the top of the file.
+        source: Dataclass, configuration or function whose arguments with defaults are the keys.
+        without: Arguments that a recipe may not set.
     """
 
     def __init__(self, name: str, source: Callable[..., Any], without: Iterable[str] = ()) -> None:
@@ -107,12 +107,12 @@ class Section:
         YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type corrects both.
 
         Args:
-            key: one of the section.
-            value: what YAML made of it, or text of the command line.
-            where: how an error names it, for example `recipe.yaml: training.learning_rate`.
+            key: One of the section.
+            value: What YAML made of it, or text of the command line.
+            where: How an error names it, for example `recipe.yaml: training.learning_rate`.
 
         Raises:
-            RecipeError: if the value does not fit.
+            RecipeError: If the value does not fit.
         """
         option = self.options[key]
         if value is not None or _takes(option.annotation, type(None)):
@@ -128,7 +128,7 @@ class Section:
         """Converts a value of the command line; a list may also be written with commas alone.
 
         Raises:
-            RecipeError: if the value does not fit.
+            RecipeError: If the value does not fit.
         """
         where = f"--{self.path(key)}"
         annotation = self.options[key].annotation

@@ -52,7 +52,7 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     """Checks that a run would overwrite nothing but the files of an earlier run.
 
     Raises:
-        RecipeError: if `output` is a file; if it holds files with names that a run writes, but no mark of a run; or if
+        RecipeError: If `output` is a file; if it holds files with names that a run writes, but no mark of a run; or if
             a checkpoint that the run would resume from or delete is a link, whose target would be changed.
     """
     if output.exists() and not output.is_dir():
@@ -79,7 +79,7 @@ def check_initial_folder(recipe: Recipe, output: Path) -> None:
     """Checks that a run does not write where it reads from, before anything is read.
 
     Raises:
-        RecipeError: if the folder is that of `init_from`, or one within the other.
+        RecipeError: If the folder is that of `init_from`, or one within the other.
     """
     if not recipe.init_from or not Path(recipe.init_from).expanduser().exists():
         return
@@ -167,11 +167,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Where the system or the file system has no locks, a line says so and the run continues.
 
     Args:
-        folder: the run's folder.
+        folder: The run's folder.
 
     Raises:
-        RecipeError: if another process holds it, which the message describes; or if it cannot be written to.
-        OSError: if the disk is full.
+        RecipeError: If another process holds it, which the message describes; or if it cannot be written to.
+        OSError: If the disk is full.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

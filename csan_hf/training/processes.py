@@ -33,11 +33,11 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
     them to the nodes at different moments.
 
     Args:
-        args: the run's arguments; with one process this is a plain call.
-        work: function whose result can be pickled. The others wait no longer than `args.ddp_timeout` seconds.
+        args: The run's arguments; with one process this is a plain call.
+        work: Function whose result can be pickled. The others wait no longer than `args.ddp_timeout` seconds.
 
     Raises:
-        RecipeError: in every process, if `work` raised it in the main one.
+        RecipeError: In every process, if `work` raised it in the main one.
     """
     if args.world_size == 1:
         return work()
@@ -65,9 +65,9 @@ def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> 
     order, which gathering restores. They must have equal sizes; numbers beyond the last row fill the last batches.
 
     Args:
-        order: the N rows, a permutation of 0, ..., N - 1.
-        batch_size: most rows of a batch.
-        processes: their number R.
+        order: The N rows, a permutation of 0, ..., N - 1.
+        batch_size: Most rows of a batch.
+        processes: Their number R.
 
     Returns:
         Batches, their number a multiple of R. Together they are `order`, with R > 1 followed by the fewest possible
@@ -108,9 +108,9 @@ class WorkerInit:
     """What a worker does first: it seeds its random numbers; a class, so that it can be pickled.
 
     Args:
-        num_workers: how many workers the process has.
-        rank: number of the process.
-        blocked: signals that the worker ignores.
+        num_workers: How many workers the process has.
+        rank: Number of the process.
+        blocked: Signals that the worker ignores.
     """
 
     def __init__(self, num_workers: int, rank: int, blocked: Collection[int] = ()) -> None:

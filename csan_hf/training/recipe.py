@@ -81,25 +81,25 @@ class Recipe:
     """One experiment. The sections hold only what the recipe says; classes fill in the rest.
 
     Args:
-        model: family, see `csan_hf.families`.
-        output_dir: folder for everything that a run writes.
-        init_from: checkpoint folder or Hub name to start from, with its tokenizer; null = random weights.
-        name: title of the model card; null = the folder's name.
-        description: a sentence or two for the model card.
-        license: licence of the trained model, as a Hub identifier such as apache-2.0.
-        language: languages of the trained model, as ISO codes; null = those of the data.
-        dataset_name: what the model card calls the data.
-        task: the model card's task on the Hub; null = translation.
-        hub_dataset: name on the Hub of training data that is read from files, for the model card to link.
+        model: Family of the model, "csan" or "pervasive_attention", or another entry of `csan_hf.families`.
+        output_dir: Folder for everything that a run writes.
+        init_from: Checkpoint folder or Hub name to start from, with its tokenizer; null = random weights.
+        name: Title of the model card; null = the folder's name.
+        description: A sentence or two for the model card.
+        license: Licence of the trained model, as a Hub identifier such as apache-2.0.
+        language: Languages of the trained model, as ISO codes; null = those of the data.
+        dataset_name: What the model card calls the data.
+        task: The model card's task on the Hub; null = translation.
+        hub_dataset: Name on the Hub of training data that is read from files, for the model card to link.
         bleu_tokenize: sacreBLEU's tokenizer: 13a, zh, ja-mecab, char...; null = 13a.
-        resume: whether to go on from the last checkpoint in output_dir.
-        overwrite: whether to delete what an earlier run left in output_dir before training.
-        dry_run: whether only to check the recipe and its data, and to print sizes, memory and time.
-        config: fields of the model's configuration.
-        data: fields of `csan_hf.data.DataArguments`.
-        tokenizer: arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name of an existing one.
-        training: fields of `TranslationTrainingArguments`.
-        generation: fields of `GenerationArguments`, for the final scores and the saved model.
+        resume: Whether to go on from the last checkpoint in output_dir.
+        overwrite: Whether to delete what an earlier run left in output_dir before training.
+        dry_run: Whether only to check the recipe and its data, and to print sizes, memory and time.
+        config: Fields of the model's configuration.
+        data: Fields of `csan_hf.data.DataArguments`.
+        tokenizer: Arguments of `csan_hf.data.train_tokenizers` (vocab_size, joint...), or the name of an existing one.
+        training: Fields of `TranslationTrainingArguments`.
+        generation: Fields of `GenerationArguments`, for the final scores and the saved model.
     """
 
     model: str = "csan"
@@ -135,7 +135,7 @@ class Recipe:
         """Builds the data section.
 
         Raises:
-            RecipeError: if `DataArguments` refuses it.
+            RecipeError: If `DataArguments` refuses it.
         """
         return self._build("data", DataArguments, self.data)
 
@@ -143,7 +143,7 @@ class Recipe:
         """Builds the training section.
 
         Raises:
-            RecipeError: if there is no output_dir, or if the arguments are refused.
+            RecipeError: If there is no output_dir, or if the arguments are refused.
         """
         if not self.output_dir:
             raise RecipeError("output_dir is missing: write it in the recipe or pass --output_dir FOLDER.")
@@ -166,7 +166,7 @@ def find_family(name: Any) -> ModelFamily:
     """Looks up the family that the key `model` names.
 
     Raises:
-        RecipeError: if there is none of that name.
+        RecipeError: If there is none of that name.
     """
     if name not in FAMILIES:
         raise RecipeError(f"model must be one of {', '.join(sorted(FAMILIES))}, got {name!r}.")
@@ -179,7 +179,7 @@ def recipe_sections(model: str = "csan") -> dict[str, Section]:
     A new key is a new argument, with type, default and help, of the section's class or function.
 
     Raises:
-        RecipeError: if there is no such family.
+        RecipeError: If there is no such family.
     """
     sources: dict[str, Any] = {
         "": Recipe,
@@ -206,7 +206,7 @@ def recipe_options(model: str = "csan") -> tuple[Option, ...]:
     """Lists every key of a recipe for one model family, with type, default and help.
 
     Raises:
-        RecipeError: if there is no such family.
+        RecipeError: If there is no such family.
     """
     return tuple(option for section in recipe_sections(model).values() for option in section.options.values())
 
@@ -237,10 +237,10 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a recipe file without interpreting its keys.
 
     Args:
-        path: the file, or the name of a recipe that comes with csan_hf.
+        path: The file, or the name of a recipe that comes with csan_hf.
 
     Raises:
-        RecipeError: if it does not exist, is not UTF-8, is not YAML, or is not a mapping.
+        RecipeError: If it does not exist, is not UTF-8, is not YAML, or is not a mapping.
     """
     path = find_recipe(str(path)) if str(path) in list_recipes() and not Path(path).is_file() else Path(path)
     if not path.is_file():
@@ -283,7 +283,7 @@ def refuse_credentials(content: Any, source: str) -> None:
     """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards, and uploads it.
 
     Raises:
-        RecipeError: if there are any; the message names the keys and never shows a value.
+        RecipeError: If there are any; the message names the keys and never shows a value.
     """
     found = list(find_credentials(content))
     if found:
@@ -299,11 +299,11 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
 
     Args:
         path: YAML file; None = an empty recipe.
-        overrides: pairs of a key (`training.learning_rate` or a bare key that only one section has) and the
+        overrides: Pairs of a key (`training.learning_rate` or a bare key that only one section has) and the
             text of a value.
 
     Raises:
-        RecipeError: on an unknown key, which suggests the nearest, or on a value of another type.
+        RecipeError: On an unknown key, which suggests the nearest, or on a value of another type.
     """
     content = read_yaml(path) if path is not None else {}
     refuse_credentials(content, str(path))
@@ -365,7 +365,7 @@ def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
     """Finds what a key of the command line means: a path, or a key that only one section has.
 
     Raises:
-        RecipeError: if there is none (the message suggests the nearest) or if several sections have the key.
+        RecipeError: If there is none (the message suggests the nearest) or if several sections have the key.
     """
     name = name.replace("-", "_")
     where, _, key = name.rpartition(".")

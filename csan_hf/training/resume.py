@@ -56,13 +56,13 @@ def choose_checkpoint(output: Path) -> Path | None:
     damaged ones are renamed to `_damaged-checkpoint-N`. So are damaged ones that were kept for their score.
 
     Args:
-        output: folder of the run.
+        output: Folder of the run.
 
     Returns:
         The checkpoint, or None if no save had ever been finished.
 
     Raises:
-        RecipeError: if there are checkpoints but none is whole, or if there are none but the run had finished; then
+        RecipeError: If there are checkpoints but none is whole, or if there are none but the run had finished; then
             nothing is changed.
     """
     _clear_leftovers(output)
@@ -134,7 +134,7 @@ def check_same_experiment(recipe: Recipe, output: Path) -> None:
     Values are compared, not the text: a key that is left out equals its default.
 
     Raises:
-        RecipeError: if a key differs that changes the weights; the message has both values of each.
+        RecipeError: If a key differs that changes the weights; the message has both values of each.
     """
     saved = output / "recipe.yaml"
     if not saved.is_file() or not list_checkpoints(output):
@@ -210,7 +210,7 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
     Another number of processes is allowed, with a notice: from there on the batches differ.
 
     Raises:
-        RecipeError: if they differ, for example because a file has changed.
+        RecipeError: If they differ, for example because a file has changed.
     """
     saved = read_file_list(checkpoint) or {}
     now = trainer.describe_run()
@@ -246,8 +246,8 @@ def is_finished(trainer: TranslationTrainer, state: TrainerState) -> bool:
     """Says whether nothing is left to train; the Trainer itself would do one update too many.
 
     Args:
-        trainer: the trainer, with the current arguments and data.
-        state: the state of the checkpoint to resume from.
+        trainer: The trainer, with the current arguments and data.
+        state: The state of the checkpoint to resume from.
     """
     args = trainer.args
     patience = args.early_stopping_patience

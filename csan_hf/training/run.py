@@ -51,16 +51,16 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     """Trains, scores and saves what a recipe describes; resumes if its folder holds an interrupted run.
 
     Args:
-        recipe: the recipe; `output_dir` must be set.
+        recipe: The recipe; `output_dir` must be set.
 
     Returns:
         What `results.json` holds.
 
     Raises:
-        RecipeError: if the recipe cannot be run, or if its folder holds another experiment or only damaged
+        RecipeError: If the recipe cannot be run, or if its folder holds another experiment or only damaged
             checkpoints, or is in use by another run.
-        RunError: if training met a loss that is not finite, or a full disk.
-        RunInterrupted: if a signal ended the run, after saving.
+        RunError: If training met a loss that is not finite, or a full disk.
+        RunInterrupted: If a signal ended the run, after saving.
     """
     refuse_credentials(recipe.to_dict(), "the recipe")
     args = recipe.training_arguments()
@@ -170,7 +170,7 @@ def _prepare_data(
     """Loads and tokenizes the corpus; with several processes once for all.
 
     Raises:
-        RecipeError: if the corpus or the section tokenizer cannot be used.
+        RecipeError: If the corpus or the section tokenizer cannot be used.
     """
     if args.world_size == 1:
         return _tokenize(recipe, args, output)

@@ -43,8 +43,8 @@ class RunInterrupted(BaseException):
     """A run that a signal ended; like `KeyboardInterrupt` no `Exception`, so that no handler of errors catches it.
 
     Args:
-        message: what was saved, and how to resume the run.
-        number: the signal's number.
+        message: What was saved, and how to resume the run.
+        number: The signal's number.
     """
 
     def __init__(self, message: str, number: int) -> None:
@@ -59,7 +59,7 @@ class StopSignals:
     more, ends the run at once. Before and after, there is nothing to save, and the first one ends it.
 
     Args:
-        output_dir: folder of the run, for the messages.
+        output_dir: Folder of the run, for the messages.
     """
 
     def __init__(self, output_dir: Path | str) -> None:
@@ -103,7 +103,7 @@ class StopSignals:
         signal that came after the last update, when no other end of an update followed.
 
         Raises:
-            RunInterrupted: if a signal came.
+            RunInterrupted: If a signal came.
         """
         if self.received:
             raise RunInterrupted(self._what_is_there(signal.Signals(self.received).name), self.received)
@@ -139,7 +139,7 @@ class RunGuard(TrainerCallback):
     is under way, and at once before an evaluation or a save.
 
     Args:
-        trainer: the trainer whose training is watched.
+        trainer: The trainer whose training is watched.
     """
 
     def __init__(self, trainer: TranslationTrainer) -> None:
@@ -195,7 +195,7 @@ class RunGuard(TrainerCallback):
         """Waits for the flags of every update so far.
 
         Raises:
-            RunError: in every process, if a loss was not finite.
+            RunError: In every process, if a loss was not finite.
         """
         self._read(0)
 

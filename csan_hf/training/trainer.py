@@ -79,16 +79,16 @@ class TranslationTrainer(Seq2SeqTrainer):
       `predict` returns its rows in dataset order all the same.
 
     Args:
-        model: any sequence-to-sequence model that has `prepare_decoder_input_ids_from_labels`.
-        args: the arguments.
-        tokenizers: source and target tokenizers, saved with each checkpoint.
-        train_dataset: columns `input_ids`, `attention_mask`, `labels`.
-        eval_dataset: the same; if it also has the string column `target`, that is the reference text.
-        callbacks: on top of progress, early stopping, the picture and the rotation of checkpoints.
+        model: Any sequence-to-sequence model that has `prepare_decoder_input_ids_from_labels`.
+        args: The arguments.
+        tokenizers: Source and target tokenizers, saved with each checkpoint.
+        train_dataset: Columns `input_ids`, `attention_mask`, `labels`.
+        eval_dataset: The same; if it also has the string column `target`, that is the reference text.
+        callbacks: On top of progress, early stopping, the picture and the rotation of checkpoints.
         bleu_tokenize: sacreBLEU's tokenizer; None picks 13a.
 
     Raises:
-        ValueError: if generation would stop at transformers' 20 tokens because no length is set.
+        ValueError: If generation would stop at transformers' 20 tokens because no length is set.
     """
 
     args: TranslationTrainingArguments
@@ -369,8 +369,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Translates a tokenized dataset.
 
         Args:
-            dataset: as `eval_dataset`.
-            generate_arguments: for `generate`; `num_beams` None means the generation config's.
+            dataset: As `eval_dataset`.
+            generate_arguments: For `generate`; `num_beams` None means the generation config's.
 
         Returns:
             The hypotheses in dataset order, and `loss` and the metrics without prefix.
@@ -401,7 +401,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Saves a checkpoint, and then a list of its files, without which it counts as cut off.
 
         Raises:
-            RunError: if the weights are not finite, which must not take the place of a good checkpoint; or if the
+            RunError: If the weights are not finite, which must not take the place of a good checkpoint; or if the
                 disk is full or fails.
         """
         self.guard.check()
@@ -547,7 +547,7 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
     """Merges embeddings that share their weights into one module: FSDP allows a weight in only one of its groups.
 
     Raises:
-        RecipeError: for a family with batch normalisation, whose statistics every process needs whole; and if the
+        RecipeError: For a family with batch normalisation, whose statistics every process needs whole; and if the
             output projection shares the weights of another embedding than the source's.
     """
     name = model.config.model_type

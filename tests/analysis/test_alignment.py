@@ -167,7 +167,7 @@ def test_errors(tokenizers):
         align(model, tokenizers, ["a", "b"], ["c"])
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         align(model, tokenizers, [], batch_size=0)
-    with pytest.raises(ValueError, match="num_beams: nothing is generated"):
+    with pytest.raises(ValueError, match="num_beams: leave out, as nothing is generated"):
         align(model, tokenizers, ["a"], ["b"], num_beams=2)
     model.layers = 0
     with pytest.raises(ValueError, match="KnownModel gives no cross_attentions"):

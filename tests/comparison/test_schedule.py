@@ -170,7 +170,7 @@ def test_what_a_card_says_of_a_run_does_not_matter(tmp_path):
 def test_a_folder_that_no_suite_made_is_left_alone(tmp_path):
     suite = make_suite(tmp_path, steps=1)
     (suite.cells[0].folder(tmp_path) / "checkpoint-5").mkdir(parents=True)
-    with pytest.raises(RecipeError, match=r"seed_1 holds checkpoint-5, and no cell\.yaml"):
+    with pytest.raises(RecipeError, match=r"seed_1 holds checkpoint-5, but no cell\.yaml"):
         run_all(suite, tmp_path)
 
 

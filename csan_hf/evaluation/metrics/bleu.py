@@ -16,7 +16,7 @@ class Bleu(corpus_metric.SacrebleuMetric):
 
     Args:
         tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, …
-        evaluate_arguments: for `evaluate.Metric`.
+        evaluate_arguments: For `evaluate.Metric`.
     """
 
     name = "bleu"

@@ -25,9 +25,9 @@ class Comet(corpus_metric.CorpusMetric):
     program `comet-score` runs in an environment of its own: `pipx install unbabel-comet`.
 
     Args:
-        model: name or path of COMET's model; it is downloaded the first time.
-        gpus: the number of GPUs that COMET uses.
-        evaluate_arguments: for `evaluate.Metric`.
+        model: Name or path of COMET's model; it is downloaded the first time.
+        gpus: The number of GPUs that COMET uses.
+        evaluate_arguments: For `evaluate.Metric`.
     """
 
     name = "comet"
@@ -49,8 +49,8 @@ class Comet(corpus_metric.CorpusMetric):
         """Returns for each segment its score, and 1.
 
         Raises:
-            ValueError: if there are no sources.
-            OSError: if `comet-score` is not installed or fails; the message holds its last line.
+            ValueError: If there are no sources.
+            OSError: If `comet-score` is not installed or fails; the message holds its last line.
         """
         if sources is None:
             raise ValueError("COMET compares with the source sentences: pass sources, too.")

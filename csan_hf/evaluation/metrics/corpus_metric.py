@@ -28,20 +28,20 @@ class CorpusMetric(evaluate.Metric, ABC):
     A subclass says what it is in class attributes.
 
     Attributes:
-        name: its key in results and recipes, such as `"bleu"`.
-        label: what people read, such as `"BLEU"`.
-        summary: one sentence on what it measures.
-        citation: where it comes from.
-        decimals: digits after the point when printed.
+        name: Its key in results and recipes, such as `"bleu"`.
+        label: What people read, such as `"BLEU"`.
+        summary: One sentence on what it measures.
+        citation: Where it comes from.
+        decimals: Digits after the point when printed.
         greater_is_better: False for error rates.
-        upper_bound: the best score, or the worst of an error rate; None where there is none.
-        needs: what a segment is: `"text"` as people write it, `"tokens"` with spaces between them, or
+        upper_bound: The best score, or the worst of an error rate; None where there is none.
+        needs: What a segment is: `"text"` as people write it, `"tokens"` with spaces between them, or
             `"alignments"` in Pharaoh format.
-        needs_sources: whether `statistics` needs the source sentences, too.
-        uses_tokenizer: whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers.
-        segments_at_once: how many segments `statistics` is given at most; None = all, for a metric that loads a large
+        needs_sources: Whether `statistics` needs the source sentences, too.
+        uses_tokenizer: Whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers.
+        segments_at_once: How many segments `statistics` is given at most; None = all, for a metric that loads a large
             model.
-        on_hub: whether https://hf.co/metrics has it by this name, so that a card's metadata may name it.
+        on_hub: Whether https://hf.co/metrics has it by this name, so that a card's metadata may name it.
     """
 
     name: ClassVar[str]
@@ -95,15 +95,15 @@ class CorpusMetric(evaluate.Metric, ABC):
         """Yields the counts of a corpus in order, a part of the segments at a time, float64 [part, K].
 
         Args:
-            predictions: the hypotheses; like the others, anything that has a length and can be gone through, such as
+            predictions: The hypotheses; like the others, anything that has a length and can be gone through, such as
                 a `csan_hf.files.TextFile`, which keeps no line in memory.
-            references: as many references.
-            sources: as many source sentences, for metrics that need them.
-            progress: shows a bar on standard error.
-            title: what the bar is called; None = the metric's label.
+            references: As many references.
+            sources: As many source sentences, for metrics that need them.
+            progress: Shows a bar on standard error.
+            title: What the bar is called; None = the metric's label.
 
         Raises:
-            ValueError: if the numbers of segments differ or are zero, or sources are missing.
+            ValueError: If the numbers of segments differ or are zero, or sources are missing.
         """
         check_segments(predictions, references, sources)
         if self.needs_sources and sources is None:
@@ -148,7 +148,7 @@ class CorpusMetric(evaluate.Metric, ABC):
             The score under the metric's name, `NAME_signature` if it has one, and the `details`.
 
         Raises:
-            ValueError: if the numbers of segments differ or are zero, or sources are missing.
+            ValueError: If the numbers of segments differ or are zero, or sources are missing.
         """
         sums: Any = sum(part.sum(axis=0) for part in self.counts(predictions, references, sources, progress=progress))
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
@@ -177,8 +177,8 @@ class SacrebleuMetric(CorpusMetric):
     """A metric of sacreBLEU with one reference a segment.
 
     Args:
-        scorer: the library's metric, such as `sacrebleu.metrics.BLEU`.
-        evaluate_arguments: for `evaluate.Metric`.
+        scorer: The library's metric, such as `sacrebleu.metrics.BLEU`.
+        evaluate_arguments: For `evaluate.Metric`.
     """
 
     def __init__(self, scorer: Any, **evaluate_arguments: Any) -> None:
@@ -206,7 +206,7 @@ def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple
     """Yields `size` entries of each column at a time; no more are in memory.
 
     Raises:
-        ValueError: if a column ends before another.
+        ValueError: If a column ends before another.
     """
     rows = zip(*columns, strict=True)
     while part := list(islice(rows, size)):

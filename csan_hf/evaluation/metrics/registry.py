@@ -43,7 +43,7 @@ def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
     Use it as a decorator, or call it.
 
     Raises:
-        ValueError: if another metric has that name.
+        ValueError: If another metric has that name.
     """
     if _METRICS.setdefault(metric.name, metric) is not metric:
         raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
@@ -64,7 +64,7 @@ def find_metric(name: str) -> type[CorpusMetric]:
     """Returns the class of a metric.
 
     Raises:
-        ValueError: if there is none of that name.
+        ValueError: If there is none of that name.
     """
     if name not in _METRICS:
         raise ValueError(f"There is no metric {name!r}; choose from {', '.join(_METRICS)}.")
@@ -75,12 +75,12 @@ def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> 
     """Makes a metric, without network.
 
     Args:
-        name: its name in the table.
+        name: Its name in the table.
         tokenize: sacreBLEU's tokenizer for the target language; metrics without a tokenizer ignore it.
-        arguments: for its constructor.
+        arguments: For its constructor.
 
     Raises:
-        ValueError: if there is none of that name.
+        ValueError: If there is none of that name.
     """
     metric = find_metric(name)
     return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
