@@ -41,7 +41,7 @@ def tokenize_texts(
     Args:
         tokenizer: A fast tokenizer: only those tell where in the text a token comes from.
         texts: The texts.
-        target: Whether they are in the target language, which some tokenizers want to know.
+        target: Whether they are in the target language, which some tokenizers need to know.
 
     Raises:
         ValueError: If the tokenizer is not a fast one.

@@ -50,14 +50,14 @@ def write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
                 file.flush()
                 written += len(translations)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(what_is_kept(written, path)) from None
+        raise KeyboardInterrupt(describe_kept(written, path)) from None
     except (OSError, ValueError) as error:
         if written == 0 or isinstance(error, BrokenPipeError):
             raise
-        raise ValueError(f"{error}. {what_is_kept(written, path)}") from error
+        raise ValueError(f"{error}. {describe_kept(written, path)}") from error
 
 
-def what_is_kept(written: int, path: str) -> str:
+def describe_kept(written: int, path: str) -> str:
     """Says how many translations are there, and where."""
     is_file = path != STANDARD_STREAM and partial_name(path).is_file()
     where = f"in {partial_name(path)}" if written and is_file else "written"

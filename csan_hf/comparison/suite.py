@@ -102,7 +102,7 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         _check_names(names, f"{path}: the {kind}")  # runs lie in folders of these names
     baseline = content.get("baseline", next(iter(systems)))
     if baseline not in list(systems):
-        raise RecipeError(f"{path}: the baseline {baseline!r} is none of the systems {', '.join(systems)}.")
+        raise RecipeError(f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}.")
     base = _base(path, chosen)
     settings = _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings")
     everywhere = merge(settings, {"data": {"data_dir": data_dir}} if data_dir else {})
@@ -134,7 +134,7 @@ def _with_size(entries: Settings, size: Settings, key: str, path: Path) -> Setti
     """The systems or data sets with what a size says of some of them."""
     own = _mapping(size, key, f"{path}: the size") if size.get(key) else {}
     if unknown := [name for name in own if name not in entries]:
-        raise RecipeError(f"{path}: {key} of the size: {unknown[0]!r} is none of {', '.join(entries)}.")
+        raise RecipeError(f"{path}: {key} of the size: {unknown[0]!r} is not one of {', '.join(entries)}.")
     merged = {}
     for name, entry in entries.items():
         where = f"{path}: {key}.{name}"

@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_call import AttentionCall, SharedMasks, exact_energies, make_call
+from .attention_call import AttentionCall, SharedMasks, dot_products_in_float32, make_call
 from .backend_eager import attention_with_weights
 from .backend_sdpa import trains_faster_in_float32
 from .backends import run
@@ -102,7 +102,7 @@ def eager_attention_forward(
     if attention_mask is not None and attention_mask.dtype == torch.bool:  # a user's own
         lowest = torch.finfo(query.dtype).min
         attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(~attention_mask, lowest)
-    energies = exact_energies(query * scaling, key)
+    energies = dot_products_in_float32(query * scaling, key)
     if attention_mask is None:
         weights = F.softmax(energies, dim=-1)
     else:

@@ -186,7 +186,7 @@ def _check_padding_mask(mask: torch.Tensor, key: torch.Tensor) -> None:
 # --- what the backends share -------------------------------------------------------------------------------------
 
 
-def exact_energies(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def dot_products_in_float32(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """The products of queries [..., I, D] and keys [..., J, D] in float32 or better; finite for float16, too."""
     energies = torch.matmul(query, key.transpose(-1, -2))
     if energies.dtype == torch.float16:
@@ -206,7 +206,7 @@ def softmax_weights(
 
     `added` goes to the energies; what is `hidden` gets no weight.
     """
-    energies = exact_energies(query * call.scale, key)
+    energies = dot_products_in_float32(query * call.scale, key)
     if added is not None:
         energies = energies + added
     if hidden is not None:

@@ -12,7 +12,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
 
     Returns:
         The output [B, H, I, D] and the weight of each key position [B, H, I, J], summed over the heads of the area.
-        The output is made from these weights, so a gradient reaches them.
+        The output is computed from these weights, so gradients flow through them.
     """
     masks = call.once("dense", lambda: dense_masks(call))
     keys, values = keys_of_area(call.key, call.area), keys_of_area(call.value, call.area)
@@ -21,7 +21,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
     sums = joint.sum(dim=-2)
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:
-        # A position's weight times each head's share of it: the joint weights again, by way of what is returned
+        # The joint weights again, as a position's weight, which is returned, times each head's share of it
         shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-2)
         weights = (of_positions.unsqueeze(-2) * shares).flatten(-2).to(values.dtype)
     weights = dropout(weights, call)

@@ -21,7 +21,7 @@ from transformers import initialization as init
 
 from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Positions, Term, TermInputs, check_broadcast, exact
+from .locality_terms import Cells, Positions, Term, TermInputs, at_least_float32, check_broadcast
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
@@ -52,8 +52,8 @@ class GaussianTerm(Term):
     def energy(self, cells: Cells) -> torch.Tensor:
         """G, float32 or better."""
         center, width = cells.of_query(self.center), cells.of_query(self.width)
-        sigma = exact(width).clamp(min=MINIMUM_WINDOW) / 2
-        return -0.5 * ((cells.key_position - exact(center)) / sigma) ** 2
+        sigma = at_least_float32(width).clamp(min=MINIMUM_WINDOW) / 2
+        return -0.5 * ((cells.key_position - at_least_float32(center)) / sigma) ** 2
 
     @property
     def focus(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +92,7 @@ class QueryPredictor(LocalityModule):
     def forward(self, inputs: TermInputs) -> torch.Tensor:
         """A position or a window in tokens, L · sigmoid(u_h · tanh(W q_i)): [B, H, I], float32 or better."""
         hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))
-        return inputs.visible_length * torch.sigmoid(exact(self.head_proj(hidden).transpose(1, 2)))
+        return inputs.visible_length * torch.sigmoid(at_least_float32(self.head_proj(hidden).transpose(1, 2)))
 
 
 class GaussianLocalness(LocalityModule):
@@ -123,17 +123,17 @@ class GaussianLocalness(LocalityModule):
         """The Gaussian of every query."""
         hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))  # [B, I, d]
         length = inputs.visible_length  # L, [B or 1, 1, I or 1]
-        center = length * torch.sigmoid(exact(self.center_proj(hidden).transpose(1, 2)))
+        center = length * torch.sigmoid(at_least_float32(self.center_proj(hidden).transpose(1, 2)))
         return GaussianTerm(center, self._width(hidden, inputs, length))
 
     def _width(self, hidden: torch.Tensor, inputs: TermInputs, length: torch.Tensor) -> torch.Tensor:
         if self.strategy == "fixed":
-            return exact(hidden).new_full((1, 1, 1), self.window_size)
+            return at_least_float32(hidden).new_full((1, 1, 1), self.window_size)
         if self.strategy == "head":
-            return raise_to_floor(50.0 * torch.sigmoid(exact(self.head_window))[None, :, None])
+            return raise_to_floor(50.0 * torch.sigmoid(at_least_float32(self.head_window))[None, :, None])
         if self.strategy == "layer":
             hidden = torch.tanh(self.key_proj(_mean_key(inputs)))
-        return raise_to_floor(length * torch.sigmoid(exact(self.window_proj(hidden).transpose(1, 2))))
+        return raise_to_floor(length * torch.sigmoid(at_least_float32(self.window_proj(hidden).transpose(1, 2))))
 
 
 def _mean_key(inputs: TermInputs) -> torch.Tensor:
@@ -143,10 +143,10 @@ def _mean_key(inputs: TermInputs) -> torch.Tensor:
     keys = keys * real.to(keys.dtype).unsqueeze(-1)
     if inputs.causal:
         queries = inputs.query.shape[2]
-        sums = exact(keys).cumsum(dim=1)[:, -queries:]  # the queries are the last positions
+        sums = at_least_float32(keys).cumsum(dim=1)[:, -queries:]  # the queries are the last positions
         counts = real.cumsum(dim=1)[:, -queries:]
     else:
-        sums, counts = exact(keys).sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
+        sums, counts = at_least_float32(keys).sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
     return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(inputs.key.dtype)
 
 

@@ -9,7 +9,7 @@ import torch
 from .gaussian import GaussianMethod, GaussianTerm, QueryPredictor
 from .key_area import check_tokens
 from .locality import AttentionSite
-from .locality_terms import Cells, TermInputs, exact
+from .locality_terms import Cells, TermInputs, at_least_float32
 
 
 @dataclass
@@ -19,7 +19,7 @@ class CutOffGaussianTerm(GaussianTerm):
     def visible(self, cells: Cells) -> torch.Tensor:
         """Whether the key lies within the window; the centre gets its gradient from the energies alone."""
         center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
-        return (cells.key_position - exact(center)).abs() <= exact(width)
+        return (cells.key_position - at_least_float32(center)).abs() <= at_least_float32(width)
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def check_broadcast(tensor: torch.Tensor, expected: tuple[int, ...], name: str, 
         raise ValueError(f"`{name}` must broadcast to [{axes}] = {list(expected)}, got {list(tensor.shape)}.")
 
 
-def exact(values: torch.Tensor) -> torch.Tensor:
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
     """`values` in float32, or float64 where they are."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 

@@ -707,7 +707,7 @@ class CsanForConditionalGeneration(  # type: ignore[override]
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Put the windowed cache in the place of the library's default; any other choice is left alone."""
+        """Replace the library's default cache by the windowed one; any other choice is left alone."""
         user_defined = model_kwargs.get("past_key_values") is not None
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
         implementation = generation_config.cache_implementation

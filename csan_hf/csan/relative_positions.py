@@ -10,7 +10,7 @@ from transformers import initialization as init
 
 from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Term, TermInputs, exact
+from .locality_terms import Cells, Term, TermInputs, at_least_float32
 
 
 @dataclass
@@ -60,7 +60,7 @@ class RelativePositionTables(LocalityModule):
     def forward(self, inputs: TermInputs) -> RelativePositionTerm:
         """The term of one call: the keys' table multiplied with every query, and the values' table."""
         energies = torch.matmul(inputs.query * inputs.scale, self.keys.transpose(-1, -2))
-        return RelativePositionTerm(exact(energies), self.values)
+        return RelativePositionTerm(at_least_float32(energies), self.values)
 
 
 @dataclass(frozen=True)

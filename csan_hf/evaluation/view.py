@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a model in evaluation mode that shares the weights of another and nothing else.
 
-    Modes, configurations and the attention implementation of the view are its own, so that the model itself stays as
-    it is for whoever trains it or uses it in another thread.
+    Modes, configurations and the attention implementation of the view are its own, so that training
+    and other threads that use the model are not affected.
     """
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     return deepcopy(model, shared).eval()

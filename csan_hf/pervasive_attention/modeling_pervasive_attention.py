@@ -621,7 +621,7 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Put the grid's cache in the place of the library's default."""
+        """Replace the library's default cache by the grid's."""
         user_defined = model_kwargs.get("past_key_values") is not None
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
         implementation = generation_config.cache_implementation

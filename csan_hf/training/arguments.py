@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Training arguments with the defaults that translation wants."""
+"""Training arguments with defaults for translation."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         default=16384,
         metadata={
             "help": "Cells of the source x target grid in a batch on one device: the bound of models that work on the "
-            "grid (pervasive_attention), in the place of max_tokens. Padding counts unless mix_lengths. "
+            "grid (pervasive_attention), instead of max_tokens. Padding counts unless mix_lengths. "
             "null: batches of per_device_train_batch_size sentences instead."
         },
     )
@@ -293,9 +293,9 @@ class GenerationArguments:
     Args:
         num_beams: Beams; 1 is greedy search.
         max_length: Most target tokens, the one that generation starts with included.
-        max_new_tokens: Most target tokens, in the place of max_length.
+        max_new_tokens: Most target tokens, instead of max_length.
         min_length: Fewest target tokens, the one that generation starts with included.
-        min_new_tokens: Fewest target tokens, in the place of min_length.
+        min_new_tokens: Fewest target tokens, instead of min_length.
         max_time: Seconds after which a batch ends with what it has.
         length_penalty: Exponent of the length that divides a beam's score: above 0 favours long ones.
         early_stopping: When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely;

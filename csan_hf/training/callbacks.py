@@ -38,7 +38,7 @@ def default_callbacks(args: TranslationTrainingArguments) -> list[TrainerCallbac
 
 
 def replace_progress_callbacks(trainer: Trainer) -> None:
-    """Puts `TranslationProgress` in the place of the library's progress bar and printer."""
+    """Replaces the library's progress bar and printer by `TranslationProgress`."""
     for old in (ProgressCallback, PrinterCallback):
         trainer.remove_callback(old)
     trainer.add_callback(TranslationProgress())

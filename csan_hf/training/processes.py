@@ -123,7 +123,7 @@ class WorkerInit:
             signal.pthread_sigmask(signal.SIG_BLOCK, self.blocked)
 
 
-def shielded_context(method: str | None) -> BaseContext | None:
+def signal_blocking_context(method: str | None) -> BaseContext | None:
     """Returns a multiprocessing context whose processes see none of the signals that end a run.
 
     Schedulers and terminals signal the whole process group. A worker that ended at once (torch gives it a handler for
@@ -138,12 +138,12 @@ def shielded_context(method: str | None) -> BaseContext | None:
     """
     if not hasattr(signal, "pthread_sigmask"):
         return None
-    shielded = copy.copy(multiprocessing.get_context(method))
-    vars(shielded)["Process"] = _PROCESSES[str(shielded.get_start_method())]
-    return shielded
+    blocking = copy.copy(multiprocessing.get_context(method))
+    vars(blocking)["Process"] = _PROCESSES[str(blocking.get_start_method())]
+    return blocking
 
 
-class _Shielded:
+class _SignalBlocking:
     """Mixin of the processes of `multiprocessing`: they start with the signals blocked."""
 
     def start(self: Any) -> None:
@@ -162,13 +162,13 @@ class _Shielded:
 _PROCESSES: dict[str, type] = {}
 if hasattr(signal, "pthread_sigmask"):
 
-    class _ForkWorker(_Shielded, context.ForkProcess):
+    class _ForkWorker(_SignalBlocking, context.ForkProcess):
         pass
 
-    class _SpawnWorker(_Shielded, context.SpawnProcess):
+    class _SpawnWorker(_SignalBlocking, context.SpawnProcess):
         pass
 
-    class _ForkServerWorker(_Shielded, context.ForkServerProcess):
+    class _ForkServerWorker(_SignalBlocking, context.ForkServerProcess):
         pass
 
     _PROCESSES.update(fork=_ForkWorker, spawn=_SpawnWorker, forkserver=_ForkServerWorker)
@@ -187,5 +187,5 @@ def _end_workers_at_exit() -> None:
 def _end_workers() -> None:
     """Ends the workers that are left when Python exits: `multiprocessing` would send SIGTERM and wait for ever."""
     for child in multiprocessing.active_children():
-        if isinstance(child, _Shielded):
+        if isinstance(child, _SignalBlocking):
             child.terminate()

@@ -149,7 +149,7 @@ def _say(args: TranslationTrainingArguments, text: str) -> None:
 
 
 def _prepare_folder(recipe: Recipe, output: Path) -> Path | None:
-    """Decides between a fresh start and a resumption, and moves what is in the way; in the main process."""
+    """Decides between a fresh start and a resumption, and moves an earlier run aside; in the main process."""
     checkpoint = None
     restore_previous_run(output)
     check_output_folder(recipe, output)

@@ -247,7 +247,7 @@ class RunGuard(TrainerCallback):
             f"The loss is not finite (NaN or infinite) at update {update.step}, {'; '.join(batches)} of the tokenized "
             f"training set, counted from 0. Nothing was saved since {self.trainer.last_checkpoint()}. If it happens "
             "at the same rows again, look at them; otherwise training diverged: start anew with a lower "
-            "training.learning_rate, more warmup_steps or a lower max_grad_norm, or with bf16 in the place of fp16."
+            "training.learning_rate, more warmup_steps or a lower max_grad_norm, or with bf16 instead of fp16."
         )
 
 

@@ -49,7 +49,7 @@ from .callbacks import default_callbacks, replace_progress_callbacks
 from .checkpoints import last_complete_checkpoint, load_weights, mark_complete, mark_incomplete, read_weights
 from .loss import LabelSmoothedCrossEntropy
 from .options import RecipeError
-from .processes import STOP_SIGNALS, RowsAndCopies, WorkerInit, cut_for_processes, shielded_context
+from .processes import STOP_SIGNALS, RowsAndCopies, WorkerInit, cut_for_processes, signal_blocking_context
 from .stopping import RunError, RunGuard
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
         workers = self.args.dataloader_num_workers
         method = self.args.dataloader_multiprocessing_context
-        shielded = self.guard.signals is not None  # otherwise nothing would end a worker that ignores Ctrl-C
-        init = WorkerInit(workers, self.args.process_index, STOP_SIGNALS if shielded else ())
+        block = self.guard.signals is not None  # otherwise nothing would end a worker that ignores Ctrl-C
+        init = WorkerInit(workers, self.args.process_index, STOP_SIGNALS if block else ())
         loader: DataLoader = DataLoader(
             rows,
             batch_sampler=batches,
@@ -192,7 +192,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
             worker_init_fn=init if workers else None,
-            multiprocessing_context=(shielded_context(method) if shielded else method) if workers else None,
+            multiprocessing_context=(signal_blocking_context(method) if block else method) if workers else None,
         )
         return self.accelerator.prepare(loader)
 
@@ -438,7 +438,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             raise RunError(
                 f"After update {self.state.global_step} the weights are not finite (NaN or infinite), though the loss "
                 f"was: its gradient overflowed. Nothing was saved since {self.last_checkpoint()}. Start anew with a "
-                "lower training.learning_rate, or with bf16 in the place of fp16."
+                "lower training.learning_rate, or with bf16 instead of fp16."
             )
 
     def last_checkpoint(self) -> str:

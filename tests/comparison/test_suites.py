@@ -71,7 +71,7 @@ def test_a_suite_becomes_cells(tmp_path):
     ("changes", "words"),
     [
         ({"metric": "wre"}, "no metric 'wre'"),
-        ({"baseline": "none"}, "the baseline 'none' is none of the systems plain"),
+        ({"baseline": "none"}, "the baseline 'none' is not one of the systems plain"),
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": ["one"]}, "seeds must be a list of whole numbers"),
@@ -91,7 +91,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"x": {"seeds": "two"}}}, r"systems\.x\.seeds must say how many seeds"),
         ({"systems": {"x": {}, "X": {}}}, "the system 'X' is 'x' where files' names have no capitals"),
         ({"data": {"caf\u00e9": {}, "cafe\u0301": {}}}, "where files' names have no capitals"),
-        ({"baseline": ["plain"]}, "the baseline .* is none of the systems"),
+        ({"baseline": ["plain"]}, "the baseline .* is not one of the systems"),
         ({"description": 5}, "description must be text, got 5"),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
         ({"tables": ["dev"]}, "tables must hold names"),

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from csan_hf.training import processes
 from csan_hf.training.checkpoints import find_fault
-from csan_hf.training.processes import STOP_SIGNALS, shielded_context
+from csan_hf.training.processes import STOP_SIGNALS, signal_blocking_context
 from csan_hf.training.stopping import RunInterrupted, StopSignals
 
 
@@ -70,7 +70,7 @@ def _report(connection):
 
 
 def test_a_worker_is_born_with_the_signals_blocked_and_ends_when_it_is_told_to():
-    context = shielded_context("fork")
+    context = signal_blocking_context("fork")
     ours, theirs = context.Pipe()
     started = [context.Process(target=_report, args=(theirs,), daemon=True) for _ in range(2)]
     for process in started:

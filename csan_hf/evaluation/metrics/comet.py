@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""COMET by way of its own command line."""
+"""COMET, run as a program of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 class Comet(corpus_metric.CorpusMetric):
     """COMET (Rei et al., 2020): a neural network's judgement of source, hypothesis and reference, times 100.
 
-    The package unbabel-comet wants older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
+    The package unbabel-comet needs older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
     program `comet-score` runs in an environment of its own: `pipx install unbabel-comet`.
 
     Args:
