@@ -495,7 +495,7 @@ def test_models_of_the_library_are_refused(joint, tmp_path):
     config = MarianConfig(
         vocab_size=20, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8, pad_token_id=0
     )
-    with pytest.raises(ValueError, match="code cannot be saved"):
+    with pytest.raises(ValueError, match="cannot be saved with the model"):
         save_self_contained(MarianMTModel(config), joint[1], tmp_path / "model")
 
 
