@@ -202,7 +202,7 @@ class _OverlappingBlocks(torch.autograd.Function):
 
 @dataclass
 class _BlockMasks:
-    """What layers share whose queries see the same keys.
+    """What layers share if their queries see the same keys.
 
     Attributes:
         cells: The cells of the blocks.

@@ -14,7 +14,7 @@ from .locality_terms import DenseCells
 
 @dataclass
 class DenseMasks:
-    """What layers share whose queries see the same keys.
+    """What layers share if their queries see the same keys.
 
     Attributes:
         cells: The cells of the call.

@@ -234,7 +234,7 @@ def _keep_target_tokenizer(config: PreTrainedConfig, directory: Path) -> None:
 
 
 def weight_files(directory: str | os.PathLike) -> dict[Path, tuple[int, int]]:
-    """Return inode and time of change (ns) of each file of weights in a directory, which need not exist."""
+    """Return inode and modification time (ns) of each file of weights in a directory, which need not exist."""
     found = {}
     for path in Path(directory).glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):
