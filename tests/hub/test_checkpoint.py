@@ -318,7 +318,7 @@ def test_too_old_a_transformers_is_told_what_is_needed(joint, grid, tmp_path, mo
     monkeypatch.delattr(transformers.configuration_utils, "PreTrainedConfig")  # which 4.57 had by another name
     for name in ("joint", "grid"):
         reference = json.loads((tmp_path / name / "config.json").read_text())["auto_map"]["AutoConfig"]
-        with pytest.raises(ImportError, match=r"needs transformers 5\.20 or newer: pip install -U"):
+        with pytest.raises(ImportError, match=r"needs transformers 5\.23 or newer: pip install -U"):
             get_class_from_dynamic_module(reference, str(tmp_path / name))
 
 
