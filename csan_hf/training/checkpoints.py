@@ -110,6 +110,8 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True, thorough: bool = Tru
         if fault is not None:
             return f"its save was cut off: {fault}"
         fault = _find_fault_in_resume_files(checkpoint, thorough=thorough) if to_resume else None
+    if fault is None and to_resume:
+        fault = _find_foreign_keys(checkpoint)
     if fault is None and thorough:
         fault = _find_fault_in_weights(checkpoint)
     return fault
@@ -139,8 +141,7 @@ def _find_fault_in_state(checkpoint: Path) -> str | None:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{TRAINER_STATE_NAME} is missing"
-        TrainerState.load_from_json(str(path))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # of JSON, or of keys that are no state's
+    except (OSError, ValueError, RecursionError):
         return f"{TRAINER_STATE_NAME} cannot be read"
     steps = [state.get(name) for name in ("global_step", "max_steps")] if isinstance(state, dict) else []
     if not steps or not all(type(step) is int and step >= 0 for step in steps[: 1 + (steps[1] is not None)]):
@@ -148,6 +149,15 @@ def _find_fault_in_state(checkpoint: Path) -> str | None:
     history = state.get("log_history", [])
     well_formed = isinstance(history, list) and all(isinstance(entry, dict) for entry in history)
     return None if well_formed else f"{TRAINER_STATE_NAME} has no log"
+
+
+def _find_foreign_keys(checkpoint: Path) -> str | None:
+    """Says whether the Trainer's state holds what this version of the library does not read."""
+    try:
+        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    except (TypeError, AttributeError, ValueError) as error:
+        return f"{TRAINER_STATE_NAME} is of another version of transformers ({error})"
+    return None
 
 
 def _find_fault_in_resume_files(checkpoint: Path, *, thorough: bool) -> str | None:

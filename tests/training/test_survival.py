@@ -147,6 +147,19 @@ def test_a_crafted_checkpoint_is_a_damaged_one(copy, name, content, message):
         assert find_fault(folder) == message
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_state_with_keys_of_another_version_is_set_aside_and_not_deleted(copy, listed):
+    folder = copy / "checkpoint-6"
+    state = json.loads((folder / "trainer_state.json").read_text())
+    (folder / "trainer_state.json").write_text(json.dumps({**state, "key_of_version_9": 1}))
+    if listed:
+        mark_complete(folder, step=6)
+    else:
+        (folder / FILE_LIST).unlink()
+    assert choose_checkpoint(copy) == copy / "checkpoint-4"
+    assert names(copy) == ["_damaged-checkpoint-6", "checkpoint-2", "checkpoint-4"]
+
+
 def test_a_damaged_checkpoint_that_was_kept_for_its_score_is_set_aside(copy, capsys):
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         for step in (2, 4):
