@@ -119,8 +119,8 @@ def _markdown(
     lines = [f"# {suite.name}", "", *([suite.description.strip(), ""] if suite.description else [])]
     lines += [
         f"{metric.label} ({better} is better): means over the seeds {', '.join(map(str, suite.seeds))}. Δ is the "
-        f"difference to {suite.baseline} with its 95% interval and p-value, by paired bootstrap over segments and "
-        "seeds, all columns pooled; p over columns is a sign-flip test in which a column counts once.",
+        f"difference to {suite.baseline} with its 95% interval and two-sided p-value, by paired bootstrap over "
+        "segments and seeds, all columns pooled; p over columns is a sign-flip test in which a column counts once.",
         "",
         *_systems_table(suite, facts),
     ]

@@ -196,7 +196,7 @@ def _row(
     scores = {}
     for column, runs in own.items():
         seeds = shared.get(column, [])
-        test = paired_test(metric, *_pair(own, baseline, column, seeds), samples=samples) if seeds else None
+        test = _test(metric, *_pair(own, baseline, column, seeds), samples) if seeds else None
         drawn = bootstrap_scores(metric, list(runs.values()), samples=samples)
         scores[column] = Score(
             seeds={seed: metric.score(run.sum(axis=0)) for seed, run in sorted(runs.items())},
@@ -227,4 +227,8 @@ def _pooled(metric: CorpusMetric, own: Any, baseline: Any, shared: dict[str, lis
         return None
     pairs = [_pair(own, baseline, column, seeds) for column in shared]
     ours, theirs = ([np.concatenate(runs) for runs in zip(*side, strict=True)] for side in zip(*pairs, strict=True))
-    return paired_test(metric, ours, theirs, samples=samples)
+    return _test(metric, ours, theirs, samples)
+
+
+def _test(metric: CorpusMetric, own: list[np.ndarray], baseline: list[np.ndarray], samples: int) -> PairedTest:
+    return paired_test(metric, own, baseline, test="two_sided_bootstrap", samples=samples)

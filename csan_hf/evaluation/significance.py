@@ -22,7 +22,7 @@ SEED = 12345  # sacreBLEU's
 BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000  # sacreBLEU's
 _DRAWS_AT_ONCE = 4_000_000
 
-Test = Literal["bootstrap", "randomisation"]
+Test = Literal["bootstrap", "two_sided_bootstrap", "randomisation"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class PairedTest:
 
     Attributes:
         difference: The system's score minus the baseline's; means over the seeds, where there are several.
-        p_value: How often chance alone makes a difference at least as large (two-sided).
+        p_value: How often chance alone makes a difference at least as large; two-sided, but for `"bootstrap"`.
         interval: 95% confidence interval of the difference, by bootstrap.
-        test: `"bootstrap"` or `"randomisation"`.
+        test: `"bootstrap"`, `"two_sided_bootstrap"` or `"randomisation"`.
         samples: Resamples or trials.
     """
 
@@ -109,8 +109,11 @@ def paired_test(
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
 
-    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is further from its mean than the
-      real difference is from 0.
+    - `"bootstrap"` (Koehn, 2004, as sacreBLEU and Moses have it): how often the absolute difference on a resampled
+      test set exceeds its mean by more than the real one. That is the probability of one tail: of equal systems about
+      one in ten has a p-value below 0.05.
+    - `"two_sided_bootstrap"`: how often the difference on a resampled test set is further from its mean, to either
+      side, than the real difference is from 0.
     - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
       segment by segment, differ by more than the real ones. With several runs, run r of one is exchanged with run r
       of the other.
@@ -119,7 +122,7 @@ def paired_test(
         metric: The metric.
         system: The metric's counts [S, K] of the segments, for each run; see `bootstrap_scores`.
         baseline: The same for the baseline.
-        test: Which of the two tests.
+        test: Which of the three tests.
         samples: None = 1,000 resamples, or 10,000 trials.
         seed: Seed of the draws.
         progress: Shows a bar on standard error.
@@ -129,7 +132,7 @@ def paired_test(
     """
     _check_runs([*system, *baseline], 1 if samples is None else samples)
     difference = mean_score(metric, system) - mean_score(metric, baseline)
-    resamples = samples if samples is not None and test == "bootstrap" else BOOTSTRAP_SAMPLES
+    resamples = samples if samples is not None and test != "randomisation" else BOOTSTRAP_SAMPLES
     ours, theirs = (
         bootstrap_scores(metric, runs, samples=resamples, seed=seed, progress=progress) for runs in (system, baseline)
     )
@@ -137,6 +140,8 @@ def paired_test(
     if test == "bootstrap":
         chance = np.abs(ours - theirs)
         chance = chance - chance.mean()
+    elif test == "two_sided_bootstrap":
+        chance = np.abs(ours - theirs - (ours - theirs).mean())
     else:
         resamples = RANDOMISATION_TRIALS if samples is None else samples
         chance = _exchanged_differences(metric, system, baseline, resamples, seed, progress)

@@ -42,6 +42,7 @@ def test_scores_and_differences(tmp_path):
     low, high = local.pooled.interval
     assert low < -25 < high < 0
     assert local.pooled.p_value < 0.01
+    assert local.pooled.test == "two_sided_bootstrap"
     assert local.over_columns is None
     write_report(suite, [table], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()

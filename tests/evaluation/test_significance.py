@@ -52,6 +52,23 @@ def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks)
             assert (high - low) / 2 == pytest.approx(result.ci, abs=1e-4)  # sacreBLEU adds in float32
 
 
+def test_a_p_value_of_two_sides_says_what_the_interval_says():
+    metric = load_metric("exact_match")
+    ones = np.ones(200)
+    only_ours, only_theirs = (np.arange(200) < 29).astype(float), (np.arange(200) >= 183).astype(float)
+    # 29 words against 17: 12 are 1.78 of their standard deviations, and 0.075 of a normal distribution lies beyond
+    ours, theirs = np.stack([only_ours, ones], axis=1), np.stack([only_theirs, ones], axis=1)
+    found = {
+        test: paired_test(metric, [ours], [theirs], test=test)
+        for test in ("two_sided_bootstrap", "randomisation", "bootstrap")
+    }
+    assert found["two_sided_bootstrap"].p_value == pytest.approx(0.075, abs=0.02)
+    low, high = found["two_sided_bootstrap"].interval
+    assert low < 0 < high
+    assert found["two_sided_bootstrap"].p_value == pytest.approx(found["randomisation"].p_value, abs=0.03)
+    assert found["bootstrap"].p_value == pytest.approx(0.0375, abs=0.015)  # sacreBLEU's: one tail
+
+
 def test_error_rates_by_the_same_draws():
     ours, theirs, references = corpus()
     metric = load_metric("wer")
