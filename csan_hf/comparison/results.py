@@ -120,8 +120,11 @@ class _Texts:
     def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
-        tokenize = next((cell.recipe.get("bleu_tokenize") for cell in suite.cells), None)
-        self.metric = load_metric(suite.metric, tokenize=tokenize)
+        self.metrics = {
+            data: load_metric(suite.metric, tokenize=cell.recipe.get("bleu_tokenize"))
+            for data, cell in self.first.items()
+        }
+        self.metric = self.metrics[suite.cells[0].data]  # sums of counts are scored alike, whatever the tokenizer
 
     def references(self, data: str, split: str) -> list[str]:
         path = self.output / "references" / data / f"{split}.txt"
@@ -146,7 +149,8 @@ class _Texts:
     def counts(self, hypotheses: Sequence[Sequence[str]], data: str, splits: Sequence[str]) -> np.ndarray:
         """Counts of the splits' segments, one split after the other [S, K]."""
         parts = zip(hypotheses, splits, strict=True)
-        return np.concatenate([self.metric.statistics(lines, self.references(data, split)) for lines, split in parts])
+        statistics = self.metrics[data].statistics
+        return np.concatenate([statistics(lines, self.references(data, split)) for lines, split in parts])
 
 
 def _table(

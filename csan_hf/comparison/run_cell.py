@@ -43,10 +43,11 @@ def main(arguments: list[str]) -> int:
     except RunInterrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
-    for checkpoint in list_checkpoints(output):
-        shutil.rmtree(checkpoint)  # only training needs it
     seconds = {"seconds_of_last_process": round(time.time() - start, 1), "seconds": results["training"]["seconds"]}
     write_json(output / FINISHED, {**seconds, "process_seconds": round(time.process_time(), 1)})
+    # Only training needs them; last, since a run without its checkpoints could be neither finished nor resumed
+    for checkpoint in list_checkpoints(output):
+        shutil.rmtree(checkpoint)
     return 0
 
 

@@ -161,8 +161,10 @@ def _start(command: Sequence[str], log: IO[bytes], slot: int, threads: int) -> s
         "TOKENIZERS_PARALLELISM": "false",
         PARENT: str(os.getpid()),
     }
-    if torch.cuda.device_count() > 1:
-        environment["CUDA_VISIBLE_DEVICES"] = str(slot % torch.cuda.device_count())
+    if (count := torch.cuda.device_count()) > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # the suite's own share of the machine
+        devices = visible.split(",") if visible else [str(number) for number in range(count)]
+        environment["CUDA_VISIBLE_DEVICES"] = devices[slot % count].strip()
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
 

@@ -199,6 +199,12 @@ def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
         for name, (of_data, chosen) in named.items():
             if unknown := [split for split in chosen if split not in splits[of_data]]:
                 raise RecipeError(f"{where}.{title}.{name}: {of_data} has no split {unknown[0]!r}.")
+        places = [(of_data, split) for of_data, chosen in named.values() for split in chosen]
+        if twice := [place for place in places if places.count(place) > 1]:
+            raise RecipeError(
+                f"{where}.{title}: {twice[0][1]} of {twice[0][0]} stands twice, and tests over all columns would "
+                "count it twice: make a second table."
+            )
         if not named:
             raise RecipeError(f"{where}.{title}: no data set has a split {', '.join(map(str, columns))}.")
         found[title] = named
@@ -214,10 +220,11 @@ def _list_of_splits(splits: Any, where: str) -> tuple[str, ...]:
 def _splits(recipe: Settings) -> list[str]:
     """Names of the splits that a run scores, the validation set first."""
     data = recipe.get("data") or {}
-    if data.get("dataset") == "numbers":
-        return ["validation", "test"]
-    test = data.get("test")
-    return ["validation", *(test if isinstance(test, dict) else ["test"] if test else [])]
+    test = "test" if data.get("dataset") == "numbers" else data.get("test")
+    tests = list(test) if isinstance(test, dict) else ["test"] if test else []
+    if isinstance(pairs := data.get("language_pairs"), list):
+        tests = [f"{name}_{pair}" for pair in pairs for name in tests]
+    return ["validation", *tests]
 
 
 def _base(path: Path, size: Settings) -> Settings:

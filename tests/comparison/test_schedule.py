@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from csan_hf.comparison import compare, compare_suite, run_cell
+from csan_hf.comparison import compare, compare_suite, run_cell, schedule
 from csan_hf.comparison.compare import describe_cost
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
@@ -196,6 +196,28 @@ def test_a_cell_deletes_no_checkpoints_of_another_run(tmp_path, monkeypatch, cap
         assert capsys.readouterr().err.endswith("is no cell of a suite: `csan-hf train` trains a recipe.\n")
     assert (tmp_path / "run" / "checkpoint-5").is_dir()
     assert run_cell.main([]) == 2
+
+
+def test_a_cell_that_is_killed_while_its_checkpoints_go_is_finished(tmp_path, monkeypatch):
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_cell, "train_from_recipe", lambda recipe: {"training": {"seconds": 1.0}})
+    monkeypatch.setattr(run_cell, "list_checkpoints", killed)
+    suite = make_suite(tmp_path)
+    path = prepare_cell(suite.cells[0], tmp_path)
+    assert run_cell.main([str(path)]) != 0
+    assert (path.parent / FINISHED).is_file()
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, ["0", "1", "0"]), ("2, 5", ["2", "5", "2"])])
+def test_cells_share_the_accelerators_that_the_suite_may_use(tmp_path, monkeypatch, visible, expected):
+    monkeypatch.setattr(schedule.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(schedule.subprocess, "Popen", lambda command, env, **options: env["CUDA_VISIBLE_DEVICES"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [schedule._start(["x"], None, slot, 1) for slot in range(3)] == expected
 
 
 def test_a_cell_is_no_module_that_its_package_has_loaded():

@@ -76,6 +76,10 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": ["one"]}, "seeds must be a list of whole numbers"),
         ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
+        (
+            {"data": {"one": {}}, "tables": {"dev": {"all": ["validation"], "again": ["validation"]}}},
+            "dev: validation of one stands twice",
+        ),
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
@@ -104,6 +108,15 @@ def test_a_suite_becomes_cells(tmp_path):
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
     with pytest.raises(RecipeError, match=words):
         load_suite(write_suite(tmp_path, **changes))
+
+
+def test_splits_of_several_language_pairs(tmp_path):
+    pairs = {"data": {"language_pairs": ["de-en", "en-de"], "test": {"2016": "test.tsv"}}}
+    tables = {"test": {"into English": ["2016_de-en"], "into German": ["2016_en-de"]}}
+    suite = load_suite(write_suite(tmp_path, data={"one": pairs}, tables=tables))
+    assert suite.tables["test"] == {"into English": ("one", ("2016_de-en",)), "into German": ("one", ("2016_en-de",))}
+    arguments = load_cell(suite.cells[0], tmp_path).data_arguments()
+    assert list(arguments.split_names) == ["train", "validation", "2016_de-en", "2016_en-de"]
 
 
 def test_a_tokenizer_by_name_gives_way_to_a_trained_one(tmp_path):

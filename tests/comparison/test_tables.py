@@ -5,10 +5,12 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from comparison.test_schedule import make_suite
 
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import most_frequent, read_tables
+from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.evaluation.significance import paired_test, sign_flip_test
 from csan_hf.training.recipe import RecipeError
@@ -49,6 +51,22 @@ def test_scores_and_differences(tmp_path):
     assert f"| 1D | 30.00 |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
+
+
+def test_each_data_set_has_its_own_tokenizer(tmp_path):
+    make_suite(tmp_path)
+    content = yaml.safe_load((tmp_path / "suite.yaml").read_text())
+    data = {"one": {}, "two": {"bleu_tokenize": "char"}}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({**content, "metric": "bleu", "data": data}))
+    suite = load_suite(tmp_path / "suite.yaml")
+    for cell in suite.cells:
+        finish(cell, tmp_path, 3)
+        (cell.folder(tmp_path) / "hypotheses/validation.txt").write_text("ab cd ef gh ij\n")
+        (references := tmp_path / "references" / cell.data).mkdir(parents=True, exist_ok=True)
+        (references / "validation.txt").write_text("ab cd ef gh ik\n")
+    scores = read_tables(suite, tmp_path, samples=2)[0].rows["plain"].columns
+    assert scores["one"].score == pytest.approx(66.87, abs=0.01)
+    assert scores["two"].score == pytest.approx(88.01, abs=0.01)  # nine of ten characters
 
 
 def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
