@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # Keys that may change when a run is resumed: what is shown, kept, uploaded or scored at the end, and how fast it goes.
 # Every other key changes the weights that are trained.
 _FREE = {
-    "": {"output_dir", "name", "description", "license", "language", "dataset_name", "task"},
-    "data": {"test", "test_size"},
+    "": {"output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset"},
+    "data": {"data_dir", "test", "test_size"},  # what lies in a folder is compared token by token
     "training": {
         *("output_dir", "logging_dir", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),
         *("logging_nan_inf_filter", "include_num_input_tokens_seen", "log_level", "log_level_replica"),

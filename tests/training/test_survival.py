@@ -310,6 +310,18 @@ def test_harmless_changes_are_said(copy, recipe_file, capsys):
     assert "training.max_steps from 12 to 20" in said
 
 
+def test_data_may_move_and_a_card_may_link_them(tmp_path, capsys):
+    (tmp_path / "checkpoint-6").mkdir()
+    languages = {"source_lang": "a", "target_lang": "b", "train": "train.tsv", "validation": "dev.tsv"}
+    for place in ("here", "there"):
+        recipe = {"output_dir": str(tmp_path), "data": {**languages, "data_dir": place}, "hub_dataset": f"we/{place}"}
+        (tmp_path / f"{place}.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "here.yaml").rename(tmp_path / "recipe.yaml")
+    check_same_experiment(load_recipe(tmp_path / "there.yaml"), tmp_path)
+    said = capsys.readouterr().err
+    assert said == "Changed since the run began: data.data_dir from here to there; hub_dataset from we/here to we/there.\n"
+
+
 def test_the_length_is_no_harmless_change_where_the_rate_depends_on_it(copy, recipe_file):
     (copy / "recipe.yaml").write_text(recipe_file.read_text().replace("warmup_steps: 4", "warmup_steps: 0.1"))
     overrides = {"output_dir": str(copy), "warmup_steps": "0.1", "max_steps": "20"}
