@@ -366,7 +366,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, float]]:
-        """Translates a tokenized dataset.
+        """Translates a tokenized dataset, also where ``args.predict_with_generate`` spares evaluations that.
 
         Args:
             dataset: As `eval_dataset`.
@@ -377,7 +377,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         if generate_arguments.get("num_beams") is None:
             generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
-        output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
+        in_evaluations, self.args.predict_with_generate = self.args.predict_with_generate, True
+        try:
+            output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
+        finally:
+            self.args.predict_with_generate = in_evaluations
         metrics = {key.removeprefix("test_"): value for key, value in (output.metrics or {}).items()}
         return self.decode(output.predictions), metrics
 

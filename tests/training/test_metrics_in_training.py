@@ -141,3 +141,11 @@ def test_metrics_that_cannot_be_are_refused(tmp_path, training, message):
 def test_the_best_checkpoint_has_the_fewest_errors(tmp_path, name, greater):
     recipe = tiny_recipe(tmp_path / "run", metrics=["wer", "chrf"], metric_for_best_model=name)
     assert recipe.training_arguments().greater_is_better is greater
+
+
+def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_path, monkeypatch):
+    leave_out_pictures(monkeypatch)
+    values = {"predict_with_generate": False, "metric_for_best_model": "loss", "average_best": False}
+    results = train_from_recipe(tiny_recipe(tmp_path, **values))
+    assert 0 <= results["scores"]["test"]["bleu"] <= 100
+    assert len((tmp_path / "hypotheses" / "test.txt").read_text().splitlines()) == 5

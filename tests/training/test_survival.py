@@ -319,7 +319,10 @@ def test_data_may_move_and_a_card_may_link_them(tmp_path, capsys):
     (tmp_path / "here.yaml").rename(tmp_path / "recipe.yaml")
     check_same_experiment(load_recipe(tmp_path / "there.yaml"), tmp_path)
     said = capsys.readouterr().err
-    assert said == "Changed since the run began: data.data_dir from here to there; hub_dataset from we/here to we/there.\n"
+    assert (
+        said
+        == "Changed since the run began: data.data_dir from here to there; hub_dataset from we/here to we/there.\n"
+    )
 
 
 def test_the_length_is_no_harmless_change_where_the_rate_depends_on_it(copy, recipe_file):
