@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import tempfile
@@ -130,29 +131,34 @@ def _measure(recipes: dict[str, Recipe], rounds: int, folder: Path) -> dict[str,
 
 
 def _updates(trainer: TranslationTrainer) -> Iterator[float]:
-    """Makes updates for ever; yields the tokens of each."""
-    device = trainer.args.device
-    model: Any = trainer.model
-    model.to(device)
+    """Makes updates for ever, in the precision of training; yields the tokens of each."""
+    model: Any = trainer.accelerator.prepare_model(trainer.model)
     trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
     optimizer: Any = trainer.optimizer
-    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait: Callable[[], None] = torch.cuda.synchronize if trainer.args.device.type == "cuda" else lambda: None
+    batches = _batches(trainer)
     while True:
-        for batch in trainer.get_train_dataloader():
-            model.train()
-            count = float(batch["attention_mask"].sum() + batch["labels"].ne(-100).sum())
-            targets = batch["labels"].ne(-100).sum()
+        model.train()
+        of_update = list(itertools.islice(batches, trainer.args.gradient_accumulation_steps))
+        targets: Any = sum(batch["labels"].ne(-100).sum() for batch in of_update)
+        count = float(sum(batch["attention_mask"].sum() for batch in of_update) + targets)
+        for batch in of_update:
             trainer.training_step(model, batch, num_items_in_batch=targets)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm or math.inf)
-            optimizer.step()
-            model.zero_grad()
-            wait()
-            yield count
+        torch.nn.utils.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm or math.inf)
+        optimizer.step()
+        model.zero_grad()
+        wait()
+        yield count
+
+
+def _batches(trainer: TranslationTrainer) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from trainer.get_train_dataloader()
 
 
 def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> dict[str, float]:
     """Seconds of an evaluation, and of the final scores, from one batch that is translated to the usual length."""
-    if "validation" not in splits or not trainer.args.predict_with_generate:
+    if "validation" not in splits:
         return {"evaluation": 0.0, "scoring": 0.0}
     batch = next(iter(trainer.get_eval_dataloader(splits["validation"])))
     length = int(batch["labels"].ne(-100).sum(dim=1).float().mean())
@@ -167,7 +173,8 @@ def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> 
             model.generate(**inputs, num_beams=num_beams, max_length=None, max_new_tokens=max(length, 1))
         return (time.perf_counter() - start) / len(batch["labels"])
 
-    greedy = seconds_of_a_sentence(trainer.args.generation_num_beams or 1)
+    translates = trainer.args.predict_with_generate
+    greedy = seconds_of_a_sentence(trainer.args.generation_num_beams or 1) if translates else 0.0
     final = seconds_of_a_sentence(beams)
     everything = sum(len(split) for split in splits.values())
     return {"evaluation": greedy * len(splits["validation"]), "scoring": final * everything}
