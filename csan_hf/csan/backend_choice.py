@@ -72,7 +72,7 @@ def _is_long(call: AttentionCall) -> bool:
         return False
     batch, heads, queries = call.query.shape[:3]
     keys = call.key.shape[2]
-    have_values = all(term in call.value_terms for term in call.energy_terms)
+    have_values = all(term.has_value for term in call.energy_terms)
     if have_values and _has_backward(call) and batch * heads * queries * keys <= _PAIRS_WITH_VALUES:
         return False
     return min(queries, keys) >= _CHUNKED_FROM_KEYS  # one query, as in decoding, is a chunk

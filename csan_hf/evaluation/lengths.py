@@ -66,11 +66,6 @@ def score_by_length(
     Raises:
         ValueError: If the numbers of sentences differ or are zero, or if groups is below 1.
     """
-    if not len(sources) == len(hypotheses) == len(references):
-        raise ValueError(
-            f"{len(sources)} sources, {len(hypotheses)} hypotheses and {len(references)} references: there must be "
-            "one of each."
-        )
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
     lengths, ours, theirs = (count_words(lines) for lines in (sources, hypotheses, references))

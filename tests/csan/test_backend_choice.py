@@ -50,6 +50,8 @@ def test_what_a_fused_kernel_cannot_do_is_written_out_in_chunks_where_it_is_long
     assert choice(2048, KeyArea(), values, train=True) == "eager"
     assert choice(2049, KeyArea(), values, train=True) == "chunked", "from 2²⁴ pairs on memory counts"
     assert choice(2048, KeyArea(), values, gaussian(2048), train=True) == "chunked"
+    again = RelativePositionTerm(torch.ones(1, 1, 1, 3), torch.zeros(3, 8))
+    assert choice(2048, KeyArea(), values, again, train=True) == "eager", "terms of one class hold tensors each"
     assert choice(2048, KeyArea(), DenseBias(torch.zeros(1))) == "chunked"
     assert choice(2048, KeyArea()) == "sdpa"
 

@@ -42,7 +42,7 @@ def test_sentences_of_one_length_stay_together():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((["a"], ["a"], []), {}, "1 sources, 1 hypotheses and 0 references"),
+        ((["a"], ["a"], []), {}, "1 hypotheses and 0 references"),
         (([], [], []), {}, "0 sentences"),
         ((["a"], ["a"], ["a"]), {"groups": 0}, "groups is 0"),
     ],
