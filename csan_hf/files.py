@@ -73,7 +73,7 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
             yield file
         os.replace(temporary, target)
     except BaseException:
-        if keep_partial and temporary.stat().st_size > 0:
+        if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
             os.replace(temporary, partial_name(path))
         raise
     finally:

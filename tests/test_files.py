@@ -25,6 +25,15 @@ from csan_hf.files import (
 )
 
 
+def test_a_file_that_cannot_be_made_is_what_the_error_is_about(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("csan_hf.files.os.open", refuse)
+    with pytest.raises(PermissionError), open_for_writing(tmp_path / "out.txt", keep_partial=True):
+        pass
+
+
 def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):
     write_lines(tmp_path / "deep" / "lines.txt", ["a\nb", "", "ä\u2028c"])
     assert (tmp_path / "deep" / "lines.txt").read_bytes() == "a b\n\nä c\n".encode()
