@@ -197,8 +197,8 @@ def area_usage(
         progress: Shows a bar on standard error.
 
     Returns:
-        For each encoder layer float64 [H, H]: row h is the share of head h's attention on each head s, the mean over
-        all real queries; a row sums to 1.
+        For each encoder layer that attends by heads float64 [H, H]: row h is the share of head h's attention on each
+        head s, the mean over all real queries; a row sums to 1.
 
     Raises:
         ValueError: If there is no sentence, or a head has fewer dimensions than there are heads.
@@ -208,6 +208,7 @@ def area_usage(
     modules = {int(match[1]): module for name, module in named if (match := _LAYER.fullmatch(name)) is not None}
     if not modules:
         raise ValueError(f"{type(model).__name__} has no encoder layers with self-attention.")
+    modules = {layer: module for layer, module in modules.items() if hasattr(module, "v_proj")}
     usage = {layer: np.zeros((_heads(model), _heads(model))) for layer in modules}
     queries = 0
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):

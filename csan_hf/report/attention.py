@@ -52,7 +52,9 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
         ]
         title = f"{system.name}: windows that the queries look at, and their middles (numbers: median windows, tokens)"
         plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows, system.name))
-    usage = area_usage(model, tokenizers, sources, progress=progress)
+    usage: dict[int, np.ndarray] = {}
+    if model.config.hidden_size >= model.config.encoder_attention_heads**2:  # else a head cannot tell the others apart
+        usage = area_usage(model, tokenizers, sources, progress=progress)
     usage = {layer: shares for layer, shares in usage.items() if _takes_from_others(shares)}
     if usage:
         columns = ["layer, head", *(f"from head {head + 1}" for head in range(found.entropy.shape[1]))]

@@ -16,6 +16,8 @@ from csan_hf.analysis.attention_plots import (
 )
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
 from csan_hf.analysis.figures import save_figure
+from csan_hf.report.attention import attention_plots
+from csan_hf.report.systems import System
 
 statistics = sys.modules["csan_hf.analysis.attention_statistics"]  # the function has the name of its module
 SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
@@ -28,11 +30,10 @@ def make_model(tokenizers, **options):
         d_model=16,
         encoder_layers=2,
         decoder_layers=1,
-        encoder_attention_heads=2,
         decoder_attention_heads=2,
         encoder_ffn_dim=32,
         decoder_ffn_dim=32,
-        **{"local_window": None, "head_area": 1, "localness_layers": [0, 1], **options},
+        **{"encoder_attention_heads": 2, "local_window": None, "head_area": 1, "localness_layers": [0, 1], **options},
     )
     model = CsanForConditionalGeneration(config)
     with torch.no_grad():
@@ -121,6 +122,18 @@ def test_area_usage(tokenizers):
     shared = area_usage(model, tokenizers, SENTENCES)
     assert shared[0] == pytest.approx(np.eye(2), abs=1e-6)
     assert shared[1] == pytest.approx(np.full((2, 2), 0.5), abs=1e-6)
+
+
+def test_area_usage_leaves_out_what_replaces_the_attention(tokenizers):
+    model = make_model(tokenizers, localness_layers=None, encoder_locality=[{"block": {"length": 2}}, None])
+    assert list(area_usage(model, tokenizers, SENTENCES)) == [1]
+
+
+@pytest.mark.parametrize("locality", [{"block": {"length": 2}}, {"head_area": 3}])
+def test_plots_of_few_dimensions_and_of_blocks(tokenizers, locality):
+    options = {"localness_layers": None, "encoder_locality": [locality, None], "encoder_attention_heads": 8}
+    system = System("ours", runs=[[]], model=make_model(tokenizers, **options), tokenizers=tokenizers)
+    assert [plot.name for plot in attention_plots(system, "ours", SENTENCES)] == ["distance_ours", "entropy_ours"]
 
 
 def test_area_usage_of_real_weights(tokenizers):
