@@ -100,9 +100,10 @@ def read_pairs(options: argparse.Namespace) -> tuple[Collection[str], Collection
     return sources, targets
 
 
-def align_files(options: argparse.Namespace) -> Iterator[Alignment]:
+def align_files(
+    options: argparse.Namespace, sources: Collection[str], targets: Collection[str] | None
+) -> Iterator[Alignment]:
     """Aligns the sentence pairs of the command line."""
-    sources, targets = read_pairs(options)
     model, tokenizers = load_translation_model(
         options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
     )
@@ -123,7 +124,10 @@ def align_files(options: argparse.Namespace) -> Iterator[Alignment]:
 def main(arguments: list[str]) -> None:
     """Runs `csan-hf align`."""
     options = parse_arguments(arguments)
-    alignments = align_files(options)
+    sources, targets = read_pairs(options)
+    # Before anything is aligned, which may take hours
+    gold = [] if options.gold is None else read_alignments(options.gold, len(sources))
+    alignments = align_files(options, sources, targets)
     links = []
     with ExitStack() as files:
         output = files.enter_context(open_for_writing(options.output))
@@ -138,8 +142,7 @@ def main(arguments: list[str]) -> None:
             if options.gold is not None:
                 links.append(line)
     if options.gold is not None:
-        gold = [sentence.pharaoh() for sentence in read_alignments(options.gold, len(links))]
-        found = load_metric("aer").results(links, gold)
+        found = load_metric("aer").results(links, [sentence.pharaoh() for sentence in gold])
         print(
             f"alignment error rate {found['aer']:.2f}, precision {found['alignment_precision']:.2f}, "
             f"recall {found['alignment_recall']:.2f}",

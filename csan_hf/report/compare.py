@@ -99,7 +99,7 @@ def compare_systems(
                     counts[0][place],
                     counts[number][place],
                     test=test,
-                    samples=samples if test == "bootstrap" else None,
+                    samples=samples if test != "randomisation" else None,
                     progress=progress,
                 ),
             )

@@ -99,6 +99,9 @@ def test_a_gold_file(main, folder, files, model, tokenizers, tmp_path, capfd):
     rate, precision = 100 * (1 - 2 * (n - 1) / (2 * n - 1)), 100 * (n - 1) / n
     expected = f"alignment error rate {rate:.2f}, precision {precision:.2f}, recall 100.00\n"
     assert capfd.readouterr().err == expected
+    gold.write_text("0:0\n")  # what is wrong with it is said before anything is aligned
+    assert main([*arguments, "--output", str(tmp_path / "new"), "--gold", str(gold)]) == 2
+    assert not (tmp_path / "new").exists()
 
 
 def test_standard_input_and_the_models_translations(main, folder, model, tokenizers, tmp_path, monkeypatch, capsys):
