@@ -263,11 +263,6 @@ class CsanConfig(PreTrainedConfig):
         found = [self.layer_locality(part, index) for part in PARTS for index in self._candidates(part)]
         return [locality for locality in found if locality is not None]
 
-    @property
-    def is_local(self) -> bool:
-        """Whether any layer is local."""
-        return bool(self.localities())
-
     def _candidates(self, part: str) -> Sequence[int]:
         """Layers that may be local; others are not looked at, however many a config asks for."""
         specifications = getattr(self, f"{part}_locality")

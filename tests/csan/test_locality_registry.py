@@ -148,7 +148,7 @@ def test_unknown_keywords_of_the_model_are_said(warnings):
 
 def test_the_area_limit_applies_where_an_area_is():
     config = CsanConfig(**{**SHALLOW, "encoder_attention_heads": 1}, localness_layers=[])
-    assert not config.is_local
+    assert not config.localities()
     with pytest.raises(ValueError, match="head_area"):
         CsanConfig(**{**SHALLOW, "encoder_attention_heads": 1})
 
