@@ -153,18 +153,27 @@ def push_in_background(
     """
     run = checkpoint.resolve().parent
     folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.parent))
-    staging = folder / "checkpoint"
+    try:
+        _stage(checkpoint, folder / "checkpoint")
+        additions = additions_of(folder / "checkpoint", recipe)
+        job = HfApi(token=token).create_commit(
+            repo_id, additions, revision=revision, commit_message=commit_message, run_as_future=True
+        )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    job.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
+    return job
+
+
+def _stage(checkpoint: Path, staging: Path) -> None:
+    """Links the public files of a checkpoint into another folder, or copies them."""
     for name, path in public_files(checkpoint).items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(path.resolve(), staging / name)
         except OSError:  # a file system without hard links
             shutil.copyfile(path, staging / name)
-    job = HfApi(token=token).create_commit(
-        repo_id, additions_of(staging, recipe), revision=revision, commit_message=commit_message, run_as_future=True
-    )
-    job.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
-    return job
 
 
 def push_to_hub(

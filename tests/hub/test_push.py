@@ -27,7 +27,7 @@ from csan_hf.hub import (
     write_model_card,
 )
 from csan_hf.hub.public_files import public_files
-from csan_hf.hub.push import additions_of
+from csan_hf.hub.push import additions_of, push_in_background
 from csan_hf.pipelines import TranslationPipeline
 
 ROOT = Path(__file__).parents[2]
@@ -426,3 +426,13 @@ def test_text_beside_the_hypotheses_and_foreign_files_of_an_index_are_not_upload
     index.write_text(json.dumps({"weight_map": {"a": "optimizer.pt"}}))
     with pytest.raises(IncompleteCheckpointError, match=r"names 'optimizer.pt' as a file of weights"):
         additions_of(directory)
+
+
+def test_an_upload_in_the_background_that_is_refused_leaves_nothing(tmp_path):
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "config.json").write_text(json.dumps({"author": "hf_" + 20 * "a"}))
+    options = {"recipe": tmp_path / "none.yaml", "token": None, "revision": None, "commit_message": "step 2"}
+    with pytest.raises(IncompleteCheckpointError, match="holds a credential"):
+        push_in_background(checkpoint, "me/model", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
