@@ -159,7 +159,7 @@ class Term:
     def _attributes(self) -> dict[str, Any]:
         """What the term holds, in slots, too."""
         slots = [name for base in type(self).__mro__ for name in base.__dict__.get("__slots__", ())]
-        return vars(self) | {name: getattr(self, name) for name in slots if hasattr(self, name)}
+        return {name: getattr(self, name) for name in (*self.__dict__, *slots) if hasattr(self, name)}
 
 
 _PLAIN_VALUES = (bool, int, float, str, type(None))

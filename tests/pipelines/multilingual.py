@@ -85,7 +85,8 @@ def m2m100(folder):
 def mbart(folder, tokenizer_class=MBartTokenizer):
     vocabulary = [(piece, 0.0) for piece in SPECIAL] + [(f"▁{word}", -1.0) for word in WORDS]
     tokenizer = tokenizer_class(vocab=vocabulary)
-    config = MBartConfig(vocab_size=len(tokenizer), scale_embedding=True, decoder_start_token_id=2, **SIZES)
+    size = max(tokenizer.get_vocab().values()) + 1  # more than len(tokenizer) where an id is left out
+    config = MBartConfig(vocab_size=size, scale_embedding=True, decoder_start_token_id=2, **SIZES)
     return build(MBartForConditionalGeneration, config, tokenizer)
 
 
