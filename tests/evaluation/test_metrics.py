@@ -135,18 +135,21 @@ import importlib.util, sys
 specification = importlib.util.spec_from_file_location("library", sys.argv[1])
 library = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(library)
-first = sys.path[0]
+assert sys.path[0] == sys.argv[2]
+sys.path[:0] = sys.argv[3:]
+path = list(sys.path)
 assert hasattr(library.import_evaluate(), "combine")
-assert sys.path[0] == first == sys.argv[2]
+assert sys.path == path
 """
 
 
-def test_the_library_is_found_beside_a_script_of_its_name(tmp_path):
+@pytest.mark.parametrize("before", [[], ["a folder that was put first"]])
+def test_the_library_is_found_beside_a_script_of_its_name(before, tmp_path):
     (tmp_path / "evaluate.py").write_text("raise SystemExit('this is no library')\n")
     (tmp_path / "run.py").write_text(FIND_THE_LIBRARY)
-    (tmp_path / "installed").mkdir()
-    (tmp_path / "installed" / "evaluate.py").write_text("combine = None\n")
-    command = [sys.executable, "run.py", str(Path(package.__file__).parent / "library.py"), str(tmp_path)]
+    (tmp_path / "installed" / "evaluate").mkdir(parents=True)
+    (tmp_path / "installed" / "evaluate" / "__init__.py").write_text("combine = None\n")
+    command = [sys.executable, "run.py", str(Path(package.__file__).parent / "library.py"), str(tmp_path), *before]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

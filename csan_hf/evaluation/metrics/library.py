@@ -10,15 +10,14 @@ from typing import Any
 
 
 def import_evaluate() -> Any:
-    """Imports the library evaluate, also in a script that stands beside an `evaluate.py`, as those of csan_hf do.
+    """Imports the library evaluate, also where an `evaluate.py` lies beside the script, as in csan_hf's own folder.
 
     Python looks for modules in the folder of the script first and would take the script for the library.
     """
-    first = sys.path[0] if sys.path else ""
-    if "evaluate" in sys.modules or not (Path(first) / "evaluate.py").is_file():
-        return importlib.import_module("evaluate")
-    sys.path.pop(0)
+    path = list(sys.path)
+    if "evaluate" not in sys.modules:
+        sys.path[:] = [folder for folder in path if not (Path(folder) / "evaluate.py").is_file()]
     try:
         return importlib.import_module("evaluate")
     finally:
-        sys.path.insert(0, first)
+        sys.path[:] = path
