@@ -38,7 +38,7 @@ _CROSSINGS = {
 # With energies or values of terms, which make all pairs more expensive
 _CROSSINGS_WITH_TERMS = {"sdpa": _Crossing(50, 1.4), "eager": _Crossing(15, 1.4)}
 
-# From this number of keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once ...
+# From this number of keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs ...
 _CHUNKED_FROM_KEYS = 1024
 # ... but for two cases, in which they take up to 1.3 times as long: relative positions alone with a backward pass, and
 # energies alone in a fused kernel without one. Up to this number of pairs of tokens, over all sentences and heads, all
