@@ -166,7 +166,8 @@ class TextTranslationPipeline(TranslationPipeline):
         for number, result in zip(order, results, strict=True):
             found[number] = result
         if return_alignments:
-            self._add_alignments(segments, found, batch_size)
+            with self.source_language(options.get("src_lang") or self._preprocess_params.get("src_lang")):
+                self._add_alignments(segments, found, batch_size)
         parts = iter(found)
         return [self._joined(split, list(islice(parts, len(split.segments))), options) for split in splits]
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ _TASK_WITH_LANGUAGES = re.compile(r"translation_(.+)_to_(.+)")
 # the end of sentence and are forced to go on with the language.
 _LANGUAGE_STARTS_DECODER = ("MBartTokenizer", "MBartTokenizerFast", "PLBartTokenizer")
 _LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
+_tokenizer_language = threading.RLock()  # a tokenizer has one source language at a time, whatever the threads ask for
 
 
 class _RowLengthCriteria(StoppingCriteria):
@@ -167,7 +170,7 @@ class TranslationPipeline(Pipeline):
             ValueError: The tokenizer does not know a language.
         """
         if hasattr(self.tokenizer, "src_lang"):  # of a multilingual model
-            return "", self._language_tokens(src_lang, tgt_lang)
+            return "", self._language_tokens(tgt_lang)
         config = self.model.config
         tasks = getattr(config, "task_specific_params", None) or {}
         translations = [name for name in tasks if _TASK_WITH_LANGUAGES.fullmatch(name)]
@@ -184,12 +187,29 @@ class TranslationPipeline(Pipeline):
             logger.warning_once(f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages.")
         return prefix, {}
 
-    def _language_tokens(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
-        """Makes the tokenizer mark sources with `src_lang`; returns what makes `generate` begin with `tgt_lang`."""
+    @contextmanager
+    def source_language(self, src_lang: str | None) -> Iterator[None]:
+        """Makes the tokenizer mark sources with `src_lang` in the body, for one thread at a time; None = its own.
+
+        Raises:
+            ValueError: The tokenizer does not know the language.
+        """
         tokenizer = self.tokenizer
-        if src_lang is not None and src_lang != tokenizer.src_lang:
+        with _tokenizer_language:
+            own = getattr(tokenizer, "src_lang", None)
+            if src_lang is None or src_lang == own or not hasattr(tokenizer, "src_lang"):
+                yield
+                return
             self._language_id(src_lang)
             tokenizer.src_lang = src_lang
+            try:
+                yield
+            finally:
+                tokenizer.src_lang = own
+
+    def _language_tokens(self, tgt_lang: str | None) -> dict[str, int]:
+        """Returns what makes `generate` begin with `tgt_lang`."""
+        tokenizer = self.tokenizer
         tgt_lang = tgt_lang or tokenizer.tgt_lang
         if tgt_lang is None:
             return {}
@@ -287,7 +307,8 @@ class TranslationPipeline(Pipeline):
     ) -> Any:
         """Calls the tokenizer with a text as the model is to see it: after its prefix, marked with its language."""
         default_prefix = self._language_settings(src_lang, tgt_lang)[0] if prefix is None else prefix
-        return self.tokenizer(default_prefix + text, **kwargs)
+        with self.source_language(src_lang):
+            return self.tokenizer(default_prefix + text, **kwargs)
 
     def preprocess(  # type: ignore[override]
         self, text: Any, truncation: bool | str = False, **languages: str

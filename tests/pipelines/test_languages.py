@@ -2,6 +2,7 @@
 """The pipeline says to every family which languages it is to translate between, as the family's documentation does."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import multilingual
 import pytest
@@ -68,6 +69,30 @@ def test_languages(family, library_log):
             assert translator(TEXT, src_lang=other) == [{"translation_text": from_other}]
         assert translator(TEXT) == [{"translation_text": expected}]
     assert "no effect" not in library_log.text
+
+
+def test_the_language_of_a_call_is_of_that_call_alone(tmp_path):
+    """Not of the next one, and not of another thread's."""
+    model, tokenizer = multilingual.nllb(tmp_path)
+    translator = translation_pipeline(model, tokenizer=tokenizer, tgt_lang="deu_Latn", device="cpu", max_length=12)
+    own = translator._tokenize(TEXT)["input_ids"]
+    french = translator._tokenize(TEXT, src_lang="fra_Latn")["input_ids"]
+    assert french != own
+    translator(TEXT, src_lang="fra_Latn")
+    assert translator._tokenize(TEXT)["input_ids"] == own
+
+    tokenized = threading.Event()
+
+    def tokenize_own():
+        ids = translator._tokenize(TEXT)["input_ids"]
+        tokenized.set()
+        return ids
+
+    with ThreadPoolExecutor(1) as threads:
+        with translator.source_language("fra_Latn"):
+            other = threads.submit(tokenize_own)
+            assert not tokenized.wait(0.05), "another thread has tokenized in this one's language"
+        assert other.result() == own
 
 
 def test_unknown_and_missing_languages(tmp_path):
