@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from ..families import FAMILIES
 from .sentences import SplitText, split_text
-from .translation import TranslationPipeline
+from .translation import TranslationPipeline, check_text
 
 _WINDOW_IN_BATCHES = 16
 
@@ -111,8 +111,8 @@ class TextTranslationPipeline(TranslationPipeline):
 
         Raises:
             TypeError: An input is not a string.
-            ValueError: `generate` refuses an argument; a language is unknown or missing; alignments are asked of a
-                model of another family.
+            ValueError: A text holds half of a surrogate pair; `generate` refuses an argument; a language is unknown or
+                missing; alignments are asked of a model of another family.
             ImportError: A line is too long for the model, and the sentence splitter is not installed.
         """
         batch_size = batch_size or self._batch_size or 1
@@ -134,6 +134,11 @@ class TextTranslationPipeline(TranslationPipeline):
             results = self._translate(list(inputs), **options)
             one_each = all(len(result) == 1 for result in results)
             return [result[0] for result in results] if one_each else results
+        if isinstance(inputs, Mapping) or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
+            raise TypeError(
+                f"What to translate must be a string, or a list, generator or data set of them, got "
+                f"{type(inputs).__name__}: {inputs!r:.80}"
+            )
         return self._stream(inputs, **options)
 
     def _stream(self, inputs: Iterable[str], *, batch_size: int, **options: Any) -> Iterator[list[dict[str, Any]]]:
@@ -155,8 +160,7 @@ class TextTranslationPipeline(TranslationPipeline):
     ) -> list[list[dict[str, Any]]]:
         """Translates texts: for each a list of `num_return_sequences` results."""
         for text in texts:
-            if not isinstance(text, str):
-                raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
+            check_text(text)
         count = self.token_counter(**options)
         splits = self.split(texts, **options) if split_texts else [SplitText((text,), ("", "")) for text in texts]
         segments = [segment for split in splits for segment in split.segments]
@@ -212,7 +216,8 @@ class TextTranslationPipeline(TranslationPipeline):
     ) -> list[dict[str, Any]]:
         """Puts one text's results together: [segments][R] -> [R]."""
         if not results:  # an empty text, or one of white space alone
-            count = options.get("num_return_sequences") or 1
+            chosen = self._get_set_generation_params(self._prepare_generate_kwargs(options))
+            count = chosen.get("num_return_sequences") or 1
             return [{"translation_text": split.gaps[0]} for _ in range(count)]
         joined = []
         for sequence in zip(*results, strict=True):

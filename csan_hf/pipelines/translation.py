@@ -37,6 +37,24 @@ _LANGUAGE_ARGUMENTS = ("decoder_start_token_id", "forced_bos_token_id")
 _tokenizer_language = threading.RLock()  # a tokenizer has one source language at a time, whatever the threads ask for
 
 
+def check_text(text: Any) -> None:
+    """Refuses what is not text.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It holds half of a surrogate pair, which no tokenizer takes.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"A text to translate holds {text[error.start]!a} at character {error.start}, half of a surrogate pair; "
+            f"replace or remove it: {text!a:.80}"
+        ) from error
+
+
 class _RowLengthCriteria(StoppingCriteria):
     """Stops each sentence of a batch at its own length, so that a bound never depends on its neighbours."""
 
@@ -314,8 +332,7 @@ class TranslationPipeline(Pipeline):
         self, text: Any, truncation: bool | str = False, **languages: str
     ) -> dict[str, Any]:
         """Tokenizes one text: `input_ids` [1, J], `attention_mask` [1, J] and `is_empty` [1]."""
-        if not isinstance(text, str):
-            raise TypeError(f"A text to translate must be a string, got {type(text).__name__}: {text!r:.80}")
+        check_text(text)
         positions = getattr(self.model.config, "max_position_embeddings", None)
         limit: dict[str, Any] = {"max_length": self.source_limit} if truncation and self.source_limit else {}
         encoded = self._tokenize(text, **languages, truncation=truncation, return_tensors="pt", **limit)
