@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import re
 import secrets
 import stat
@@ -236,11 +237,19 @@ def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]
 
     Raises:
         FileNotFoundError: There is no such folder; see `check_folder_or_name`.
-        OSError: The name is not on the Hub, or the Hub is out of reach.
+        OSError: The name is not on the Hub, or the Hub is out of reach. Or its weights are damaged, or a pickle that
+            would run code.
     """
+    from safetensors import SafetensorError  # few who import this file read weights
+
     check_folder_or_name(name, what)
     try:
         yield
+    except (SafetensorError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download them again."
+        ) from error
     except OSError as error:
         if Path(name).expanduser().exists():  # which the error names
             raise

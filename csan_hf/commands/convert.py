@@ -22,6 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from csan_hf.command_line import script
 from csan_hf.data import TokenizerPair
 from csan_hf.families import FAMILIES
+from csan_hf.files import reading_folder_or_name
 from csan_hf.hub import save_self_contained
 
 
@@ -57,7 +58,8 @@ def config_fields(words: list[str]) -> dict[str, Any]:
 
 def convert(source: str, fields: dict[str, Any]) -> PreTrainedModel:
     """Converts a checkpoint by its `model_type`."""
-    model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type", "")
+    with reading_folder_or_name(source, "model"):
+        model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type", "")
     converters = FAMILIES["csan"].converters
     if model_type not in converters:
         raise ValueError(f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}.")

@@ -371,6 +371,28 @@ def test_script_says_what_is_wrong(tmp_path, capsys):
     assert "local_window" in capsys.readouterr().err
 
 
+def test_script_names_what_is_missing_or_damaged(tmp_path, capsys):
+    folder = tmp_path / "marian"
+    assert run_script(folder, tmp_path / "csan") == 2
+    assert f"There is no folder {folder} to read the model from." in capsys.readouterr().err
+    build_marian().save_pretrained(folder)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace('"vocab_size": 31', '"vocab_size": 32'))
+    assert run_script(folder, tmp_path / "csan") == 2
+    assert "has mismatched keys: [('final_logits_bias', " in capsys.readouterr().err
+    (folder / "config.json").write_text(config)
+    weights = folder / "model.safetensors"
+    for content in (weights.read_bytes()[:5000], b"version https://git-lfs.github.com/spec/v1"):
+        weights.write_bytes(content)
+        assert run_script(folder, tmp_path / "csan") == 2
+        assert f"The weights in {folder} are damaged, incomplete or unsafe" in capsys.readouterr().err
+    weights.unlink()
+    torch.save({"weights": torch.nn.Linear(1, 1)}, folder / "pytorch_model.bin")  # a pickle of more than tensors
+    assert run_script(folder, tmp_path / "csan") == 2
+    assert f"The weights in {folder} are damaged, incomplete or unsafe" in capsys.readouterr().err
+    assert not (tmp_path / "csan").exists()
+
+
 def test_a_checkpoint_is_not_converted_into_itself(tmp_path, capsys):
     build_marian().save_pretrained(tmp_path / "marian")
     (tmp_path / "link").symlink_to(tmp_path / "marian")
