@@ -21,7 +21,7 @@ _PRECISIONS = ("float32", "int8")
 def export_onnx(
     model: PreTrainedModel, directory: str | os.PathLike, *, precision: str = "float32", tokenizers: Any = None
 ) -> Path:
-    """Writes a sequence-to-sequence model as two ONNX graphs, for any batch size and length.
+    """Writes a sequence-to-sequence model as two ONNX graphs, for any batch size and length within its positions.
 
     `encoder/model.onnx` gives the states of the sources, `decoder/model.onnx` the logits for these and a target
     prefix. `OnnxTranslationModel` runs them. Everything is written beside `directory` and then moved.
@@ -93,8 +93,12 @@ class _OnnxEncoder(nn.Module):
         super().__init__()
         self.graph = graph
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
-        """[B, J] -> `last_hidden_state` [B, J, d]."""
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> BaseModelOutput:
+        """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
         states = self.graph(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return BaseModelOutput(last_hidden_state=torch.as_tensor(states))
 
@@ -128,12 +132,16 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             **runner_options: See transformers' `ExportedModel.from_pretrained`: `providers`, `session_options`.
 
         Raises:
-            OSError: A file is missing.
+            OSError: The directory or a file is missing.
         """
         from transformers.exporters.base import ExportedModel
 
         directory = Path(directory)
-        graphs = [ExportedModel.from_pretrained(directory / name, **runner_options) for name in (ENCODER, DECODER)]
+        graphs = []
+        for name in (ENCODER, DECODER):
+            if not (directory / name).is_dir():
+                raise FileNotFoundError(f"There is no folder {directory / name}, which export_onnx writes.")
+            graphs.append(ExportedModel.from_pretrained(directory / name, **runner_options))
         model = cls(AutoConfig.from_pretrained(directory), *graphs)
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.generation_config.use_cache = False
@@ -165,6 +173,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         """Logits [B, I, V] for `decoder_input_ids` [B, I] and sources [B, J] or what the encoder made of them."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
+        if attention_mask is None:
+            attention_mask = torch.ones(encoder_outputs[0].shape[:2], dtype=torch.long)
         outputs = self._decoder_graph(
             encoder_outputs=(encoder_outputs[0],),
             attention_mask=attention_mask,
@@ -173,7 +183,11 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         return Seq2SeqLMOutput(logits=torch.as_tensor(outputs.logits))
 
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, encoder_outputs: Any, **kwargs: Any
+        self,
+        input_ids: torch.Tensor,
+        encoder_outputs: Any,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Returns the decoder's inputs of a step: the whole prefix, as there is no cache."""
         return {

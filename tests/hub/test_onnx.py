@@ -41,6 +41,11 @@ def test_same_translations(name, tmp_path):
     for options in ({}, {"num_beams": 3, "num_return_sequences": 2}):
         expected = model.generate(**sources(), max_new_tokens=8, **options)
         assert torch.equal(exported.generate(**sources(), max_new_tokens=8, **options), expected)
+    ids, targets = sources()["input_ids"][:1], decoder_input_ids[:1]
+    with torch.no_grad():
+        expected = model(ids, decoder_input_ids=targets).logits
+    torch.testing.assert_close(exported(ids, decoder_input_ids=targets).logits, expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(exported.generate(ids, max_new_tokens=8), model.generate(ids, max_new_tokens=8))
 
 
 def test_int8_by_the_script(tmp_path, capsys):
@@ -55,6 +60,11 @@ def test_int8_by_the_script(tmp_path, capsys):
     assert (tmp_path / "onnx/tokenizer.json").is_file()
     assert main(command) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*onnx/encoder, which export_onnx writes"):
+        OnnxTranslationModel.from_directory(tmp_path / "onnx")
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):
