@@ -336,9 +336,11 @@ def _as_dataset(source: list[str], target: list[str]) -> Dataset:
 def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
     name = str(args.dataset)
     options = {"data_dir": args.data_dir, "revision": args.dataset_revision, "streaming": args.streaming}
-    loaded = datasets.load_dataset(
-        name, args.dataset_config, **{key: value for key, value in options.items() if value}
-    )
+    given = {key: value for key, value in options.items() if value}
+    try:
+        loaded = datasets.load_dataset(name, args.dataset_config, **given)
+    except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:  # the latter of an empty file
+        raise ValueError(f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}") from error
     if not isinstance(loaded, DatasetDict | IterableDatasetDict):
         raise ValueError(f"dataset {name!r} has no named splits; only datasets with splits can be used")
     wanted = args.split_patterns

@@ -161,6 +161,16 @@ def test_hub_mistakes(hub, options, message):
         load_translation_dataset(DataArguments(**options))
 
 
+@pytest.mark.parametrize(("content", "reason"), [("", "a file is empty"), ("{bad\n", "JSON parse error")])
+def test_a_damaged_data_set_is_named(tmp_path, monkeypatch, content, reason):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/train.jsonl").write_text(content)
+    args = DataArguments(source_lang="de", target_lang="en", dataset=str(tmp_path / "corpus"))
+    with pytest.raises(ValueError, match=rf"dataset '.*corpus' cannot be read: {reason}"):
+        load_translation_dataset(args)
+
+
 def test_a_dataset_folder_is_loaded_by_datasets(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "set"
