@@ -38,12 +38,11 @@ _CROSSINGS = {
 # With energies or values of terms, which make all pairs more expensive
 _CROSSINGS_WITH_TERMS = {"sdpa": _Crossing(50, 1.4), "eager": _Crossing(15, 1.4)}
 
-# From this number of keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs ...
+# From this number of keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once
 _CHUNKED_FROM_KEYS = 1024
-# ... but for two cases, in which they take up to 1.3 times as long: relative positions alone with a backward pass, and
-# energies alone in a fused kernel without one. Up to this number of pairs of tokens, over all sentences and heads, all
-# pairs are held there (a third of a gigabyte at most)
-_PAIRS_HELD = 2**24
+# With relative positions alone and a backward pass, chunks take up to 1.3 times as long: up to this number of pairs of
+# tokens, over all sentences and heads, all pairs are held instead (a third of a gigabyte)
+_PAIRS_WITH_VALUES = 2**24
 
 
 def fastest_backend(call: AttentionCall) -> str:
@@ -64,21 +63,18 @@ def fastest_backend(call: AttentionCall) -> str:
         if length >= crossing.tokens + crossing.spans * span_of_a_block(area):
             return "blocked"
     # A compiled program would fix the number of chunks to that of one length
-    return "chunked" if _is_long(call, dense) and not torch.compiler.is_compiling() else dense
+    return "chunked" if _is_long(call) and not torch.compiler.is_compiling() else dense
 
 
-def _is_long(call: AttentionCall, dense: str) -> bool:
-    """Whether all pairs, which terms write out, should be computed in chunks instead of by the backend `dense`."""
+def _is_long(call: AttentionCall) -> bool:
+    """Whether all pairs, which terms write out, should be computed in chunks."""
     if not (call.energy_terms or call.value_terms):
         return False
     batch, heads, queries = call.query.shape[:3]
     keys = call.key.shape[2]
-    if batch * heads * queries * keys <= _PAIRS_HELD:
-        has_backward = _has_backward(call)
-        if has_backward and all(term.has_value for term in call.energy_terms):
-            return False
-        if not has_backward and dense == "sdpa" and call.area.head_area == 1:
-            return False
+    have_values = all(term.has_value for term in call.energy_terms)
+    if have_values and _has_backward(call) and batch * heads * queries * keys <= _PAIRS_WITH_VALUES:
+        return False
     return min(queries, keys) >= _CHUNKED_FROM_KEYS  # one query, as in decoding, is a chunk
 
 
