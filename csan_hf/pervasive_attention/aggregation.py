@@ -33,7 +33,7 @@ class Aggregation(nn.Module):
             [B, I, f], or [B, I, 2f] for `"max_attention"`; and the attention ρ [B, I, J], where there is one.
         """
         if self.kind == "max":
-            return grid.max(dim=2).values, None
+            return _maximum(grid), None
         root = _root_of_lengths(grid, source_mask)
         if self.kind == "average":
             return grid.sum(dim=2) / root, None
@@ -41,7 +41,7 @@ class Aggregation(nn.Module):
         attended = (weights.unsqueeze(2) @ grid).squeeze(2) * root
         if self.kind == "attention":
             return attended, weights
-        return torch.cat([grid.max(dim=2).values, attended], dim=-1), weights
+        return torch.cat([_maximum(grid), attended], dim=-1), weights
 
     def _attend(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
         """ρ [B, I, J] (equation 8); zeros for a sentence without real source tokens."""
@@ -96,6 +96,11 @@ class Aggregation(nn.Module):
         values, columns = grid.max(dim=2)
         live = values.gt(0).to(grid.dtype)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, live) / grid.shape[-1]
+
+
+def _maximum(grid: torch.Tensor) -> torch.Tensor:
+    """The maximum over the source; its gradient goes to the first of equal ones, for which places must be searched."""
+    return grid.max(dim=2).values if grid.requires_grad else grid.amax(dim=2)
 
 
 def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor | float:

@@ -3,12 +3,14 @@
 
 Running statistics are multiplied into the weights where a product follows. What reads features takes one pass over
 them: with t = -b / w, ReLU(w x + b) is w max(x, t) + b for positive w, w min(x, t) + b for negative w. The maximum and
-minimum are taken, w goes into the matrix that follows and b into its bias.
+minimum are taken, w goes into the matrix that follows and b into its bias. Weights begin at 1 and seldom become
+negative: without any, the maximum is taken alone, which in bf16 costs half as much as a maximum and a minimum.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .canvas import Canvas
 from .convolutions import convolve, convolve_new_rows
@@ -20,7 +22,7 @@ class FoldedReader:
     """What reads features: an affine map, ReLU and a 1×1 convolution, as a clamp and a linear map."""
 
     lower: torch.Tensor  # [c]
-    upper: torch.Tensor  # [c]
+    upper: torch.Tensor | None  # [c]; None = infinite throughout
     matrix: torch.Tensor  # [c, out]
     bias: torch.Tensor  # [out]
 
@@ -37,15 +39,24 @@ class FoldedReader:
         constant = conv @ bias.relu().masked_fill(~is_constant, 0.0) - matrix.to(conv.dtype) @ threshold.to(conv.dtype)
         return cls(
             lower=threshold.masked_fill(~is_constant & (weight < 0), -torch.inf),
-            upper=threshold.masked_fill(~is_constant & (weight > 0), torch.inf),
+            upper=threshold.masked_fill(~is_constant & (weight > 0), torch.inf) if _may_be_negative(weight) else None,
             matrix=matrix.t().contiguous(),
             bias=(shift + constant).to(dtype),
         )
 
     def __call__(self, features: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
         """[R, out] of features [R, c]; `scratch` has room for what is read."""
-        read = torch.clamp(features, self.lower, self.upper, out=scratch[: features.numel()].view_as(features))
+        out = scratch[: features.numel()].view_as(features)
+        if self.upper is None:
+            read = torch.maximum(features, self.lower, out=out)
+        else:
+            read = torch.clamp(features, self.lower, self.upper, out=out)
         return torch.addmm(self.bias, read, self.matrix)
+
+
+def _may_be_negative(weight: torch.Tensor) -> bool:
+    """Whether a weight is negative, or cannot be looked at without waiting for an accelerator."""
+    return weight.device.type != "cpu" or isinstance(weight, FakeTensor) or bool((weight < 0).any())
 
 
 @dataclass

@@ -7,8 +7,9 @@ rows so far are summed up. These pending sums are all that is kept, so a step co
 sentence.
 
 They are kept in a sliding-window layer of the library. One layer holds the sums of all dense layers, so that beam
-search reorders one tensor: its keys are [B, 1, rows, J · L · k // 2 · channels], the sums after each of the last rows
-(after the last one alone, unless the library records the past to crop it), and its values have no width.
+search reorders one tensor: its keys are [B, 1, rows, L · J · k // 2 · channels], the sums after each of the last rows
+(after the last one alone, unless the library records the past to crop it), and its values have no width. Within a
+sentence the sums of one layer lie together, as they are read together.
 
 Shapes: B sentences, I new target rows, J source columns, R cells of the new rows, L dense layers.
 """
@@ -96,7 +97,7 @@ class GridCache(DynamicCache):
         self._start_anew()
 
     def last(self) -> torch.Tensor | None:
-        """The sums after the last row, [B, J · channels of all layers]; None before the first row and for k = 1."""
+        """The sums after the last row, [B, L · J · channels]; None before the first row and for k = 1."""
         layer: Any = self.layers[0]
         if not layer.is_initialized or layer.keys.numel() == 0:
             return None
@@ -104,7 +105,7 @@ class GridCache(DynamicCache):
         return last
 
     def keep(self, sums: torch.Tensor) -> None:
-        """Keep the sums [B, I, J, channels of all layers] after new rows."""
+        """Keep the sums [B, I, L, J, channels] after new rows."""
         keys = sums.flatten(2).unsqueeze(1)
         self.update(keys, keys[..., :0], 0)
 
@@ -119,16 +120,15 @@ class RowSums:
     """
 
     def __init__(self, cache: GridCache, canvas: Canvas, num_layers: int) -> None:
-        self._cache, self._canvas = cache, canvas
+        self._cache, self._canvas, self._num_layers = cache, canvas, num_layers
         # One row of each sentence needs no grid: its cells are those of the sums
         self._is_packed = canvas.is_one_row_each
         self._after: list[torch.Tensor] = []  # of each layer, [R or B, I, J; k // 2 * channels]
         before = cache.last()
         if before is not None:
-            before = before.view(before.shape[0], 1, canvas.shape[2], -1)
-            before = canvas.pack(before) if self._is_packed else before.squeeze(1)
-            before = before.unflatten(-1, (num_layers, -1))
-        self._before = before  # [R or B, J; L, k // 2 * channels]
+            before = before.view(before.shape[0], num_layers, canvas.shape[2], -1)
+            before = canvas.pack_layers(before) if self._is_packed else before.transpose(0, 1)
+        self._before = before  # [L; R or B, J; k // 2 * channels]
 
     def add(self, products: torch.Tensor, channels: int) -> torch.Tensor:
         """Add the contributions of the rows above to the outputs of the next layer.
@@ -141,10 +141,10 @@ class RowSums:
         Returns:
             The outputs [R, channels].
         """
-        before = None if self._before is None else self._before.select(-2, len(self._after))
+        before = None if self._before is None else self._before[len(self._after)]
         if self._is_packed:
             if before is not None:
-                products[:, : before.shape[1]] += before
+                products.view(*before.shape[:-1], -1)[..., : before.shape[-1]] += before
             self._after.append(products[:, channels:])
             return products[:, :channels]
         sums = _add_rows_above(self._canvas.unpack(products), before, channels)
@@ -153,8 +153,11 @@ class RowSums:
 
     def finish(self) -> None:
         """Keep the sums for the rows below these."""
-        after = torch.cat(self._after, dim=-1)
-        self._cache.keep(self._canvas.unpack(after) if self._is_packed else after)
+        if self._is_packed:
+            after = self._canvas.unpack_layers(torch.stack(self._after)).unsqueeze(1)
+        else:
+            after = torch.stack(self._after, dim=2)
+        self._cache.keep(after)
 
 
 def _add_rows_above(products: torch.Tensor, before: torch.Tensor | None, channels: int) -> torch.Tensor:
