@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from csan_hf.evaluation.view import evaluation_view
 
+from .positions import check_positions
 from .tokenized_text import TokenizedText, check_fast, tokenize_texts
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def align_pairs(
                 tokenize_texts(tokenizers.source, sources),
                 tokenize_texts(tokenizers.target, targets, target=True),
             )
+            check_positions(model, (len(text.ids) for side in texts for text in side))
             tokenized = list(zip(*texts, strict=True))
             yield from _align_window(model, tokenizers, tokenized, layer, batch_size, bar, forward)
 

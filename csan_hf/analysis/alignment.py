@@ -58,7 +58,8 @@ def align(
 
     Raises:
         ValueError: If the numbers of sentences differ, the batch size is less than 1, there is no such layer, a
-            tokenizer is not a fast one, or the model gives no cross-attention.
+            tokenizer is not a fast one, the model gives no cross-attention, or a sentence has more tokens than the
+            model has positions.
     """
     options = {"layer": layer, "batch_size": batch_size, "progress": progress, **generate_arguments}
     return list(align_stream(model, tokenizers, sources, targets, **options))

@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 
 from csan_hf.evaluation import evaluation_view
 
+from .positions import check_positions
+
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
@@ -82,7 +84,8 @@ def attention_statistics(
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If there is no sentence, or the model gives no attention weights of an encoder.
+        ValueError: If there is no sentence, one has more tokens than the model has positions, or the model gives no
+            attention weights of an encoder.
     """
     mass: Any = 0.0
     entropy: Any = 0.0
@@ -275,5 +278,6 @@ def _batches(
             fitting = sum(1 for place, text in enumerate(texts[:batch_size]) if (place + 1) * len(text) ** 2 <= _CELLS)
             part, texts = texts[: max(fitting, 1)], texts[max(fitting, 1) :]
             encoded = tokenizers.source(part, padding=True, padding_side="right", return_tensors="pt")
+            check_positions(model, [encoded["input_ids"].shape[1]])
             yield {key: encoded[key].to(model.device) for key in ("input_ids", "attention_mask")}
             bar.update(len(part))

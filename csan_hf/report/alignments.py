@@ -12,6 +12,7 @@ import numpy as np
 from csan_hf.analysis import Alignment, align, channel_ranks, channel_shares
 from csan_hf.analysis.attention_plots import plot_channel_ranks
 from csan_hf.analysis.heat_map import plot_heat_map
+from csan_hf.analysis.positions import pairs_within_positions
 
 from .contents import ReportPlot
 from .systems import System
@@ -24,6 +25,8 @@ _MEASURED = 200  # sentences whose channels are counted
 def word_matrices(system: System, sources: Sequence[str], *, progress: bool = False) -> dict[int, list[list[int]]]:
     """Aligns a checkpoint's translations of the first sentences; other systems have no alignments.
 
+    Sentences with more tokens than the model has positions have none either.
+
     Args:
         system: The system.
         sources: The sentences to align.
@@ -34,10 +37,13 @@ def word_matrices(system: System, sources: Sequence[str], *, progress: bool = Fa
     """
     if system.model is None or system.tokenizers is None or not sources:
         return {}
+    model, tokenizers = system.model, system.tokenizers
     targets = list(islice(system.runs[0], len(sources)))
+    numbers = pairs_within_positions(model, tokenizers, sources, targets)
+    pairs: Any = ([lines[number] for number in numbers] for lines in (sources, targets))
     options: Any = {"batch_size": _ALIGNED_AT_ONCE, "progress": progress}
     matrices = {}
-    for number, alignment in enumerate(align(system.model, system.tokenizers, sources, targets, **options)):
+    for number, alignment in zip(numbers, align(model, tokenizers, *pairs, **options), strict=True):
         matrix = alignment.word_matrix()
         if matrix.size and (largest := np.abs(matrix).max()) > 0:
             matrices[number] = np.rint(99 * matrix / largest).astype(int).tolist()
@@ -54,8 +60,12 @@ def alignment_plots(system: System, name: str, sources: Sequence[str], *, progre
         progress: Shows bars on standard error.
     """
     model, tokenizers = system.model, system.tokenizers
-    pairs = [pair for pair in zip(sources, system.runs[0], strict=False) if all(text.strip() for text in pair)]
-    if model is None or tokenizers is None or not pairs:
+    if model is None or tokenizers is None:
+        return []
+    targets = list(islice(system.runs[0], len(sources)))
+    pairs = [(sources[n], targets[n]) for n in pairs_within_positions(model, tokenizers, sources, targets)]
+    pairs = [pair for pair in pairs if all(text.strip() for text in pair)]
+    if not pairs:
         return []
     example = next((pair for pair in pairs if all(len(text.split()) in _EXAMPLE_WORDS for text in pair)), pairs[0])
     source, target = ([text] for text in example)

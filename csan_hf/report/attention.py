@@ -14,6 +14,7 @@ from csan_hf.analysis.attention_plots import (
     plot_learned_windows,
 )
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
+from csan_hf.analysis.positions import pairs_within_positions
 
 from .contents import ReportPlot
 from .systems import System
@@ -25,12 +26,13 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
     Args:
         system: The system.
         name: Ending of the plots' names.
-        sources: Source sentences to measure.
+        sources: Source sentences to measure; those with more tokens than the model has positions are left out.
         progress: Shows bars on standard error.
     """
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None or not hasattr(model.config, "encoder_attention_heads"):
         return []
+    sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
         return []
     plots = []

@@ -18,6 +18,8 @@ from csan_hf import (
     PervasiveAttentionForConditionalGeneration,
 )
 from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, aligned_pairs, channel_shares
+from csan_hf.analysis.attention_statistics import attention_statistics
+from csan_hf.analysis.positions import pairs_within_positions
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
@@ -173,6 +175,28 @@ def test_errors(tokenizers):
     with pytest.raises(ValueError, match="KnownModel gives no cross_attentions"):
         align(model, tokenizers, ["a"], ["b"])
     assert align(model, tokenizers, [], []) == []
+
+
+def test_sentences_beyond_the_positions_of_a_model(tokenizers):
+    config = MarianConfig(
+        vocab_size=len(tokenizers.source), d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1,
+        decoder_attention_heads=1, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=9, pad_token_id=0,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = MarianMTModel(config)
+    longest, beyond = "1 2 3 4", "1 2 3 4 5"
+    for text, tokens in ((longest, 9), (beyond, 11)):
+        assert len(tokenizers.source(text)["input_ids"]) == tokens
+    assert align(model, tokenizers, [longest], [longest])[0].matrix.shape == (9, 9)
+    assert attention_statistics(model, tokenizers, [longest]).queries == 9
+    message = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
+    for pair in ((longest, beyond), (beyond, longest)):
+        with pytest.raises(ValueError, match=message):
+            align(model, tokenizers, *([text] for text in pair))
+    with pytest.raises(ValueError, match=message):
+        attention_statistics(model, tokenizers, [beyond])
+    assert pairs_within_positions(model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]) == [0]
+    assert pairs_within_positions(model, tokenizers, [longest, beyond]) == [0]
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from transformers import MarianConfig, MarianMTModel
 
 from csan_hf import (
     CsanConfig,
@@ -28,6 +29,7 @@ from csan_hf.evaluation.significance import bootstrap_scores, confidence_interva
 from csan_hf.files import open_lines
 from csan_hf.report import System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.alignments import alignment_plots
+from csan_hf.report.attention import attention_plots
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = ["die Zahl ist eins.", "zwei <b>", "drei & vier </script>", "fünf", "sechs sieben acht"]
@@ -181,6 +183,21 @@ def test_pervasive_attention_shows_its_channels():
     rows = np.concatenate([np.sort(alignment.matrix, axis=1)[:, ::-1][:, :1] for alignment in shares])
     assert plots["channel_ranks_g"].rows[0] == ["1", f"{100 * rows.mean():.1f}"]
     assert page_svg(plots["channels_g"].figure, "channels_g").count(html.escape(example.source.tokens[0])) >= 1
+
+
+def test_sentences_beyond_the_positions_of_a_model_are_not_aligned():
+    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
+    config = MarianConfig(
+        vocab_size=len(tokenizer), d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1,
+        decoder_attention_heads=1, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=20, pad_token_id=0,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    sources, ours = ["one two", "1 " * 50, "two"], ["eins", "zwei", "2 " * 50]
+    system = System("ours", [ours], MarianMTModel(config), TokenizerPair(tokenizer, tokenizer))
+    report = compare_systems([system], sources, ours, samples=2)
+    assert set(report.alignments[0]) == {0}
+    assert "alignment_ours" in [plot.name for plot in report.plots]
+    assert not attention_plots(system, "ours", sources[1:2])
 
 
 @pytest.fixture
