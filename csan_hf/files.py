@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import json
@@ -79,6 +80,32 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path | str) -> None:
+    """Checks that `open_for_writing` can make a file, before the work whose result is written to it.
+
+    Args:
+        path: The file; nothing is written to it, and no folder made.
+
+    Raises:
+        OSError: If it is a folder, or the folder that it is to lie in cannot be written to or made.
+    """
+    if path == STANDARD_STREAM or _open_descriptor(Path(path)) is not None:
+        return
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_dir() and not target.is_file():  # a device or a pipe
+        return
+    folder = next(parent for parent in target.parents if parent.exists())
+    if target.is_dir():
+        problem = errno.EISDIR
+    elif not folder.is_dir():
+        problem = errno.ENOTDIR
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = errno.EACCES
+    else:
+        return
+    raise OSError(problem, os.strerror(problem), str(path))
 
 
 def _standard_output(binary: bool) -> IO[Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from csan_hf import files
 from csan_hf.files import (
+    check_writable,
     open_for_writing,
     open_lines,
     partial_name,
@@ -32,6 +33,20 @@ def test_a_file_that_cannot_be_made_is_what_the_error_is_about(tmp_path, monkeyp
     monkeypatch.setattr("csan_hf.files.os.open", refuse)
     with pytest.raises(PermissionError), open_for_writing(tmp_path / "out.txt", keep_partial=True):
         pass
+
+
+def test_what_cannot_be_written_is_known_before_anything_is_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "new" / "folder" / "file", "/dev/null", "/dev/stdout", "-"):
+        check_writable(place)
+    for place, error in ((tmp_path, IsADirectoryError), (tmp_path / "file" / "x", NotADirectoryError)):
+        with pytest.raises(error) as caught:
+            check_writable(place)
+        assert caught.value.filename == str(place)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # may be read, by whoever runs the tests
+    with pytest.raises(PermissionError):
+        check_writable(tmp_path / "new" / "file")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_files_are_whole_and_one_line_is_one_sentence(tmp_path):

@@ -15,8 +15,9 @@ from csan_hf.command_line import script
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, metric_names, metrics_in
+from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.files import open_lines, path_inside, write_json, write_lines
+from csan_hf.files import check_writable, open_lines, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
 
@@ -122,10 +123,13 @@ def score(
 def evaluate(options: argparse.Namespace) -> dict[str, dict]:
     """Translates the test sets with a model and scores them."""
     processes = launched_processes(options.device)
+    check_sacrebleu_tokenizer(options.bleu_tokenize, "--bleu_tokenize")
     sets, recipe = load_test_sets(options)
     output = options.output_dir or path_inside(options.model, "evaluation")
     files = {name: path_inside(output, f"{name or 'test'}.hypotheses.txt") for name in sets}
     table = path_inside(output, "scores.json")
+    for path in (*files.values(), table):
+        check_writable(path)
     model, tokenizers = load_translation_model(
         options.model,
         device=options.device if processes is None else str(processes.device),

@@ -10,11 +10,20 @@ each of the others. The page is one file that loads nothing.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from csan_hf.command_line import script
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, metric_names
-from csan_hf.files import open_lines
-from csan_hf.report import Report, check_card, compare_systems, load_systems, show_in_card, write_report
+from csan_hf.files import check_writable, open_lines
+from csan_hf.report import (
+    Report,
+    check_card,
+    check_settings,
+    compare_systems,
+    load_systems,
+    show_in_card,
+    write_report,
+)
 from csan_hf.report.systems import name_and_paths
 
 
@@ -55,6 +64,14 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 def make_report(options: argparse.Namespace) -> Report:
     """Compares the systems of the command line."""
+    settings: Any = {
+        "metrics": options.metrics,
+        "tokenize": options.bleu_tokenize,
+        "test": options.test,
+        "samples": options.samples,
+        "aligned": options.aligned,
+    }
+    check_settings([len(name_and_paths(system)[1]) for system in options.systems], **settings)
     sources, references = open_lines(options.source), open_lines(options.reference)
     if len(sources) != len(references):
         raise ValueError(
@@ -69,18 +86,8 @@ def make_report(options: argparse.Namespace) -> Report:
         progress=not options.quiet,
         num_beams=options.num_beams,
     )
-    return compare_systems(
-        systems,
-        sources,
-        references,
-        title=options.title or " and ".join(system.name for system in systems),
-        metrics=options.metrics,
-        tokenize=options.bleu_tokenize,
-        test=options.test,
-        samples=options.samples,
-        aligned=options.aligned,
-        progress=not options.quiet,
-    )
+    title = options.title or " and ".join(system.name for system in systems)
+    return compare_systems(systems, sources, references, title=title, progress=not options.quiet, **settings)
 
 
 @script()
@@ -90,6 +97,10 @@ def main(arguments: list[str]) -> None:
     run = name_and_paths(options.systems[0])[1][0]
     if options.card:
         check_card(run)
+    # Before checkpoints translate, which may take hours
+    check_writable(options.output)
+    if options.plots is not None:
+        check_writable(options.plots / "scores_by_length.png")
     report = make_report(options)
     write_report(report, options.output, plots=options.plots)
     if options.card:

@@ -11,6 +11,7 @@ import sacrebleu.metrics
 from tqdm.auto import tqdm
 
 from .metrics.corpus_metric import check_segments, in_parts
+from .metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,11 @@ def score_by_ngram(
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If the numbers of sentences differ or are zero, or orders is below 1.
+        ValueError: If the numbers of sentences differ or are zero, orders is below 1, or sacreBLEU has no such
+            tokenizer here.
     """
     check_segments(hypotheses, references)
+    check_sacrebleu_tokenizer(tokenize)
     if orders < 1:
         raise ValueError(f"orders is {orders}; it must be at least 1.")
     options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}

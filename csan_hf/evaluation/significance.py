@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -128,9 +128,11 @@ def paired_test(
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If the numbers of segments differ, or those of runs in a randomisation, or samples is below 1.
+        ValueError: If the numbers of segments differ, or those of runs in a randomisation, samples is below 1, or
+            there is no such test.
     """
     _check_runs([*system, *baseline], 1 if samples is None else samples)
+    check_test(test, len(system), len(baseline))
     difference = mean_score(metric, system) - mean_score(metric, baseline)
     resamples = samples if samples is not None and test != "randomisation" else BOOTSTRAP_SAMPLES
     ours, theirs = (
@@ -150,6 +152,21 @@ def paired_test(
     return PairedTest(difference, p_value, interval, test, resamples)
 
 
+def check_test(test: str, runs: int, baseline_runs: int) -> None:
+    """Checks that there is a test and that it takes these numbers of runs.
+
+    Raises:
+        ValueError: If not.
+    """
+    if test not in get_args(Test):
+        raise ValueError(f"test must be one of {', '.join(get_args(Test))}, got {test!r}.")
+    if test == "randomisation" and runs != baseline_runs:
+        raise ValueError(
+            f"{runs} runs and {baseline_runs} of the baseline: the randomisation test needs equally many; give as "
+            "many, or use the bootstrap."
+        )
+
+
 def _exchanged_differences(
     metric: CorpusMetric,
     system: Sequence[np.ndarray],
@@ -159,11 +176,6 @@ def _exchanged_differences(
     progress: bool,
 ) -> np.ndarray:
     """Returns the absolute differences between randomly exchanged systems, [trials]."""
-    if len(system) != len(baseline):
-        raise ValueError(
-            f"{len(system)} runs and {len(baseline)} of the baseline: the randomisation test needs equally many; give "
-            "as many, or use the bootstrap."
-        )
     generators = [np.random.default_rng(seed if run == 0 else [seed, run]) for run in range(len(system))]
     differences = np.empty(trials)
     # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all trials at once

@@ -70,7 +70,7 @@ def translate(
         As many translations as there are sentences, in every process.
 
     Raises:
-        ValueError: If `max_batch_tokens` is less than 1, or if a language is unknown or missing.
+        ValueError: If `max_batch_tokens` or `num_beams` is less than 1, or if a language is unknown or missing.
         ImportError: If a sentence is too long for the model, and the sentence splitter is not installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
@@ -142,6 +142,8 @@ def _translate(
 ) -> list[str]:
     if max_batch_tokens < 1:
         raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
+    if (beams := generate_arguments.get("num_beams")) is not None and beams < 1:
+        raise ValueError(f"num_beams must be at least 1, got {beams}.")
     if any(module.training for module in model.modules()):
         model = evaluation_view(model)
     translator: Any = TextTranslationPipeline(

@@ -2,7 +2,7 @@
 """A page for the browser that shows what models do: scores, significance, plots and every sentence."""
 
 from .card import check_card, show_in_card
-from .compare import compare_systems
+from .compare import check_settings, compare_systems
 from .contents import Report, ReportPlot, ScoreCell
 from .page import render_report, write_plots, write_report
 from .systems import System, load_systems
@@ -13,6 +13,7 @@ __all__ = [
     "ScoreCell",
     "System",
     "check_card",
+    "check_settings",
     "compare_systems",
     "load_systems",
     "render_report",

@@ -19,6 +19,7 @@ from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
     Test,
     bootstrap_scores,
+    check_test,
     confidence_interval,
     mean_score,
     paired_test,
@@ -32,6 +33,31 @@ from .systems import System, check_names
 MOST_LISTED = 100_000
 """Most sentences that a page lists, so that browsers open it without hanging; scores and plots are of all."""
 _MEASURED = 500  # sentences, for what the attention does
+
+
+def check_settings(
+    runs: Sequence[int],
+    *,
+    metrics: Iterable[str] = DEFAULT_METRICS,
+    tokenize: str | None = None,
+    test: Test = "bootstrap",
+    samples: int = BOOTSTRAP_SAMPLES,
+    aligned: int = 1000,
+) -> None:
+    """Checks how systems are to be compared; all this can be known before any of them translates.
+
+    Args:
+        runs: The number of runs of each system; see `compare_systems` for the others.
+
+    Raises:
+        ValueError: If something cannot be.
+    """
+    load_metrics(metrics, tokenize=tokenize)
+    for others in runs[1:]:
+        check_test(test, runs[0], others)
+    for name, value, least in (("samples", samples, 1), ("aligned", aligned, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}.")
 
 
 def compare_systems(
@@ -62,12 +88,16 @@ def compare_systems(
         progress: Shows bars on standard error.
 
     Raises:
-        ValueError: If there is no system, two have one name, or the numbers of sentences differ or are zero.
+        ValueError: If there is no system, two have one name, the numbers of sentences differ or are zero, or a setting
+            cannot be.
     """
     names = [system.name for system in systems]
     if not names:
         raise ValueError("There is nothing to report: 0 systems.")
     check_names(names)
+    metrics = list(metrics)
+    runs = [len(system.runs) for system in systems]
+    check_settings(runs, metrics=metrics, tokenize=tokenize, test=test, samples=samples, aligned=aligned)
     table = load_metrics(metrics, tokenize=tokenize)
     counts = [[_count(metric, system, sources, references, progress) for metric in table] for system in systems]
     report = Report(
@@ -86,7 +116,7 @@ def compare_systems(
             for own in counts
         ],
         test=test,
-        runs=[len(system.runs) for system in systems],
+        runs=runs,
         sentences=len(sources),
     )
     for number in range(1, len(systems)):

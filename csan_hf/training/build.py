@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import pkgutil
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 from datasets import DatasetDict
-from sacrebleu.metrics import BLEU
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel, Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
@@ -20,6 +18,7 @@ from csan_hf.data.corpora import check_files
 from csan_hf.data.language_pairs import add_language_tags, language_tags
 from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
 from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
+from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
 from csan_hf.files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments
@@ -335,13 +334,6 @@ def check_positions(recipe: Recipe, config: Any) -> None:
 
 # ---- the whole recipe
 
-# What some of sacreBLEU's tokenizers need besides sacreBLEU: module and how to install it
-_NEEDED = {
-    "ja-mecab": ("MeCab", "sacrebleu[ja]"),
-    "ko-mecab": ("mecab_ko", "sacrebleu[ko]"),
-    **dict.fromkeys(("spm", "flores101", "flores200", "spBLEU-1K"), ("sentencepiece", "sentencepiece")),
-}
-
 
 def check_recipe(recipe: Recipe) -> None:
     """Checks everything that needs neither the data nor a model; the section training checks itself when it is built.
@@ -350,7 +342,10 @@ def check_recipe(recipe: Recipe) -> None:
         RecipeError: If something cannot work; the message names the key, its value and what would do.
     """
     recipe.data_arguments()
-    check_bleu_tokenizer(recipe.bleu_tokenize)
+    try:
+        check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
     check_reports(recipe.training.get("report_to"))
     check_generation(recipe)
     if not recipe.init_from:  # a checkpoint has a tokenizer of its own
@@ -403,16 +398,3 @@ def check_reports(report_to: str | list[str] | None) -> None:
     for name in [report_to] if isinstance(report_to, str) else report_to or []:
         if name not in ("none", "all", *get_available_reporting_integrations()):
             raise RecipeError(f"training.report_to is {name!r}, which is not installed here: pip install {name}")
-
-
-def check_bleu_tokenizer(name: str | None) -> None:
-    """Checks that sacreBLEU has a tokenizer of this name, and that the package it needs is installed.
-
-    Raises:
-        RecipeError: If not.
-    """
-    if name is not None and name not in BLEU.TOKENIZERS:
-        raise RecipeError(f"bleu_tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {name!r}.")
-    module, package = _NEEDED.get(name or "", (None, None))
-    if module is not None and importlib.util.find_spec(module) is None:
-        raise RecipeError(f"bleu_tokenize is {name!r}, which is not installed here: pip install {package}")

@@ -1,12 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Corpus scores."""
 
+import importlib.util
 import json
 
 import pytest
 import sacrebleu
 
 from csan_hf.evaluation import score_translations
+from csan_hf.evaluation.ngrams import score_by_ngram
 
 HYPOTHESES = ["Ein Hund läuft durch den Schnee.", "Zwei Katzen schlafen.", "Der Mann liest ein Buch im Park."]
 REFERENCES = ["Ein Hund rennt durch den Schnee.", "Zwei Katzen schlafen.", "Ein Mann liest ein Buch im Park."]
@@ -32,6 +34,15 @@ def test_tokenizer_is_passed_on():
     scores = score_translations(hypotheses, references, tokenize="zh")
     assert "tok:zh" in scores["bleu_signature"]
     assert scores["bleu"] > score_translations(hypotheses, references)["bleu"]
+
+
+def test_a_tokenizer_that_is_not_there_is_named(monkeypatch):
+    for score in (score_translations, score_by_ngram):
+        with pytest.raises(ValueError, match=r"tokenize must be one of none, zh, 13a, .*, got '31a'"):
+            score(HYPOTHESES, REFERENCES, tokenize="31a")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
+        score_translations(HYPOTHESES, REFERENCES, tokenize="ja-mecab")
 
 
 def test_wrong_numbers_are_refused():

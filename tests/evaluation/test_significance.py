@@ -110,3 +110,5 @@ def test_bad_input_is_refused():
         bootstrap_scores(metric, [np.ones((1, 2))], samples=0)
     with pytest.raises(ValueError, match="0 runs"):
         bootstrap_scores(metric, [])
+    with pytest.raises(ValueError, match=r"test must be one of bootstrap, two_sided_bootstrap, .*, got 'permutation'"):
+        paired_test(metric, [np.ones((1, 2))], [np.ones((1, 2))], test="permutation")

@@ -330,6 +330,14 @@ def test_scripts_say_what_is_wrong(translate_main, evaluate_main, standard_input
     told = capsys.readouterr().err
     assert "1 lines" in told
     assert "2: they must" in told
+    arguments = ["--model", folder, "--source", tmp_path / "a", "--reference", tmp_path / "a", "--output_dir"]
+    for place, more, message in (
+        (tmp_path / "a", [], f"error: {tmp_path}/a/a.hypotheses.txt: Not a directory\n"),
+        (tmp_path / "new", ["--num_beams", "0"], "error: num_beams must be at least 1, got 0.\n"),
+        (tmp_path / "new", ["--bleu_tokenize", "31a"], "error: --bleu_tokenize must be one of none, zh, 13a"),
+    ):
+        assert evaluate_main([*map(str, arguments), str(place), *more, "--quiet"]) == 2
+        assert capsys.readouterr().err.startswith(message)
     standard_input(b"x\n")
     assert translate_main(["--model", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err == f"error: There is no folder {tmp_path}/none to read the model from.\n"

@@ -21,6 +21,7 @@ from csan_hf import (
 )
 from csan_hf.analysis import channel_shares
 from csan_hf.analysis.figures import page_svg
+from csan_hf.commands.report import main
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, register_metric, unregister_metric
@@ -254,6 +255,27 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
     ):
         with pytest.raises(ValueError, match=message):
             load_systems([str(checkpoint), str(path)], SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "{folder}"], "{folder}: Is a directory"),
+        (["--output", "{folder}/s/x.html"], "{folder}/s/x.html: Not a directory"),
+        (["--plots", "{folder}/s"], "{folder}/s/scores_by_length.png: Not a directory"),
+        (["--bleu_tokenize", "31a"], "tokenize must be one of none, zh"),
+        (["--samples", "0"], "samples must be at least 1, got 0"),
+        (["--aligned", "-1"], "aligned must be at least 0, got -1"),
+        (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 runs and 2 of the baseline"),
+    ],
+)
+def test_settings_are_looked_at_before_anything_is_translated(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("csan_hf.commands.report.load_systems", None)
+    (tmp_path / "s").write_text("eins\n")
+    arguments = [f"{tmp_path}/s", *(argument.format(folder=tmp_path) for argument in arguments)]
+    assert main([*arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]) == 2
+    assert message.format(folder=tmp_path) in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["s"]
 
 
 def test_signs_of_the_argument_in_the_names_of_files(tmp_path):

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Values that cannot work are refused, in training and by --dry_run, before anything is read or written."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -131,10 +132,10 @@ def test_files_of_the_data_are_looked_for_first(tmp_path):
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
-        build.check_bleu_tokenizer("ja-mecab")
-    build.check_bleu_tokenizer("char")
+        build.check_recipe(load_recipe(RECIPE, [("bleu_tokenize", "ja-mecab")]))
+    build.check_recipe(load_recipe(RECIPE, [("bleu_tokenize", "char")]))
 
 
 def test_a_library_that_a_value_needs_is_named():

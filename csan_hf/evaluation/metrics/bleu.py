@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sacrebleu.metrics
 
-from csan_hf.evaluation.metrics import corpus_metric
+from csan_hf.evaluation.metrics import corpus_metric, sacrebleu_tokenizers
 
 
 class Bleu(corpus_metric.SacrebleuMetric):
@@ -17,6 +17,9 @@ class Bleu(corpus_metric.SacrebleuMetric):
     Args:
         tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, …
         evaluate_arguments: For `evaluate.Metric`.
+
+    Raises:
+        ValueError: If sacreBLEU has no such tokenizer, or the package that it needs is not installed.
     """
 
     name = "bleu"
@@ -27,6 +30,7 @@ class Bleu(corpus_metric.SacrebleuMetric):
     on_hub = True
 
     def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
+        sacrebleu_tokenizers.check_sacrebleu_tokenizer(tokenize)
         # `force` silences the warning about text that looks tokenised, which numbers and dates set off.
         options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}
         super().__init__(sacrebleu.metrics.BLEU(**options), **evaluate_arguments)
