@@ -11,7 +11,7 @@ from pathlib import Path
 
 from csan_hf.analysis import Alignment, align_stream, draw_heat_map
 from csan_hf.command_line import script
-from csan_hf.evaluation.alignment_files import read_alignments
+from csan_hf.evaluation.alignment_files import Links, check_links, read_alignments
 from csan_hf.evaluation.loading import DTYPES, load_translation_model
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.files import STANDARD_STREAM, one_line, open_for_writing, open_lines
@@ -83,6 +83,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--threshold must be at least 0 and less than 1, got {options.threshold:g}")
     if options.target is not None and (options.translations is not None or options.num_beams is not None):
         parser.error("--translations and --num_beams are for the model's own translations: leave out --target")
+    if options.gold is not None and options.target is None:
+        parser.error("--gold belongs to given translations: give --target too")
     return options
 
 
@@ -98,6 +100,16 @@ def read_pairs(options: argparse.Namespace) -> tuple[Collection[str], Collection
     if options.heat_map is not None and not 1 <= options.sentence <= len(sources):
         raise ValueError(f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {options.sentence}.")
     return sources, targets
+
+
+def read_gold(path: Path, sources: Collection[str], targets: Collection[str]) -> list[Links]:
+    """Reads the gold alignment of sentence pairs."""
+    gold = read_alignments(path, len(sources))
+    try:
+        check_links(gold, sources, targets)
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from error
+    return gold
 
 
 def align_files(
@@ -126,7 +138,7 @@ def main(arguments: list[str]) -> None:
     options = parse_arguments(arguments)
     sources, targets = read_pairs(options)
     # Before anything is aligned, which may take hours
-    gold = [] if options.gold is None else read_alignments(options.gold, len(sources))
+    gold = [] if options.gold is None or targets is None else read_gold(options.gold, sources, targets)
     alignments = align_files(options, sources, targets)
     links = []
     with ExitStack() as files:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from csan_hf.files import read_lines
@@ -63,7 +64,8 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
         sentences: The number of sentence pairs.
 
     Raises:
-        ValueError: If a line is no link or its sentence is not from 1 to `sentences`; the message has its number.
+        ValueError: If a line is no link, is marked with another letter, or its sentence is not from 1 to `sentences`;
+            the message has its number.
     """
     sure: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
     possible: list[set[tuple[int, int]]] = [set() for _ in range(sentences)]
@@ -76,9 +78,41 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
         if sentence > sentences:
             raise ValueError(f"line {number}: there is no sentence {sentence}, but {sentences} in all.")
         possible[sentence - 1].add((source - 1, target - 1))
-        if "P" not in parts[3:4]:
+        label = next(iter(parts[3:4]), "S")
+        if label not in ("S", "P") and not _is_number(label):
+            raise ValueError(f"line {number}: {label!r} is neither S (sure), nor P (possible), nor a confidence.")
+        if label != "P":
             sure[sentence - 1].add((source - 1, target - 1))
     return [Links(frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True)]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def check_links(gold: Sequence[Links], sources: Iterable[str], targets: Iterable[str]) -> None:
+    """Checks that links lie in their sentences: those of other sentences, or counted from 1, would give a wrong rate.
+
+    Args:
+        gold: The links of each sentence pair.
+        sources: The source sentences, words as white space separates them.
+        targets: A target sentence each.
+
+    Raises:
+        ValueError: If a link is outside its sentences; the message has the number of the pair and the link.
+    """
+    for number, (links, source, target) in enumerate(zip(gold, sources, targets, strict=True), 1):
+        lengths = len(source.split()), len(target.split())
+        for link in sorted(links.possible):
+            if any(word >= length for word, length in zip(link, lengths, strict=True)):
+                raise ValueError(
+                    f"sentence {number}: the link {link[0]}-{link[1]}, counted from 0, is outside of its {lengths[0]} "
+                    f"source and {lengths[1]} target words. Links count words between white space, in Pharaoh's "
+                    "format from 0."
+                )
 
 
 def read_alignments(path: Path | str, sentences: int) -> list[Links]:

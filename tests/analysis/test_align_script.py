@@ -99,6 +99,9 @@ def test_a_gold_file(main, folder, files, model, tokenizers, tmp_path, capfd):
     rate, precision = 100 * (1 - 2 * (n - 1) / (2 * n - 1)), 100 * (n - 1) / n
     expected = f"alignment error rate {rate:.2f}, precision {precision:.2f}, recall 100.00\n"
     assert capfd.readouterr().err == expected
+    gold.write_text("1-1 2-2\n\n1-1\n1-1\n")  # counted from 1
+    assert main([*arguments, "--output", str(tmp_path / "new"), "--gold", str(gold)]) == 2
+    assert f"error: {gold}, sentence 1: the link 2-2, counted from 0, is outside" in capfd.readouterr().err
     gold.write_text("0:0\n")  # what is wrong with it is said before anything is aligned
     assert main([*arguments, "--output", str(tmp_path / "new"), "--gold", str(gold)]) == 2
     assert not (tmp_path / "new").exists()
@@ -157,6 +160,7 @@ def test_standard_input_that_is_not_utf_8(main, folder, monkeypatch, capsys):
         (["--source", "x", "--sentence", "2"], "give --heat_map too"),
         (["--source", "x", "--threshold", "1"], "--threshold must be at least 0 and less than 1, got 1"),
         (["--source", "x", "--target", "y", "--num_beams", "2"], "leave out --target"),
+        (["--source", "x", "--gold", "y"], "give --target too"),
         (["--source", "x", "--target", "y", "--translations", "z"], "leave out --target"),
     ],
 )

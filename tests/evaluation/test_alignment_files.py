@@ -3,7 +3,7 @@
 
 import pytest
 
-from csan_hf.evaluation.alignment_files import parse_links, read_alignments
+from csan_hf.evaluation.alignment_files import check_links, parse_links, read_alignments
 
 
 def test_both_formats_say_the_same(tmp_path):
@@ -22,9 +22,20 @@ def test_both_formats_say_the_same(tmp_path):
         ("0-0\n", "gold, it has 1 lines for 2 sentence pairs"),
         ("1 1 1\n3 1 1\n", "gold, line 2: there is no sentence 3, but 2 in all"),
         ("1 1 1\n1 0 1\n", "gold, line 2: '1 0 1' is no link"),
+        ("1 1 1 0.5\n1 1 2 p\n", "gold, line 2: 'p' is neither S "),
+        ("1 1 1 nan\n", "gold, line 1: 'nan' is neither S "),
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, message):
     (tmp_path / "gold").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_alignments(tmp_path / "gold", 2)
+
+
+def test_links_outside_of_their_sentences_are_refused():
+    sources, targets = ["a b", ""], ["x y z", ""]
+    check_links([parse_links("1-2 0p0"), parse_links("")], sources, targets)
+    for text in ("2-0", "0p3"):  # as if counted from 1
+        message = f"sentence 1: the link {text.replace('p', '-')}, .* outside of its 2 source and 3 target words"
+        with pytest.raises(ValueError, match=message):
+            check_links([parse_links(text), parse_links("")], sources, targets)
