@@ -187,6 +187,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def printable(text: str) -> str:
+    """Returns a text in which what has no picture, such as a line feed, is written as "\\n"."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def write_json(path: Path | str, value: Any) -> None:
     """Writes indented JSON, keys in the order given."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -13,11 +13,12 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from csan_hf.files import open_for_writing, write_text
+from csan_hf.files import open_for_writing, printable, write_text
 
 # Tell systems apart also without colour; the colours show on white and on black.
 COLOURS = ("#3b75af", "#d97d3a", "#4f9a5b", "#c1524f", "#8a72b8", "#8d6e5c")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+_LONGEST_LABEL = 40  # letters
 _INK = "#010203"  # in a page it becomes the colour of its text
 _STYLE: Any = {
     "svg.fonttype": "none",  # letters stay letters
@@ -43,7 +44,13 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def plain_label(text: str) -> str:
-    """Returns a label that matplotlib draws as it stands: "$" begins no formula, and "_" hides nothing in a legend."""
+    """Returns a label that matplotlib draws as it stands: "$" begins no formula, and "_" hides nothing in a legend.
+
+    The middle of a long one is left out: names of runs tend to differ at their ends.
+    """
+    text = printable(text)
+    if len(text) > _LONGEST_LABEL:
+        text = f"{text[: _LONGEST_LABEL // 2]}…{text[-(_LONGEST_LABEL // 2) :]}"
     text = text.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 

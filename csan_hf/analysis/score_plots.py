@@ -13,6 +13,9 @@ from csan_hf.evaluation.ngrams import NgramScore
 
 from .figures import COLOURS, MARKERS, figure_style, new_figure, plain_label
 
+# The width of a figure, and that of a line with its marker, in small letters
+_LETTERS, _KEY = 78, 7
+
 
 def plot_scores_by_length(
     groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: CorpusMetric | type[CorpusMetric]
@@ -88,7 +91,9 @@ def _finish(axes: Any, curves: int) -> None:
     axes.grid(axis="y", color="0.5", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if curves > 1:
-        axes.legend(frameon=False, fontsize="small", ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+        longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+        columns = min(3, max(1, _LETTERS // (longest + _KEY)))
+        axes.legend(frameon=False, fontsize="small", ncols=columns, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _range(entry: Mapping[str, Any]) -> str:

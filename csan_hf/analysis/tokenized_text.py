@@ -12,6 +12,8 @@ from typing import Any
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
+from csan_hf.files import printable
+
 
 @dataclass(frozen=True)
 class TokenizedText:
@@ -129,6 +131,5 @@ def _readable(tokens: Iterable[str], byte_level: bool) -> list[str]:
     for token in tokens:
         if byte_level and all(character in _BYTES for character in token):
             token = bytes(_BYTES[character] for character in token).decode("utf-8", errors="backslashreplace")
-        token = token.replace(" ", "␣")
-        readable.append("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token))
+        readable.append(printable(token.replace(" ", "␣")))
     return readable

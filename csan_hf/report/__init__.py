@@ -3,7 +3,7 @@
 
 from .card import check_card, show_in_card
 from .compare import check_settings, compare_systems
-from .contents import Report, ReportPlot, ScoreCell
+from .contents import Report, ReportPlot, ScoreCell, WordAlignment
 from .page import render_report, write_plots, write_report
 from .systems import System, load_systems
 
@@ -12,6 +12,7 @@ __all__ = [
     "ReportPlot",
     "ScoreCell",
     "System",
+    "WordAlignment",
     "check_card",
     "check_settings",
     "compare_systems",

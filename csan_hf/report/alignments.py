@@ -14,7 +14,7 @@ from csan_hf.analysis.attention_plots import plot_channel_ranks
 from csan_hf.analysis.heat_map import plot_heat_map
 from csan_hf.analysis.positions import pairs_within_positions
 
-from .contents import ReportPlot
+from .contents import ReportPlot, WordAlignment
 from .systems import System
 
 _ALIGNED_AT_ONCE = 16
@@ -22,7 +22,7 @@ _EXAMPLE_WORDS = range(5, 16)
 _MEASURED = 200  # sentences whose channels are counted
 
 
-def word_matrices(system: System, sources: Sequence[str], *, progress: bool = False) -> dict[int, list[list[int]]]:
+def word_alignments(system: System, sources: Sequence[str], *, progress: bool = False) -> dict[int, WordAlignment]:
     """Aligns a checkpoint's translations of the first sentences; other systems have no alignments.
 
     Sentences with more tokens than the model has positions have none either.
@@ -33,7 +33,7 @@ def word_matrices(system: System, sources: Sequence[str], *, progress: bool = Fa
         progress: Shows bars on standard error.
 
     Returns:
-        By number of the sentence, integers [target words][source words], scaled so that the largest has 99.
+        The alignments by number of the sentence; a matrix is scaled so that the largest number is 99.
     """
     if system.model is None or system.tokenizers is None or not sources:
         return {}
@@ -42,12 +42,13 @@ def word_matrices(system: System, sources: Sequence[str], *, progress: bool = Fa
     numbers = pairs_within_positions(model, tokenizers, sources, targets)
     pairs: Any = ([lines[number] for number in numbers] for lines in (sources, targets))
     options: Any = {"batch_size": _ALIGNED_AT_ONCE, "progress": progress}
-    matrices = {}
+    found = {}
     for number, alignment in zip(numbers, align(model, tokenizers, *pairs, **options), strict=True):
         matrix = alignment.word_matrix()
         if matrix.size and (largest := np.abs(matrix).max()) > 0:
-            matrices[number] = np.rint(99 * matrix / largest).astype(int).tolist()
-    return matrices
+            scaled = np.rint(99 * matrix / largest).astype(int).tolist()
+            found[number] = WordAlignment(scaled, alignment.links())
+    return found
 
 
 def alignment_plots(system: System, name: str, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:

@@ -25,7 +25,7 @@ from csan_hf.evaluation.significance import (
     paired_test,
 )
 
-from .alignments import alignment_plots, word_matrices
+from .alignments import alignment_plots, word_alignments
 from .attention import attention_plots
 from .contents import Report, ReportPlot, ScoreCell
 from .systems import System, check_names
@@ -140,7 +140,7 @@ def compare_systems(
     for system, name in zip(systems, _file_names(names), strict=True):
         report.plots += attention_plots(system, name, report.sources[:_MEASURED], progress=progress)
         report.plots += alignment_plots(system, name, report.sources[:_MEASURED], progress=progress)
-    report.alignments = [word_matrices(system, report.sources[:aligned], progress=progress) for system in systems]
+    report.alignments = [word_alignments(system, report.sources[:aligned], progress=progress) for system in systems]
     return report
 
 
@@ -166,7 +166,11 @@ def _count(
 def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
     rows = counts[:MOST_LISTED]
     bar = tqdm(rows, desc=f"{metric.label} of each", unit="sentence", disable=not progress, delay=1, leave=False)
-    return np.array([metric.segment_score(row) for row in bar])
+    scores = np.array([metric.segment_score(row) for row in bar], dtype=np.float64)
+    if not np.isfinite(scores).all():
+        row = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise ValueError(f"{metric.label} of sentence {row + 1} is {scores[row]}; a score must be a finite number.")
+    return scores
 
 
 def _score(metric: CorpusMetric, runs: Sequence[np.ndarray], samples: int, progress: bool) -> ScoreCell:

@@ -43,6 +43,20 @@ class ReportPlot:
     system: str | None = None
 
 
+@dataclass(frozen=True)
+class WordAlignment:
+    """The alignment of a sentence.
+
+    Attributes:
+        matrix: Integers from -99 to 99 [target words][source words] that say how strongly the words are related.
+        links: The best source word for each target word, as (source word, target word), counted from 0. The rounded
+            matrix does not show which of two is better.
+    """
+
+    matrix: list[list[int]]
+    links: list[tuple[int, int]]
+
+
 @dataclass
 class Report:
     """The whole content of a report.
@@ -57,8 +71,7 @@ class Report:
         scores: For each system its cells, as many as metrics.
         segment_scores: For each system and metric the score of every sentence.
         plots: The figures.
-        alignments: For each system, by number of the sentence, integers from -99 to 99 [target words][source words]
-            that say how strongly the words are related.
+        alignments: For each system, by number of the sentence, its alignment.
         test: The test of significance.
         runs: For each system how many seeds it was trained with.
         sentences: Number of sentences in the test set, on which scores and plots are based; None = those listed.
@@ -73,7 +86,7 @@ class Report:
     scores: list[list[ScoreCell]]
     segment_scores: list[list[np.ndarray]]
     plots: list[ReportPlot] = field(default_factory=list)
-    alignments: list[dict[int, list[list[int]]]] = field(default_factory=list)
+    alignments: list[dict[int, WordAlignment]] = field(default_factory=list)
     test: Test = "bootstrap"
     runs: list[int] = field(default_factory=list)
     sentences: int | None = None

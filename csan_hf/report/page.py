@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,16 @@ def render_report(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.jinja").render(
+    page = environment.get_template("report.html.jinja").render(
         report=report,
         sentences=len(report.sources) if report.sentences is None else report.sentences,
         listed=len(report.sources),
         plots=[(plot, page_svg(plot.figure, plot.name)) for plot in report.plots],
-        aligned=max((max(matrices, default=-1) + 1 for matrices in report.alignments), default=0),
+        aligned=max((max(found, default=-1) + 1 for found in report.alignments), default=0),
         signatures={metric.label: metric.signature for metric in report.metrics if metric.signature},
         data=_script_json(_examples(report)),
     )
+    return re.sub("[\ud800-\udfff]", "\ufffd", page)  # UTF-8 has no halves of surrogate pairs, as in names of files
 
 
 def _examples(report: Report) -> dict[str, Any]:
@@ -72,7 +74,10 @@ def _examples(report: Report) -> dict[str, Any]:
                     [round(float(score), metric.decimals) for score in scores]
                     for metric, scores in zip(report.metrics, report.segment_scores[number], strict=True)
                 ],
-                "alignments": report.alignments[number] if report.alignments else {},
+                "alignments": {
+                    row: {"matrix": found.matrix, "links": found.links}
+                    for row, found in (report.alignments[number] if report.alignments else {}).items()
+                },
             }
             for number, name in enumerate(report.systems)
         ],

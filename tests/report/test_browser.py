@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -90,6 +91,27 @@ def test_searches_source_reference_and_hypotheses_whatever_the_case(page, report
     status_is(page, f"{len(differing)} of 45 sentences")
 
 
+def test_searches_whatever_the_form_of_a_character(page):
+    page.execute_script("data.sources[7] = arguments[0]", unicodedata.normalize("NFD", "Tür"))
+    page.find_element(By.ID, "search").send_keys("tür", Keys.ENTER)
+    status_is(page, "1 of 45 sentences")
+    assert headings(page) == [7]
+
+
+def test_words_are_pythons(page):
+    text = "a\x85b\u2028c\ufeffd\x1ce\xa0\u3000f\u200bg\t "
+    assert page.execute_script("return [words(arguments[0]), words(' ')]", text) == [text.split(), []]
+
+
+def test_pages_are_whole_numbers(page):
+    box = page.find_element(By.ID, "page")
+    for typed, number, first in (("2.5", 2, 20), ("9", 3, 40), ("-1", 1, 0), ("", 1, 0)):
+        box.send_keys(Keys.CONTROL, "a")
+        box.send_keys(typed or Keys.DELETE, Keys.ENTER)
+        status_is(page, f"45 of 45 sentences, page {number} of 3")
+        assert headings(page)[0] == first
+
+
 def joined(parts, kind):
     return " ".join(text.strip() for name, text in parts if name in ("#text", kind) and text.strip())
 
@@ -130,6 +152,9 @@ def test_opens_an_alignment_with_the_keyboard(page, report):
     assert texts(page, ".matrix tbody th") == report.hypotheses[0][0].split()
     assert len(page.find_elements(By.CSS_SELECTOR, ".matrix thead th")) == 1 + len(report.sources[0].split())
     assert texts(page, ".matrix tbody tr:first-child td")[:3] == ["99", "-5", "-5"]
+    places = "return [...document.querySelectorAll('.best')].map(n => [n.cellIndex - 1, n.parentElement.rowIndex - 1])"
+    assert sorted(map(tuple, page.execute_script(places))) == sorted(report.alignments[0][0].links)
+    assert "for each target word, 2-0 0-1." in page.find_element(By.ID, "alignment-note").text
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not dialog.is_displayed()
     assert page.switch_to.active_element == button
@@ -147,6 +172,7 @@ def test_colour_schemes(page, scheme):
 
     assert is_dark() == (scheme == "dark")
     assert min(contrasts().values()) >= 4.5, contrasts()
+    assert min(page.execute_script(EDGES)) >= 3
     button = page.find_element(By.ID, "theme")
     pressed = str(scheme == "dark").lower()  # the page hears of the new scheme with its next frame
     WebDriverWait(page, 30).until(lambda _: button.get_attribute("aria-pressed") == pressed)
@@ -156,8 +182,18 @@ def test_colour_schemes(page, scheme):
     assert min(contrasts().values()) >= 4.5, contrasts()
 
 
+def test_paper_is_light(page):
+    page.find_element(By.ID, "theme").click()
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert min(page.execute_script(CONTRASTS).values()) >= 4.5
+    assert not page.find_element(By.ID, "controls").is_displayed()
+    assert page.find_element(By.CSS_SELECTOR, ".example").is_displayed()
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 # WCAG 2.2: relative luminance, and the contrast of text with what is behind it
-CONTRASTS = """
+COLOURS = """
 const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
 const light = colour => rgb(colour).map(v => v / 255)
   .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -168,16 +204,33 @@ const behind = node => {
     if (!/, 0\\)$/.test(colour)) return colour;
   }
 };
+const contrast = (...colours) => {
+  const [a, b] = colours.map(light).sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+};
+"""
+CONTRASTS = (
+    COLOURS
+    + """
 const found = {};
 for (const selector of ["body", ".quiet", "ins", "del", "button", "#controls label", ".example dt", "svg text"]) {
   const node = document.querySelector(selector);
   const style = getComputedStyle(node);
   const ink = selector === "svg text" ? style.fill : style.color;
-  const [a, b] = [light(ink), light(behind(node))].sort((x, y) => y - x);
-  found[selector] = (a + 0.05) / (b + 0.05);
+  found[selector] = contrast(ink, behind(node));
 }
+const box = document.getElementById("search");
+found.placeholder = contrast(getComputedStyle(box, "::placeholder").color, behind(box));
 return found;
 """
+)
+EDGES = (
+    COLOURS
+    + """
+return [...document.querySelectorAll("button, select, input:not([type=checkbox])")]
+  .map(node => contrast(getComputedStyle(node).borderTopColor, behind(node.parentElement)));
+"""
+)
 
 
 def test_a_phone_needs_no_sideways_scrolling(page):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from csan_hf import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
 )
-from csan_hf.analysis import channel_shares
+from csan_hf.analysis import align, channel_shares
 from csan_hf.analysis.figures import page_svg
 from csan_hf.commands.report import main
 from csan_hf.data import TokenizerPair, train_tokenizer
@@ -151,10 +152,12 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
         f"{name}_checkpoint" for name in ("distance", "entropy", "windows", "area", "alignment")
     ]
     assert all(plot.system == ("checkpoint" if plot.name.endswith("_checkpoint") else None) for plot in report.plots)
-    for number, matrix in report.alignments[0].items():
+    for number, alignment in report.alignments[0].items():
         shape = len(report.hypotheses[0][number].split()), len(SOURCES[number].split())
-        assert np.array(matrix).shape == shape
-        assert np.abs(matrix).max() == 99
+        assert np.array(alignment.matrix).shape == shape
+        assert np.abs(alignment.matrix).max() == 99
+        pair = [SOURCES[number]], [report.hypotheses[0][number]]
+        assert alignment.links == align(ours.model, ours.tokenizers, *pair)[0].links()
     assert set(report.alignments[0]) <= {0, 1, 2}
     assert report.alignments[0]
     assert report.alignments[1] == {}
@@ -244,6 +247,45 @@ def test_names_that_matplotlib_and_files_would_take_amiss():
     assert [text.replace("\\$", "$").strip() for text in texts] == names
     assert "$a_{b$" in page_svg(report.plots[0].figure, "x")  # as it stands, and no formula
     assert len({name.casefold() for name in compare._file_names(names)}) == len(names)
+
+
+def test_names_without_a_picture_and_long_names(tmp_path):
+    long = "multi30k_transformer_with_an_area_of_three_heads_seed_"
+    names = ["a\nb", "c\x01\u202ed", "e\udcfff", f"{long}1", f"{long}2"]
+    systems = [System(name, [OURS]) for name in names]
+    report = compare_systems(systems, SOURCES, REFERENCES, samples=2, title="\udcff")
+    write_report(report, tmp_path / "report.html", plots=tmp_path)
+    [texts] = [
+        [text.get_text() for text in plot.figure.axes[0].get_legend().get_texts()]
+        for plot in report.plots
+        if plot.name == "scores_by_length"
+    ]
+    assert texts[:3] == ["a\\nb", "c\\x01\\u202ed", "e\\udcfff"]
+    assert [(len(text), text[-1]) for text in texts[3:]] == [(41, "1"), (41, "2")]
+    for plot in report.plots:
+        width, height = plot.figure.get_size_inches()
+        xml.etree.ElementTree.parse(tmp_path / f"{plot.name}.svg")
+        box = plot.figure.get_tightbbox()
+        assert (box.width, box.height) <= (width + 0.1, height + 0.1)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert embedded(page)["systems"][2]["name"] == "e\ufffdf"
+    assert "<bdi>c\x01\u202ed</bdi>" in page  # the direction of a name ends with it
+
+
+def test_a_sentence_without_a_score_is_named():
+    class Odd(WordErrorRate):
+        name = "odd"
+        label = "odd"
+
+        def segment_score(self, counts):
+            return float("nan") if counts[1] == 1 else 1.0
+
+    register_metric(Odd)
+    try:
+        with pytest.raises(ValueError, match="odd of sentence 4 is nan; a score must be a finite number"):
+            compare_systems([System("a", [OURS])], SOURCES, REFERENCES, metrics=["odd"], samples=2)
+    finally:
+        unregister_metric("odd")
 
 
 def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint, tmp_path, monkeypatch):

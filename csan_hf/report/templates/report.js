@@ -13,15 +13,17 @@ const make = (tag, text, attributes = {}) => {
   return node;
 };
 const number = value => value.toLocaleString("en");
-const words = text => text.trim() ? text.trim().split(/\s+/) : [];
+// Python's white space, which is not JavaScript's: words are counted there
+const words = text => text.split(/[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/).filter(Boolean);
+const inOneForm = text => text.normalize().toLocaleLowerCase(); // "ä" may be one character or two
 
 // ---- search and order
 
 let haystacks = null; // made at the first search
 const haystack = row => {
   haystacks ??= new Array(count);
-  return haystacks[row] ??= [data.sources[row], data.references[row], ...data.systems.map(s => s.hypotheses[row])]
-    .join("\n").toLocaleLowerCase();
+  return haystacks[row] ??= inOneForm(
+    [data.sources[row], data.references[row], ...data.systems.map(s => s.hypotheses[row])].join("\n"));
 };
 
 const sorts = [["number", row => row], ["length of the source", row => words(data.sources[row]).length]];
@@ -34,7 +36,7 @@ data.metrics.forEach((metric, m) => {
 });
 
 function refresh() {
-  const query = element("search").value.trim().toLocaleLowerCase();
+  const query = inOneForm(element("search").value.trim());
   const onlyDiffering = element("differ")?.checked;
   const found = [];
   for (let row = 0; row < count; row++) {
@@ -113,7 +115,7 @@ function example(row) {
       button.addEventListener("click", () => showAlignment(row, system));
       text.append(button);
     }
-    list.append(make("dt", system.name), text);
+    list.append(make("dt", system.name, { dir: "auto" }), text);
   });
   item.append(list);
   return item;
@@ -142,7 +144,7 @@ function turn(to) {
 // ---- the alignment of a sentence
 
 function showAlignment(row, system) {
-  const matrix = system.alignments[row];
+  const { matrix, links } = system.alignments[row];
   const sources = words(data.sources[row]), targets = words(system.hypotheses[row]);
   const table = make("table", undefined, { class: "matrix" });
   const head = table.createTHead().insertRow();
@@ -152,18 +154,16 @@ function showAlignment(row, system) {
   matrix.forEach((values, i) => {
     const line = body.insertRow();
     line.append(make("th", targets[i] ?? "", { scope: "row", dir: "auto" }));
-    const best = values.indexOf(Math.max(...values));
     values.forEach((value, j) => {
       const cell = make("td", value ? String(value) : "");
       cell.style.background = `rgba(var(${value < 0 ? "--cold" : "--heat"}), ${(Math.abs(value) / 99 * 0.6).toFixed(2)})`;
-      if (j === best && value > 0) cell.className = "best";
+      if (links.some(([source, target]) => source === j && target === i)) cell.className = "best";
       line.append(cell);
     });
   });
-  const links = matrix.map((values, i) => `${values.indexOf(Math.max(...values))}-${i}`).join(" ");
-  element("alignment-title").textContent = `Sentence ${number(row + 1)}: alignment by ${system.name}`;
+  element("alignment-title").replaceChildren(`Sentence ${number(row + 1)}: alignment by `, make("bdi", system.name));
   element("alignment-matrix").replaceChildren(table);
-  element("alignment-note").textContent = `99 is the largest number of this sentence. Framed: the best source word for each target word, ${links}.`;
+  element("alignment-note").textContent = `99 is the largest number of this sentence. Framed: the best source word for each target word, ${links.map(link => link.join("-")).join(" ")}.`;
   element("alignment").showModal();
 }
 
@@ -192,5 +192,5 @@ element("against").addEventListener("change", show);
 element("controls").addEventListener("submit", event => { event.preventDefault(); refresh(); });
 element("previous").addEventListener("click", () => turn(page - 1));
 element("next").addEventListener("click", () => turn(page + 1));
-element("page").addEventListener("change", () => turn(Number(element("page").value) - 1));
+element("page").addEventListener("change", () => turn(Math.trunc(element("page").value) - 1));
 refresh();
