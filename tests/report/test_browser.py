@@ -242,6 +242,21 @@ def test_a_phone_needs_no_sideways_scrolling(page):
     )
 
 
+def test_long_names_have_room(page, report, tmp_path):
+    long = dataclasses.replace(
+        report, systems=["transformer_with_areas_" * 3 + "1", "transformer_with_areas_" * 3 + "2"]
+    )
+    write_report(long, tmp_path / "long.html")
+    page.get((tmp_path / "long.html").as_uri())
+    for width in (1200, 390):
+        emulate(page, width=width)
+        assert page.execute_script("const d = document.documentElement; return d.scrollWidth - d.clientWidth") == 0
+        outside = "n.getBoundingClientRect().left < n.closest('td').getBoundingClientRect().left"
+        assert (
+            page.execute_script(f"return [...document.querySelectorAll('.test')].filter(n => {outside}).length") == 0
+        )
+
+
 def test_everything_has_a_name_for_screen_readers(page):
     nodes = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     named = {}

@@ -115,7 +115,9 @@ function example(row) {
       button.addEventListener("click", () => showAlignment(row, system));
       text.append(button);
     }
-    list.append(make("dt", system.name, { dir: "auto" }), text);
+    const name = make("dt");
+    name.append(make("bdi", system.name));
+    list.append(name, text);
   });
   item.append(list);
   return item;
