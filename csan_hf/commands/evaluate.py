@@ -14,7 +14,7 @@ from typing import Any
 from csan_hf.command_line import script
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import DTYPES, launched_processes, load_translation_model
-from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, metric_names, metrics_in
+from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metric, metric_names, metrics_in
 from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.files import check_writable, open_lines, path_inside, write_json, write_lines
@@ -124,6 +124,8 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
     """Translates the test sets with a model and scores them."""
     processes = launched_processes(options.device)
     check_sacrebleu_tokenizer(options.bleu_tokenize, "--bleu_tokenize")
+    for metric in options.metrics or ():
+        load_metric(metric).check_requirements()
     sets, recipe = load_test_sets(options)
     output = options.output_dir or path_inside(options.model, "evaluation")
     files = {name: path_inside(output, f"{name or 'test'}.hypotheses.txt") for name in sets}

@@ -51,8 +51,12 @@ def check_settings(
 
     Raises:
         ValueError: If something cannot be.
+        OSError: If what a metric needs is not installed.
     """
-    load_metrics(metrics, tokenize=tokenize)
+    for metric in load_metrics(metrics, tokenize=tokenize):
+        metric.check_requirements()
+        if metric.needs == "alignments":
+            raise ValueError(f"metrics: {metric.name!r} scores alignments and not translations; leave it out.")
     for others in runs[1:]:
         check_test(test, runs[0], others)
     for name, value, least in (("samples", samples, 1), ("aligned", aligned, 0)):

@@ -181,6 +181,20 @@ def test_a_metric_from_outside():
         unregister_metric("words")
     with pytest.raises(ValueError, match="There is no metric 'words'; choose from bleu, chrf, "):
         load_metric("words")
+    with pytest.raises(ValueError, match=r"metrics must be a list of names, such as \['bleu'\], got 'bleu'"):
+        score_translations(["a"], ["b"], metrics="bleu")
+
+
+def test_what_is_no_metric_is_not_registered():
+    names = metric_names()
+    with pytest.raises(TypeError, match="is no metric: write a class that inherits from CorpusMetric"):
+        register_metric(len)
+    for attribute in ("name", "label", "summary"):
+        attributes = {"name": "new", "label": "new", "summary": "New."}
+        del attributes[attribute]
+        with pytest.raises(TypeError, match=f"New has no {attribute}: give it"):
+            register_metric(type("New", (CorpusMetric,), attributes))
+    assert metric_names() == names
 
 
 COMET_SCORE = """#!{python}

@@ -320,7 +320,10 @@ def test_evaluate_script_on_a_translation(evaluate_main, standard_input, tmp_pat
     assert "hypotheses has 1 lines" in capsys.readouterr().err
 
 
-def test_scripts_say_what_is_wrong(translate_main, evaluate_main, standard_input, folder, tmp_path, capsys):
+def test_scripts_say_what_is_wrong(
+    translate_main, evaluate_main, standard_input, folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\ny\n")
     assert (
@@ -334,6 +337,7 @@ def test_scripts_say_what_is_wrong(translate_main, evaluate_main, standard_input
     for place, more, message in (
         (tmp_path / "a", [], f"error: {tmp_path}/a/a.hypotheses.txt: Not a directory\n"),
         (tmp_path / "new", ["--num_beams", "0"], "error: num_beams must be at least 1, got 0.\n"),
+        (tmp_path / "new", ["--metrics", "comet"], "error: COMET needs the program comet-score"),
         (tmp_path / "new", ["--bleu_tokenize", "31a"], "error: --bleu_tokenize must be one of none, zh, 13a"),
     ):
         assert evaluate_main([*map(str, arguments), str(place), *more, "--quiet"]) == 2

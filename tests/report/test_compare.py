@@ -306,6 +306,8 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
         (["--output", "{folder}/s/x.html"], "{folder}/s/x.html: Not a directory"),
         (["--plots", "{folder}/s"], "{folder}/s/scores_by_length.png: Not a directory"),
         (["--bleu_tokenize", "31a"], "tokenize must be one of none, zh"),
+        (["--metrics", "bleu", "comet"], "COMET needs the program comet-score"),
+        (["--metrics", "aer"], "metrics: 'aer' scores alignments and not translations"),
         (["--samples", "0"], "samples must be at least 1, got 0"),
         (["--aligned", "-1"], "aligned must be at least 0, got -1"),
         (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 runs and 2 of the baseline"),
@@ -313,6 +315,7 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
 )
 def test_settings_are_looked_at_before_anything_is_translated(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("csan_hf.commands.report.load_systems", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "s").write_text("eins\n")
     arguments = [f"{tmp_path}/s", *(argument.format(folder=tmp_path) for argument in arguments)]
     assert main([*arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]) == 2

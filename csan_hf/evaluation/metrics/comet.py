@@ -43,6 +43,17 @@ class Comet(corpus_metric.CorpusMetric):
         super().__init__(**evaluate_arguments)
         self.model, self.gpus = model, gpus
 
+    def check_requirements(self) -> None:
+        """Checks that `comet-score` is installed."""
+        self._program()
+
+    @staticmethod
+    def _program() -> str:
+        program = shutil.which("comet-score")
+        if program is None:
+            raise OSError("COMET needs the program comet-score: install it with `pipx install unbabel-comet`.")
+        return program
+
     def statistics(
         self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> np.ndarray:
@@ -54,9 +65,7 @@ class Comet(corpus_metric.CorpusMetric):
         """
         if sources is None:
             raise ValueError("COMET compares with the source sentences: pass sources, too.")
-        program = shutil.which("comet-score")
-        if program is None:
-            raise OSError("COMET needs the program comet-score: install it with `pipx install unbabel-comet`.")
+        program = self._program()
         with tempfile.TemporaryDirectory() as folder:
             scores = self._run(program, Path(folder), predictions, references, sources)
         return np.array([(score, 1.0) for score in scores], dtype=np.float64)

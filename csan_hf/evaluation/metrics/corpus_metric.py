@@ -60,6 +60,13 @@ class CorpusMetric(evaluate.Metric, ABC):
     def __init__(self, **evaluate_arguments: Any) -> None:
         super().__init__(**{"keep_in_memory": evaluate_arguments.get("num_process", 1) == 1, **evaluate_arguments})
 
+    def check_requirements(self) -> None:
+        """Checks that what the metric needs besides csan_hf is installed, before translations are made to be scored.
+
+        Raises:
+            OSError: If not.
+        """
+
     @abstractmethod
     def statistics(
         self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None

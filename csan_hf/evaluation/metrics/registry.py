@@ -43,8 +43,14 @@ def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
     Use it as a decorator, or call it.
 
     Raises:
+        TypeError: If it is no class of a metric, or lacks name, label or summary.
         ValueError: If another metric has that name.
     """
+    if not (isinstance(metric, type) and issubclass(metric, CorpusMetric)):
+        raise TypeError(f"{metric!r} is no metric: write a class that inherits from CorpusMetric.")
+    for attribute in ("name", "label", "summary"):
+        if not isinstance(getattr(metric, attribute, None), str):
+            raise TypeError(f"{metric.__name__} has no {attribute}: give it the class attribute, a string.")
     if _METRICS.setdefault(metric.name, metric) is not metric:
         raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
     return metric
@@ -87,7 +93,13 @@ def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> 
 
 
 def load_metrics(names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None) -> list[CorpusMetric]:
-    """Makes several metrics; see `load_metric`."""
+    """Makes several metrics; see `load_metric`.
+
+    Raises:
+        ValueError: If there is none of a name, or the names are one string, whose letters would be names.
+    """
+    if isinstance(names, str):
+        raise ValueError(f"metrics must be a list of names, such as [{names!r}], got {names!r}.")
     return [load_metric(name, tokenize=tokenize) for name in names]
 
 
