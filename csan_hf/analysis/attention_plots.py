@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,10 +90,10 @@ def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
         figure = new_figure(width=max(2.4 * len(layers), 3.0), height=2.9)
         grids: Any = figure.subplots(1, len(layers), squeeze=False)[0]
         for axes, layer in zip(grids, layers, strict=True):
-            axes.imshow(100 * usage[layer], cmap="Blues", vmin=0, vmax=100)
+            image = axes.imshow(100 * usage[layer], cmap="Blues", vmin=0, vmax=100)
             for (row, column), share in np.ndenumerate(usage[layer]):
                 if share >= 0.005 and len(usage[layer]) <= 8:
-                    ink = "white" if share > 0.5 else "black"
+                    ink = _ink_on(image.to_rgba(100 * share))
                     axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize=7)
             numbers = range(len(usage[layer]))
             axes.set_xticks(numbers, [str(number + 1) for number in numbers])
@@ -101,6 +101,13 @@ def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
             axes.set(title=f"layer {layer + 1}", xlabel="from head")
         grids[0].set_ylabel("head")
     return figure
+
+
+def _ink_on(colour: Sequence[float]) -> str:
+    """Returns black or white, whichever stands out more from a colour by WCAG's contrast."""
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour[:3]]
+    luminance = np.dot(linear, [0.2126, 0.7152, 0.0722])
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
 
 
 def _boxes(axes: Any, layers: list[int], values: list[np.ndarray]) -> None:

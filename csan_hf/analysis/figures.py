@@ -88,4 +88,4 @@ def _svg(figure: Figure, name: str, transparent: bool = False) -> str:
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure.savefig(file, format="svg", transparent=transparent, metadata={"Date": None}, bbox_inches="tight")
     # Two figures of a page have no identifier in common
-    return re.sub(r'(id="|#)(?=[A-Za-z])(?!010203)([\w.-]+)(?=["\)])', rf"\1{name}-\2", file.getvalue())
+    return re.sub(r'(\bid="|url\(#|href="#)([\w.-]+)(?=["\)])', rf"\1{name}-\2", file.getvalue())

@@ -1,11 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What the encoder's attention does, counted by hand on tiny models."""
 
+import re
 import sys
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis.attention_plots import (
@@ -170,6 +172,27 @@ def test_pictures(tokenizers, tmp_path):
             assert (tmp_path / f"{name}{ending}").read_bytes().startswith(beginning)
     with pytest.raises(ValueError, match=r"x.pdf: pictures are written as .png or .svg"):
         save_figure(figures["area"], tmp_path / "x.pdf")
+
+
+def test_numbers_stand_out_from_their_cells(tmp_path):
+    shares = np.linspace(0.02, 0.98, 16).reshape(4, 4)
+    figure = plot_area_usage({0: shares})
+    [image] = figure.axes[0].images
+
+    def luminance(colour):
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+    for text, share in zip(figure.axes[0].texts, shares.flat, strict=True):
+        dark, light = sorted([luminance(text.get_color()), luminance(image.to_rgba(100 * share)[:3])])
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+    save_figure(figure, tmp_path / "area.svg")
+    svg = (tmp_path / "area.svg").read_text()
+    whites = sum(text.get_color() == "white" for text in figure.axes[0].texts)
+    assert len(re.findall("<text[^>]*fill: #ffffff", svg)) == whites > 0  # a colour is no identifier
+    names = set(re.findall(r'\bid="([^"]+)"', svg))
+    assert {name for pair in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg) for name in pair if name} <= names
+    assert all(name.startswith("area-") for name in names)
 
 
 def test_nothing_to_measure(tokenizers):
