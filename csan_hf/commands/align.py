@@ -4,6 +4,7 @@
 Words are what white space separates. Without --target the model's own translations are aligned."""
 
 import argparse
+import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -83,6 +84,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--threshold must be at least 0 and less than 1, got {options.threshold:g}")
     if options.target is not None and (options.translations is not None or options.num_beams is not None):
         parser.error("--translations and --num_beams are for the model's own translations: leave out --target")
+    if options.translations is not None and os.path.realpath(options.translations) == os.path.realpath(options.output):
+        parser.error(f"--translations and --output are both {options.output}: give two files")
     if options.gold is not None and options.target is None:
         parser.error("--gold belongs to given translations: give --target too")
     return options

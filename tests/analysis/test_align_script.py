@@ -161,6 +161,7 @@ def test_standard_input_that_is_not_utf_8(main, folder, monkeypatch, capsys):
         (["--source", "x", "--threshold", "1"], "--threshold must be at least 0 and less than 1, got 1"),
         (["--source", "x", "--target", "y", "--num_beams", "2"], "leave out --target"),
         (["--source", "x", "--gold", "y"], "give --target too"),
+        (["--source", "x", "--translations", "-"], "--translations and --output are both -: give two files"),
         (["--source", "x", "--target", "y", "--translations", "z"], "leave out --target"),
     ],
 )
