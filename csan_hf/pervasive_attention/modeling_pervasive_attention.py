@@ -146,14 +146,16 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         Johnson, 2021, "Rethinking 'Batch' in BatchNorm", section 3).
 
         Args:
-            batches: Arguments of `forward`, as in training: a few hundred batches of training data.
+            batches: Arguments of `forward`, as in training: a few hundred batches of training data. What is in eval
+                mode within a model in training mode stays so.
 
         Returns:
             The number of batches; with 0 nothing has changed.
         """
         norms = [module for module in self.modules() if isinstance(module, GridBatchNorm) and not module.is_frozen]
-        momenta, was_training = [norm.momentum for norm in norms], self.training
-        self.train()
+        momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
+        if not self.training:
+            self.train()
         count = 0
         try:
             for count, batch in enumerate(batches, start=1):
@@ -163,7 +165,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         finally:
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
-            self.train(was_training)
+            for module, mode in modes.items():
+                module.training = mode
         return count
 
     def num_parameters_with_masked_taps(self) -> int:
