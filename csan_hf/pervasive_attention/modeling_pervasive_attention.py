@@ -335,7 +335,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
     ) -> tuple[PackedGrid, torch.Tensor, torch.Tensor | None]:
         """H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
         rows, columns = self.input_projection(target, source)
-        if cache is not None and (self.training or self._needs_grad(rows, columns)):
+        if cache is not None and (self._is_of_batch() or self._needs_grad(rows, columns)):
             raise ValueError(
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
                 "torch.no_grad(), or pass use_cache=False."
@@ -343,6 +343,10 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
         cells = self.final_norm(features, canvas.real).relu()
         return PackedGrid(canvas, cells), *canvas.aggregate(cells, source_mask, self.aggregation)
+
+    def _is_of_batch(self) -> bool:
+        """Whether anything is normalised with the statistics of the batch, which new rows alone do not have."""
+        return self.training or any(isinstance(norm, GridBatchNorm) and norm.is_of_batch for norm in self.modules())
 
     def _needs_grad(self, *inputs: torch.Tensor) -> bool:
         return torch.is_grad_enabled() and (
