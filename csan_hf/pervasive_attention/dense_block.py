@@ -26,7 +26,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import MaskedConvolution, PointwiseConvolution, kernel_by_row
 from .dense_block_inference import FoldedBlock, FoldedLayer, FoldedReader, run_folded_block
 from .dense_block_training import BlockSettings, DenseBlockFunction, LayerSettings
-from .grid_cache import GridCache, RowSums
+from .grid_cache import ONLY_IN_EVALUATION, GridCache, RowSums
 
 
 class FeatureAffine(nn.Module):
@@ -124,10 +124,18 @@ class DenseBlock(GridBatchNorm):
 
         Returns:
             [R, f_L].
+
+        Raises:
+            ValueError: A norm uses the statistics of its batch, and there is a cache.
         """
-        in_training = any(module.training for module in self.modules())
-        needs_modules = is_traced() or not self._has_plain_modules()
-        if needs_modules or (in_training and cache is not None):  # such as dropout alone
+        if is_traced():
+            return self._run_modules(inputs, canvas, cache)
+        modules = list(self.modules())
+        in_training = any(module.training for module in modules)
+        dropout_alone = in_training and cache is not None
+        if dropout_alone and any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in modules):
+            raise ValueError(ONLY_IN_EVALUATION)
+        if dropout_alone or not self._are_plain(modules):
             return self._run_modules(inputs, canvas, cache)
         needs_grad = torch.is_grad_enabled() and (
             inputs.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
@@ -154,11 +162,12 @@ class DenseBlock(GridBatchNorm):
         pending = self.kernel_size // 2 * self.growth_rate * (1 + self.gated)
         return RowSums(cache, canvas, len(self.layers), pending)
 
-    def _has_plain_modules(self) -> bool:
-        """Whether every module is one of this file, as it was made, and nothing is hooked to it."""
+    def _are_plain(self, modules: list[nn.Module]) -> bool:
+        """Whether every module in the block is one of this file, as it was made, and nothing is hooked to it."""
         return not _has_any_global_hook() and all(
             type(module) in _KINDS and not _is_altered(module)
-            for module in chain(self.transition.modules(), *(layer.modules() for layer in self.layers))
+            for module in modules
+            if module is not self and module is not self.layers
         )
 
     def _run_modules(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None) -> torch.Tensor:

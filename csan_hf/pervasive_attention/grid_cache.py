@@ -22,6 +22,12 @@ from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, En
 
 from .canvas import Canvas
 
+# New rows alone have neither the statistics of a batch nor a gradient for the rows before them
+ONLY_IN_EVALUATION = (
+    "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use torch.no_grad(), or pass "
+    "use_cache=False."
+)
+
 
 class Prepared:
     """What the first step of a generation prepares for the later ones.

@@ -28,7 +28,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
 from .dense_block import DenseBlock, FeatureAffine
 from .embeddings import SinusoidalPositionalEmbedding, embed_with_positions, make_position_embedding
-from .grid_cache import GridCache, make_grid_cache
+from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .input_checks import check_labels, check_size, label_loss, padding_mask
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 from .target_rows import rows_before_padding, rows_with_labels, words_to_explain
@@ -335,18 +335,12 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
     ) -> tuple[PackedGrid, torch.Tensor, torch.Tensor | None]:
         """H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
         rows, columns = self.input_projection(target, source)
-        if cache is not None and (self._is_of_batch() or self._needs_grad(rows, columns)):
-            raise ValueError(
-                "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
-                "torch.no_grad(), or pass use_cache=False."
-            )
+        of_batch = self.training or getattr(self.final_norm, "is_of_batch", False)
+        if cache is not None and (of_batch or self._needs_grad(rows, columns)):
+            raise ValueError(ONLY_IN_EVALUATION)
         features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
         cells = self.final_norm(features, canvas.real).relu()
         return PackedGrid(canvas, cells), *canvas.aggregate(cells, source_mask, self.aggregation)
-
-    def _is_of_batch(self) -> bool:
-        """Whether anything is normalised with the statistics of the batch, which new rows alone do not have."""
-        return self.training or any(isinstance(norm, GridBatchNorm) and norm.is_of_batch for norm in self.modules())
 
     def _needs_grad(self, *inputs: torch.Tensor) -> bool:
         return torch.is_grad_enabled() and (
