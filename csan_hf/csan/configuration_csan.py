@@ -358,7 +358,7 @@ class CsanConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
         for name in ("eos_token_id", "bos_token_id", "forced_eos_token_id"):
             value = getattr(self, name)
-            for token in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+            for token in (value or [value]) if isinstance(value, list | tuple) else [] if value is None else [value]:
                 if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.decoder_vocab_size:
                     raise ValueError(
                         f"`{name}` must be None or a token (or a list of tokens) of the vocabulary, 0 to "

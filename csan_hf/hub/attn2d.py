@@ -127,9 +127,9 @@ def convert_attn2d(
         The model in evaluation mode on the CPU, with the data type of the weights. Its weights are copies.
 
     Raises:
-        ValueError: The file holds no state dict, weights are missing, unknown or of another shape, or they belong to
-            a variant that this package cannot represent; the message names them. Also where `aggregation` is such a
-            variant, or an override names no field or one that the weights determine.
+        ValueError: The file holds no state dict, weights are missing, unknown, damaged or of another shape, or they
+            belong to a variant that this package cannot represent; the message names them. Also where `aggregation`
+            is such a variant, or an override names no field or one that the weights determine.
         OSError: The file cannot be read.
     """
     aggregation = _check_aggregation(aggregation)
@@ -202,7 +202,9 @@ def _read(checkpoint: str | os.PathLike | StateDict) -> StateDict:
 def _load(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError) as error:
+    except (pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # it names the file; one without a name comes of reading where a damaged file points
         raise ValueError(
             f"{path} cannot be read as a file of tensors, and nothing else is loaded, as other pickles can run code. "
             "Expected what torch.save(model.state_dict()) writes, such as model-best.pth. "
@@ -338,9 +340,16 @@ def _compare(weights: StateDict, shapes: dict[str, tuple[int, ...]]) -> None:
             for name, shape in shapes.items()
             if name in weights and weights[name].shape != shape
         },
+        "damaged (NaN, infinite, or a negative variance)": {
+            name for name in shapes.keys() & weights.keys() if _is_damaged(name, weights[name])
+        },
     }
     if found := [f"{kind}: {_join(sorted(names))}" for kind, names in problems.items() if names]:
         raise ValueError("The 2018 state dict cannot be converted. Weights " + "; weights ".join(found) + ".")
+
+
+def _is_damaged(name: str, weight: torch.Tensor) -> bool:
+    return not weight.isfinite().all() or (name.endswith(".running_var") and bool((weight < 0).any()))
 
 
 def _convert(weights: StateDict, config: PervasiveAttentionConfig) -> dict[str, torch.Tensor]:

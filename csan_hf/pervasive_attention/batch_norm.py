@@ -5,8 +5,8 @@
 average), `reset_running_stats` and `torch.optim.swa_utils.update_bn` act on it as on torch's own. Beyond that
 
 - its statistics are float32 (or float64), whatever the type of the model;
-- frozen, with no trainable affine map, it is a constant: it neither uses nor gathers statistics of batches, unless a
-  cumulative average is asked for;
+- frozen, with no trainable weight, it is a constant: it neither uses nor gathers statistics of batches, unless a
+  cumulative average is asked for. Its bias may be trained: an adapter with biases is saved without statistics;
 - its statistics can be those of several processes.
 """
 
@@ -257,6 +257,11 @@ def _normalize_traced(
     return (exact * scale + (bias - mean * scale)).to(cells.dtype)
 
 
+def is_traced() -> bool:
+    """Whether torch must see every operation: in a compiled program, or under a transformation of `torch.func`."""
+    return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
+
+
 class _ProcessGroup:
     """A group of torch.distributed as an attribute: copies of a module share it, and saved ones have none."""
 
@@ -299,18 +304,23 @@ class GridBatchNorm(_BatchNorm):
     def process_group(self, group: Any) -> None:
         self._process_group = _ProcessGroup(group)
 
-    def affine_parameters(self) -> Iterable[nn.Parameter]:
-        """The affine maps of what is normalised here; where none is trainable, the running statistics stay."""
-        return (self.weight, self.bias)
+    def affine_weights(self) -> Iterable[nn.Parameter]:
+        """The weights of what is normalised here; where none is trainable, the running statistics stay."""
+        return (self.weight,)
 
     @property
     def is_frozen(self) -> bool:
         """Whether this is a constant, in training, too."""
-        return not any(parameter.requires_grad for parameter in self.affine_parameters())
+        return not any(weight.requires_grad for weight in self.affine_weights())
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether the next batch is normalised with its own statistics."""
+        return self.training and (self.momentum is None or not self.is_frozen)
 
     def begin_batch(self) -> NormSettings:
         """Return how the next batch is normalised, and count it if it enters the running statistics."""
-        of_batch = self.training and (self.momentum is None or not self.is_frozen)
+        of_batch = self.is_of_batch
         momentum = 0.0 if self.momentum is None else self.momentum
         if of_batch:
             self.num_batches_tracked.add_(1)
@@ -339,7 +349,7 @@ class GridBatchNorm(_BatchNorm):
         affine = (self.weight, self.bias)
         if self.weight is None:
             affine = (torch.ones_like(running[0]), torch.zeros_like(running[0]))
-        if real is not None or torch.compiler.is_compiling():
+        if real is not None or is_traced():
             return _normalize_traced(cells, *affine, *running, settings, real)
         output: torch.Tensor = _BatchNormFunction.apply(cells, *affine, running, settings)
         return output

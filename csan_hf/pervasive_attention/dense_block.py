@@ -20,13 +20,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
 
-from .batch_norm import GridBatchNorm
+from .batch_norm import GridBatchNorm, is_traced
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import MaskedConvolution, PointwiseConvolution, kernel_by_row
 from .dense_block_inference import FoldedBlock, FoldedLayer, FoldedReader, run_folded_block
 from .dense_block_training import BlockSettings, DenseBlockFunction, LayerSettings
-from .grid_cache import GridCache, RowSums
+from .grid_cache import ONLY_IN_EVALUATION, GridCache, RowSums
 
 
 class FeatureAffine(nn.Module):
@@ -92,7 +92,7 @@ class DenseBlock(GridBatchNorm):
     """L dense layers and the transition, and the normalisation of their features.
 
     `running_mean`, `running_var` [C] and `momentum` are those of the features. They do not change while no reader's
-    affine map is trained.
+    weight is trained.
     """
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
@@ -107,10 +107,10 @@ class DenseBlock(GridBatchNorm):
         """The layers, from the input on."""
         return cast(list[DenseLayer], list(self.layers))
 
-    def affine_parameters(self) -> Iterator[nn.Parameter]:
-        """The affine maps of all readers."""
-        readers = [*(layer.norm1 for layer in self.dense_layers()), self.transition.norm]
-        return chain.from_iterable(reader.parameters() for reader in readers)
+    def affine_weights(self) -> Iterator[nn.Parameter]:
+        """The weights of all readers."""
+        yield from (layer.norm1.weight for layer in self.dense_layers())
+        yield self.transition.norm.weight
 
     def forward(  # type: ignore[override]
         self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None = None
@@ -124,21 +124,31 @@ class DenseBlock(GridBatchNorm):
 
         Returns:
             [R, f_L].
+
+        Raises:
+            ValueError: A norm uses the statistics of its batch, and there is a cache.
         """
-        if torch.compiler.is_compiling() or not self._has_plain_modules():
+        if is_traced():
             return self._run_modules(inputs, canvas, cache)
-        gathers = any(module.training for module in self.modules())
+        modules = list(self.modules())
+        in_training = any(module.training for module in modules)
+        dropout_alone = in_training and cache is not None
+        if dropout_alone and any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in modules):
+            raise ValueError(ONLY_IN_EVALUATION)
+        if dropout_alone or not self._are_plain(modules):
+            return self._run_modules(inputs, canvas, cache)
         needs_grad = torch.is_grad_enabled() and (
             inputs.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
         )
-        if gathers or needs_grad:
+        if in_training or needs_grad:
             return self._run_differentiably(inputs, canvas)
         dtype = _compute_dtype(inputs)
         if cache is None:
             folded = self.fold(dtype, by_row=False)
         else:
-            folded = cache.prepared.folded_weights or self.fold(dtype, by_row=True)
-            cache.prepared.folded_weights = folded
+            folded = cache.prepared.folded_weights
+            if folded is None or folded.scale.dtype != dtype:  # autocast may begin or end between steps
+                folded = cache.prepared.folded_weights = self.fold(dtype, by_row=True)
         rows_above = self._rows_above(canvas, cache)
         with torch.autocast(inputs.device.type, enabled=False):
             output = run_folded_block(folded, inputs.to(dtype), canvas, rows_above)
@@ -147,13 +157,17 @@ class DenseBlock(GridBatchNorm):
         return output
 
     def _rows_above(self, canvas: Canvas, cache: GridCache | None) -> RowSums | None:
-        return None if cache is None else RowSums(cache, canvas, len(self.layers))
+        if cache is None:
+            return None
+        pending = self.kernel_size // 2 * self.growth_rate * (1 + self.gated)
+        return RowSums(cache, canvas, len(self.layers), pending)
 
-    def _has_plain_modules(self) -> bool:
-        """Whether every module is one of this file, as it was made, and nothing is hooked to it."""
+    def _are_plain(self, modules: list[nn.Module]) -> bool:
+        """Whether every module in the block is one of this file, as it was made, and nothing is hooked to it."""
         return not _has_any_global_hook() and all(
             type(module) in _KINDS and not _is_altered(module)
-            for module in chain(self.transition.modules(), *(layer.modules() for layer in self.layers))
+            for module in modules
+            if module is not self and module is not self.layers
         )
 
     def _run_modules(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None) -> torch.Tensor:

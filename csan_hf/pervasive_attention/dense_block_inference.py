@@ -33,7 +33,7 @@ class FoldedReader:
         """Fold ReLU(weight · x + bias), [c], into the map `conv` [out, c] with bias `shift` [out] that follows it."""
         threshold = (-bias / weight).to(dtype)
         # Where the weight is 0, or so small that the threshold is infinite, ReLU(bias) is what is read
-        is_constant = ~threshold.isfinite()
+        is_constant = ~threshold.isfinite() & ~weight.isnan()
         threshold = threshold.masked_fill(is_constant, 0.0)
         matrix = (conv * weight).masked_fill(is_constant, 0.0).to(dtype)
         constant = conv @ bias.relu().masked_fill(~is_constant, 0.0) - matrix.to(conv.dtype) @ threshold.to(conv.dtype)

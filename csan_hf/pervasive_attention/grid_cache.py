@@ -22,6 +22,12 @@ from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, En
 
 from .canvas import Canvas
 
+# New rows alone have neither the statistics of a batch nor a gradient for the rows before them
+ONLY_IN_EVALUATION = (
+    "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use torch.no_grad(), or pass "
+    "use_cache=False."
+)
+
 
 class Prepared:
     """What the first step of a generation prepares for the later ones.
@@ -117,16 +123,27 @@ class RowSums:
         cache: Holds the sums after the earlier rows; `finish` puts those after the new rows there.
         canvas: The places of the new rows' cells.
         num_layers: Dense layers L, which are run in their order.
+        channels: Channels of a layer's pending sums, k // 2 times those of its outputs.
+
+    Raises:
+        ValueError: The cache was filled with other sentences or by another model.
     """
 
-    def __init__(self, cache: GridCache, canvas: Canvas, num_layers: int) -> None:
-        self._cache, self._canvas, self._num_layers = cache, canvas, num_layers
+    def __init__(self, cache: GridCache, canvas: Canvas, num_layers: int, channels: int) -> None:
+        self._cache, self._canvas = cache, canvas
         # One row of each sentence needs no grid: its cells are those of the sums
         self._is_packed = canvas.is_one_row_each
         self._after: list[torch.Tensor] = []  # of each layer, [R or B, I, J; k // 2 * channels]
         before = cache.last()
         if before is not None:
-            before = before.view(before.shape[0], num_layers, canvas.shape[2], -1)
+            sentences, _, columns = canvas.shape
+            expected = [sentences, num_layers * columns * channels]
+            if list(before.shape) != expected:
+                raise ValueError(
+                    f"`past_key_values` must hold [sentences, features] = {expected} for sources [{sentences}, "
+                    f"{columns}], got {list(before.shape)}: use a cache with the source and the model that filled it."
+                )
+            before = before.view(sentences, num_layers, columns, channels)
             before = canvas.pack_layers(before) if self._is_packed else before.transpose(0, 1)
         self._before = before  # [L; R or B, J; k // 2 * channels]
 
@@ -141,7 +158,7 @@ class RowSums:
         Returns:
             The outputs [R, channels].
         """
-        before = None if self._before is None else self._before[len(self._after)]
+        before = None if self._before is None else self._before[len(self._after)].to(products.dtype)
         if self._is_packed:
             if before is not None:
                 products.view(*before.shape[:-1], -1)[..., : before.shape[-1]] += before

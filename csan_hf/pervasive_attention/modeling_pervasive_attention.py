@@ -28,7 +28,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
 from .dense_block import DenseBlock, FeatureAffine
 from .embeddings import SinusoidalPositionalEmbedding, embed_with_positions, make_position_embedding
-from .grid_cache import GridCache, make_grid_cache
+from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .input_checks import check_labels, check_size, label_loss, padding_mask
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 from .target_rows import rows_before_padding, rows_with_labels, words_to_explain
@@ -146,14 +146,16 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         Johnson, 2021, "Rethinking 'Batch' in BatchNorm", section 3).
 
         Args:
-            batches: Arguments of `forward`, as in training: a few hundred batches of training data.
+            batches: Arguments of `forward`, as in training: a few hundred batches of training data. What is in eval
+                mode within a model in training mode stays so.
 
         Returns:
             The number of batches; with 0 nothing has changed.
         """
         norms = [module for module in self.modules() if isinstance(module, GridBatchNorm) and not module.is_frozen]
-        momenta, was_training = [norm.momentum for norm in norms], self.training
-        self.train()
+        momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
+        if not self.training:
+            self.train()
         count = 0
         try:
             for count, batch in enumerate(batches, start=1):
@@ -163,7 +165,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         finally:
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
-            self.train(was_training)
+            for module, mode in modes.items():
+                module.training = mode
         return count
 
     def num_parameters_with_masked_taps(self) -> int:
@@ -332,11 +335,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
     ) -> tuple[PackedGrid, torch.Tensor, torch.Tensor | None]:
         """H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
         rows, columns = self.input_projection(target, source)
-        if cache is not None and (self.training or self._needs_grad(rows, columns)):
-            raise ValueError(
-                "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
-                "torch.no_grad(), or pass use_cache=False."
-            )
+        of_batch = self.training or getattr(self.final_norm, "is_of_batch", False)
+        if cache is not None and (of_batch or self._needs_grad(rows, columns)):
+            raise ValueError(ONLY_IN_EVALUATION)
         features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
         cells = self.final_norm(features, canvas.real).relu()
         return PackedGrid(canvas, cells), *canvas.aggregate(cells, source_mask, self.aggregation)

@@ -501,7 +501,7 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
             NO_FLAGS,
         ),
         **each(("pad_token_id", "decoder_start_token_id"), [None, [], *NO_TOKENS]),
-        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), NO_TOKENS),
+        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), [[], *NO_TOKENS]),
         **each(("activation_function", "initialization", "head_boundary"), [None, *NO_NAMES]),
         "localness_window": NO_NAMES,
         "local_window": [0, -3, 4, 2.0, "5", [5], True, NAN],
@@ -537,7 +537,7 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         "init_std": NO_POSITIVE_NUMBERS,
         **each(("share_encoder_decoder_embeddings", "tie_word_embeddings", "gated", "use_cache"), NO_FLAGS),
         **each(("pad_token_id", "decoder_start_token_id"), [None, [], *NO_TOKENS]),
-        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), NO_TOKENS),
+        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), [[], *NO_TOKENS]),
         "aggregation": [None, *NO_NAMES],
         "position_embeddings": NO_NAMES,
     },
@@ -601,4 +601,4 @@ def test_how_many_bad_inputs_are_tried(record_property):
     """The count of this file; test_random_configs.py adds random ones."""
     calls, fields, pairs = len(BAD_CALLS) * len(MODELS), len(BAD_CONFIGS), len(BAD_PAIRS)
     record_property("bad_inputs", calls + fields + pairs)
-    assert (calls, fields, pairs) == (132, 628, 13)
+    assert (calls, fields, pairs) == (132, 634, 13)

@@ -120,6 +120,17 @@ def test_the_librarys_own_adapter_methods(family):
     assert torch.equal(logits_of(model), before)
 
 
+def test_an_adapter_with_biases_leaves_the_statistics_alone(tmp_path):
+    """The biases of norms are saved, their statistics are not."""
+    model = adapted(PERVASIVE.tiny_model(seed=1), ["conv1"], bias="all")
+    before = logits_of(model)
+    train(model, steps=3)
+    assert (logits_of(model) - before).abs().max() > 1e-3
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(PERVASIVE.tiny_model(seed=1), tmp_path).eval()
+    assert torch.equal(logits_of(loaded), logits_of(model))
+
+
 def test_dense_layers_may_be_saved_whole_beside_an_adapter(tmp_path):
     """`modules_to_save`: the grid's normalisation trains along, statistics included."""
     model = adapted(PERVASIVE.tiny_model(seed=1), ["output_projection"], modules_to_save=["final_norm", "dense_block"])

@@ -407,6 +407,30 @@ def test_other_values_are_refused():
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (f"{BLOCK}1.conv1.weight", float("nan")),
+        ("prediction.bias", float("inf")),
+        (f"{TRANSITION}.norm.running_var", -1.0),
+    ],
+)
+def test_damaged_values_are_refused_by_name(name, value):
+    weights = build_state_dict()
+    weights[name].view(-1)[0] = value
+    with pytest.raises(ValueError, match=rf"damaged .*{name}"):
+        convert_attn2d(weights)
+
+
+def test_half_a_file_is_refused_by_name(tmp_path):
+    path = tmp_path / "model.pth"
+    torch.save(build_state_dict(), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
+        convert_attn2d(path)
+
+
+@pytest.mark.parametrize(
     ("aggregation", "message"),
     [
         ("mean", r"depends on the sentence's length.*'truncated-mean'"),

@@ -161,6 +161,55 @@ def test_a_cache_is_refused_where_it_would_be_wrong(training):
         model(**sources, **targets, use_cache=True)
 
 
+@pytest.mark.parametrize("part", ["dense_block.layers.0.norm2", "final_norm"])
+@torch.no_grad()
+def test_a_cache_is_refused_while_one_norm_trains(part):
+    model = tiny_model(kernel_size=3)
+    model.model.decoder.get_submodule(part).train()
+    with pytest.raises(ValueError, match="use_cache=False"):
+        model(**padded_sources(LENGTHS), **unmasked(padded_targets((STEPS,) * 3)), use_cache=True)
+
+
+@torch.no_grad()
+def test_dropout_alone_acts_while_generating():
+    """All else in eval mode, as for an estimate of uncertainty (Gal and Ghahramani, 2016)."""
+    model = tiny_model(kernel_size=3)
+    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
+    expected, _, _ = cached_steps(model, sources, targets, [2, 1, 1])
+    dropout = model.model.decoder.dense_block.layers[0].dropout.train()
+    found, _, cache = cached_steps(model, sources, targets, [2, 1, 1])
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+    assert cache.get_seq_length() == 4
+    dropout.p = 0.5
+    assert (cached_steps(model, sources, targets, [2, 1, 1])[0] - expected).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_a_cache_of_other_sentences_or_another_model_is_refused():
+    model, sources = tiny_model(kernel_size=3), padded_sources(LENGTHS)
+    targets = unmasked(padded_targets((STEPS,) * 3))
+    _, _, cache = cached_steps(model, sources, targets, [2])
+    fewer = {name: tensor[:2] for name, tensor in sources.items()}
+    shorter = {name: tensor[:, :4] for name, tensor in sources.items()}
+    for other, given in ((model, fewer), (model, shorter), (tiny_model(kernel_size=3, num_layers=1), sources)):
+        ids = {"decoder_input_ids": targets["decoder_input_ids"][: len(given["input_ids"])]}
+        with pytest.raises(ValueError, match="`past_key_values` must hold"):
+            cached_steps(other, given, ids, [1], cache=cache, start=2)
+
+
+@torch.no_grad()
+def test_autocast_may_begin_and_end_between_steps():
+    model, sources = tiny_model(kernel_size=3), padded_sources(LENGTHS)
+    targets = unmasked(padded_targets((STEPS,) * 3))
+    expected, _, _ = cached_steps(model, sources, targets, [5])
+    cache, found = None, []
+    for start, chunk, enabled in ((0, 2, False), (2, 1, True), (3, 2, False)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            logits, _, cache = cached_steps(model, sources, targets, [chunk], cache, start)
+        found.append(logits.float())
+    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=0.05)
+
+
 @torch.no_grad()
 def test_a_new_generation_uses_new_weights():
     """Whatever a generation prepares of the weights, the next one does not inherit it."""

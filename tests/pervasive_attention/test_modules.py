@@ -283,3 +283,11 @@ def test_weights_of_all_signs_are_folded_into_a_clamp(dtype):
     reader = FoldedReader.of(weight, bias, conv, shift, dtype)
     expected = (weight * features.double() + bias).relu() @ conv.t() + shift
     torch.testing.assert_close(reader(features, torch.empty(400, dtype=dtype)), expected.to(dtype))
+
+
+@torch.no_grad()
+def test_a_broken_weight_is_not_folded_away():
+    """A diverged model says so in evaluation, too."""
+    model = tiny_model(kernel_size=3)
+    block_of(model).layers[1].norm1.weight[0] = torch.nan
+    assert model(**BATCH, use_cache=False).logits[REAL].isnan().all()

@@ -50,6 +50,17 @@ def test_bf16_is_near_float32(training):
         ), name
 
 
+def test_torch_func_differentiates():
+    model, batch = tiny_model().double(), pairs(3, 5, 4)
+
+    def loss_of(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, parameters, (), batch).loss
+
+    found = torch.func.grad(loss_of)(dict(model.named_parameters()))
+    model(**batch).loss.backward()
+    torch.testing.assert_close(found, gradients(model), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_compiled_model_computes_the_same_and_is_compiled_for_all_lengths_at_once(training):
     model = tiny_model().double().train(training)

@@ -39,7 +39,18 @@ def test_nothing_else_changes():
     assert model.refresh_batch_statistics([]) == 0
     assert all(torch.equal(before[name], found) for name, found in statistics(model).items())
     model.refresh_batch_statistics(batches(2))
-    assert not model.training
+    assert not any(module.training for module in model.modules())
     assert all(torch.equal(*pair) for pair in zip(weights, model.parameters(), strict=True))
     assert model.model.decoder.dense_block.momentum == model.config.batch_norm_momentum
     assert model.model.decoder.final_norm.momentum == model.config.batch_norm_momentum
+
+
+def test_a_norm_in_eval_mode_rests_and_stays_so():
+    model = tiny_model().train()
+    name = "model.decoder.dense_block.layers.1.norm2"
+    model.get_submodule(name).eval()
+    before, modes = statistics(model), [module.training for module in model.modules()]
+    model.refresh_batch_statistics(batches(2))
+    assert [module.training for module in model.modules()] == modes
+    resting = {key for key, found in statistics(model).items() if torch.equal(before[key], found)}
+    assert resting == {f"{name}.running_mean", f"{name}.running_var"}
