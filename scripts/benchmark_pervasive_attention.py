@@ -61,7 +61,7 @@ class StraightforwardNetwork(nn.Module):
         self.norms1, self.convs1, self.norms2, self.convs2 = (nn.ModuleList() for _ in range(4))
         kernel, bottleneck = config.kernel_size, config.bottleneck_factor * config.growth_rate
         for layer in block.dense_layers():
-            self.norms1.append(_plain_norm(layer.norm1, block))
+            self.norms1.append(_plain_norm(layer.norm1, block.feature_norm))
             self.convs1.append(_plain_conv(layer.conv1.weight[:, :, None, None]))
             self.norms2.append(_plain_norm(layer.norm2, layer.norm2))
             full = layer.conv2.weight.new_zeros(config.growth_rate, bottleneck, kernel, kernel)
@@ -69,7 +69,7 @@ class StraightforwardNetwork(nn.Module):
             self.convs2.append(_plain_conv(full))
         self.register_buffer("mask", torch.ones(kernel, kernel))
         self.mask[kernel // 2 + 1 :] = 0
-        self.transition_norm = _plain_norm(block.transition.norm, block)
+        self.transition_norm = _plain_norm(block.transition.norm, block.feature_norm)
         self.transition = _plain_conv(block.transition.conv.weight[:, :, None, None])
         self.final_norm = _plain_norm(decoder.final_norm, decoder.final_norm)
 

@@ -13,14 +13,14 @@ Shapes: R cells, C channels of the block, c <= C those that a layer reads, f_L t
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _has_any_global_hook
 
-from .batch_norm import GridBatchNorm, is_traced
+from .batch_norm import GridBatchNorm, NormSettings, is_traced
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import MaskedConvolution, PointwiseConvolution, kernel_by_row
@@ -84,37 +84,75 @@ class Transition(nn.Module):
         return output
 
 
-_KINDS = (DenseLayer, Transition, FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution, nn.Dropout)
+# Checkpoints name the statistics of the features after the block
+NAMES_IN_CHECKPOINTS = {
+    name: f"feature_norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
+}
+
+
+class FeatureNorm(GridBatchNorm):
+    """The normalisation of the block's features, each once, when it is made.
+
+    Its statistics do not change while no reader's weight is trained.
+    """
+
+    def __init__(self, config: PervasiveAttentionConfig, block: "DenseBlock") -> None:
+        super().__init__(config.block_channels, config.batch_norm_eps, config.batch_norm_momentum, affine=False)
+        self._block = [block]  # in a list, so that it is no module within this one
+
+    def affine_weights(self) -> Iterator[nn.Parameter]:
+        """The weights of all readers."""
+        return self._block[0].reader_weights()
+
+    def forward(  # type: ignore[override]
+        self, input: torch.Tensor, start: int, settings: NormSettings, real: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Normalise the features [R, channels] from channel `start` on, in a batch that has begun."""
+        return self._normalize(input, start, settings, real)
+
+
+_KINDS = (
+    DenseLayer,
+    Transition,
+    FeatureAffine,
+    FeatureNorm,
+    PointwiseConvolution,
+    GridBatchNorm,
+    MaskedConvolution,
+    nn.Dropout,
+)
 _WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))  # a fake one stands for a plain one: sizes, no content
 
 
-class DenseBlock(GridBatchNorm):
-    """L dense layers and the transition, and the normalisation of their features.
-
-    `running_mean`, `running_var` [C] and `momentum` are those of the features. They do not change while no reader's
-    weight is trained.
-    """
+class DenseBlock(nn.Module):
+    """L dense layers and the transition, and the normalisation of their features."""
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
-        super().__init__(config.block_channels, config.batch_norm_eps, config.batch_norm_momentum, affine=False)
+        super().__init__()
         self.kernel_size, self.gated, self.growth_rate = config.kernel_size, config.gated, config.growth_rate
         widths = [config.input_channels + number * config.growth_rate for number in range(config.num_layers)]
         self.layers = nn.ModuleList([DenseLayer(config, width) for width in widths])
         self.transition = Transition(config)
+        self.feature_norm = FeatureNorm(config, self)
         self.gradient_checkpointing = False
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load statistics under their names in checkpoints, too."""
+        for saved, own in NAMES_IN_CHECKPOINTS.items():
+            if prefix + saved in state_dict:
+                state_dict[prefix + own] = state_dict.pop(prefix + saved)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def dense_layers(self) -> list[DenseLayer]:
         """The layers, from the input on."""
         return cast(list[DenseLayer], list(self.layers))
 
-    def affine_weights(self) -> Iterator[nn.Parameter]:
-        """The weights of all readers."""
+    def reader_weights(self) -> Iterator[nn.Parameter]:
+        """The weights of what reads the normalised features."""
         yield from (layer.norm1.weight for layer in self.dense_layers())
         yield self.transition.norm.weight
 
-    def forward(  # type: ignore[override]
-        self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None = None
-    ) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None = None) -> torch.Tensor:
         """Run the block.
 
         Args:
@@ -173,12 +211,12 @@ class DenseBlock(GridBatchNorm):
     def _run_modules(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None) -> torch.Tensor:
         """Run the block module by module, without a shortcut."""
         width = inputs.shape[1]
-        settings = self.begin_batch()
-        features = self._normalize(inputs, 0, settings, canvas.real)
+        settings = self.feature_norm.begin_batch()
+        features = self.feature_norm(inputs, 0, settings, canvas.real)
         rows_above = self._rows_above(canvas, cache)
         for layer in self.layers:
             new = layer(features, canvas, rows_above)
-            features = torch.cat([features, self._normalize(new, width, settings, canvas.real)], dim=1)
+            features = torch.cat([features, self.feature_norm(new, width, settings, canvas.real)], dim=1)
             width += new.shape[1]
         if rows_above is not None:
             rows_above.finish()
@@ -190,7 +228,7 @@ class DenseBlock(GridBatchNorm):
         settings = BlockSettings(
             kernel_size=self.kernel_size,
             gated=self.gated,
-            norm=self.begin_batch(),
+            norm=self.feature_norm.begin_batch(),
             layers=tuple(
                 LayerSettings(layer.norm2.begin_batch(), layer.dropout.p if layer.dropout.training else 0.0)
                 for layer in layers
@@ -210,7 +248,7 @@ class DenseBlock(GridBatchNorm):
             for layer in layers
         ]
         running = [
-            (self.running_mean, self.running_var),
+            (self.feature_norm.running_mean, self.feature_norm.running_var),
             *((layer.norm2.running_mean, layer.norm2.running_var) for layer in layers),
         ]
         transition = (self.transition.norm.weight, self.transition.norm.bias, self.transition.conv.weight)
@@ -222,10 +260,11 @@ class DenseBlock(GridBatchNorm):
     @torch.no_grad()
     def fold(self, dtype: torch.dtype, by_row: bool) -> FoldedBlock:
         """The block's weights with the running statistics multiplied in; `by_row`: in the form for cached decoding."""
-        exact = self.running_var.dtype
-        rstd = torch.rsqrt(self.running_var + self.eps)
+        norm = self.feature_norm
+        exact = norm.running_var.dtype
+        rstd = torch.rsqrt(norm.running_var + norm.eps)
         scales = rstd.to(dtype)
-        shifts = (-self.running_mean * rstd).to(dtype)
+        shifts = (-norm.running_mean * rstd).to(dtype)
         layers, width = [], self.dense_layers()[0].norm1.weight.shape[0]
         inputs = slice(0, width)
         for layer in self.dense_layers():

@@ -261,8 +261,8 @@ def test_equal_statistics_leave_the_affine_maps_alone():
             channels = len(weights[f"{reader}.{name}"])
             weights[f"{reader}.{name}"] = weights[f"{readers[-1]}.{name}"][:channels].clone()
     block = convert_attn2d(weights).model.decoder.dense_block
-    torch.testing.assert_close(block.running_var, weights[f"{readers[-1]}.running_var"], atol=0, rtol=0)
-    assert block.num_batches_tracked == 17
+    torch.testing.assert_close(block.feature_norm.running_var, weights[f"{readers[-1]}.running_var"], atol=0, rtol=0)
+    assert block.feature_norm.num_batches_tracked == 17
     for reader, norm in zip(readers, [*(layer.norm1 for layer in block.layers), block.transition.norm], strict=True):
         torch.testing.assert_close(norm.weight.detach(), weights[f"{reader}.weight"], atol=1e-14, rtol=1e-14)
         torch.testing.assert_close(norm.bias.detach(), weights[f"{reader}.bias"], atol=1e-14, rtol=1e-14)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from reference.tiny_pervasive_attention import padded_batch, padded_sources, tiny_model
+from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
@@ -160,7 +161,7 @@ def test_momentum_is_each_norms_own(slow):
     model = tiny_model(kernel_size=3).double().train()
     before = statistics(model)
     block_of(model).layers[0].norm2.momentum = 0.0
-    block_of(model).momentum = 1.0
+    block_of(model).feature_norm.momentum = 1.0
     model.model.decoder.final_norm.momentum = None
     model = watched(model) if slow else model
     with torch.no_grad():
@@ -174,10 +175,37 @@ def test_momentum_is_each_norms_own(slow):
     now, batch = statistics(model), statistics(twin)
     for name, found in now.items():
         resting = "layers.0" in name
-        whole = name.split(".running")[0].endswith(("dense_block", "final_norm"))
+        whole = name.split(".running")[0].endswith(("feature_norm", "final_norm"))
         weight = 0.0 if resting else 1.0 if whole else 0.1
         expected = before[name] + weight * (batch[name] - before[name])
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_norms_put_into_eval_mode_rest_and_dropout_goes_on():
+    model = tiny_model(kernel_size=3, dropout=0.5).train()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    before = statistics(model)
+    with torch.no_grad():
+        first, second = model(**BATCH).logits, model(**BATCH).logits
+    assert not torch.equal(first, second)
+    assert not moved(model, before)
+
+
+def test_checkpoints_name_the_statistics_of_features_after_the_block(tmp_path):
+    model = tiny_model(kernel_size=3)
+    block_of(model).feature_norm.running_mean.normal_()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert "model.decoder.dense_block.running_mean" in weights
+    assert not any("feature_norm" in name for name in weights)
+    twin = tiny_model(kernel_size=3)
+    assert not twin.load_state_dict(weights, strict=False).unexpected_keys
+    for found in (type(model).from_pretrained(tmp_path), twin, copy.deepcopy(twin)):
+        assert torch.equal(block_of(found).feature_norm.running_mean, block_of(model).feature_norm.running_mean)
+        block_of(found).requires_grad_(False)
+        assert block_of(found).feature_norm.is_frozen
 
 
 def test_torchs_update_bn_fills_averaged_weights():
@@ -216,12 +244,12 @@ def test_models_that_share_statistics_are_copied_and_saved():
     model, group = tiny_model(), Unpicklable()
     model.synchronize_batch_norm(group)
     for made in (copy.deepcopy(model), AveragedModel(model).module):
-        assert block_of(made).process_group is group
+        assert block_of(made).feature_norm.process_group is group
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
-    assert block_of(loaded).process_group is None, "processes end with their run"
+    assert block_of(loaded).feature_norm.process_group is None, "processes end with their run"
     assert torch.equal(loaded(**BATCH).logits, tiny_model()(**BATCH).logits)
 
 
@@ -257,7 +285,8 @@ def test_dropout(probability, gated):
 
     def new_features() -> torch.Tensor:
         made = block(inputs, canvas)[:, :growth] - 100.0
-        return made * torch.sqrt(block.running_var[first:] + block.eps) + block.running_mean[first:]
+        norm = block.feature_norm
+        return made * torch.sqrt(norm.running_var[first:] + norm.eps) + norm.running_mean[first:]
 
     whole = new_features()
     layer.dropout.p = probability

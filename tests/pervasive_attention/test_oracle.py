@@ -316,7 +316,7 @@ def expected_shapes(options: dict) -> dict[str, tuple[int, ...]]:
         f"{decoder}.embed_tokens.weight": (TARGET_VOCABULARY, d_t),
         f"{decoder}.input_projection.weight": (first, d_t + d_s),
         f"{decoder}.input_projection.bias": (first,),
-        **statistics(block, C),
+        **statistics(f"{block}.feature_norm", C),
         **affine(f"{block}.transition.norm", C),
         f"{block}.transition.conv.weight": (last, C),
         **affine(f"{decoder}.final_norm", last),

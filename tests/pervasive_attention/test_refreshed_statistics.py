@@ -41,7 +41,7 @@ def test_nothing_else_changes():
     model.refresh_batch_statistics(batches(2))
     assert not any(module.training for module in model.modules())
     assert all(torch.equal(*pair) for pair in zip(weights, model.parameters(), strict=True))
-    assert model.model.decoder.dense_block.momentum == model.config.batch_norm_momentum
+    assert model.model.decoder.dense_block.feature_norm.momentum == model.config.batch_norm_momentum
     assert model.model.decoder.final_norm.momentum == model.config.batch_norm_momentum
 
 

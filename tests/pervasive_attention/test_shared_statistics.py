@@ -59,9 +59,9 @@ def test_sharing_reaches_every_normalisation():
     norms = [module for module in model.modules() if isinstance(module, GridBatchNorm)]
     assert norms
     assert all(norm.process_group == "group" for norm in norms)
-    assert model.model.decoder.dense_block.process_group == "group"
+    assert model.model.decoder.dense_block.feature_norm.process_group == "group"
     model.synchronize_batch_norm(None)
-    assert model.model.decoder.dense_block.process_group is None
+    assert model.model.decoder.dense_block.feature_norm.process_group is None
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ Row = tuple[int, int]  # (sentence b, target row i)
 
 DECODER = "model.decoder"
 BLOCK = f"{DECODER}.dense_block"
+FEATURES = f"{BLOCK}.feature_norm"
 
 
 @dataclass
@@ -138,7 +139,7 @@ class Network:
     def dense_layer(self, grid: Grid, index: int) -> Grid:
         """The g channels that a layer makes of everything before it (figure 3, bottom)."""
         name = f"{BLOCK}.layers.{index}"
-        hidden = multiply(self.normalize(grid, f"{name}.norm1", BLOCK), self.state[f"{name}.conv1.weight"])
+        hidden = multiply(self.normalize(grid, f"{name}.norm1", FEATURES), self.state[f"{name}.conv1.weight"])
         kernel = self.state[f"{name}.conv2.weight"]
         k = self.config.kernel_size
         assert kernel.shape[2:] == (k // 2 + 1, k)
@@ -153,7 +154,7 @@ class Network:
         for index in range(self.config.num_layers):
             new = self.dense_layer(grid, index)
             grid = {cell: torch.cat([vector, new[cell]]) for cell, vector in grid.items()}
-        grid = self.normalize(grid, f"{BLOCK}.transition.norm", BLOCK)
+        grid = self.normalize(grid, f"{BLOCK}.transition.norm", FEATURES)
         grid = multiply(grid, self.state[f"{BLOCK}.transition.conv.weight"])
         return self.normalize(grid, f"{DECODER}.final_norm", f"{DECODER}.final_norm")
 

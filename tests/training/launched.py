@@ -77,7 +77,9 @@ def work(folder: Path, family: str) -> dict:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found |= {"batches": batches, "losses": losses, "weights": trainer.model.state_dict()}
     if family == "pervasive_attention":
-        found["shares"] = trainer.model.model.decoder.dense_block.process_group is torch.distributed.group.WORLD
+        found["shares"] = (
+            trainer.model.model.decoder.dense_block.feature_norm.process_group is torch.distributed.group.WORLD
+        )
     return found
 
 

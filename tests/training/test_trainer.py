@@ -194,10 +194,10 @@ def test_final_weights_get_statistics_of_their_own(make_trainer, tokenizers):
     make_trainer(model=model, batch_norm_batches=0).refresh_batch_statistics()
     assert seen == []
     block = model.model.decoder.dense_block
-    block.running_mean.fill_(1000.0)
+    block.feature_norm.running_mean.fill_(1000.0)
     make_trainer(model=model, batch_norm_batches=3).refresh_batch_statistics()
     assert seen == [True] * 3
-    assert block.running_mean.abs().max() < 100, "nothing is left of the statistics before"
+    assert block.feature_norm.running_mean.abs().max() < 100, "nothing is left of the statistics before"
 
 
 def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized, pictures):
