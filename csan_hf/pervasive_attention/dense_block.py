@@ -129,11 +129,11 @@ class DenseBlock(nn.Module):
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__()
+        self.feature_norm = FeatureNorm(config, self)
         self.kernel_size, self.gated, self.growth_rate = config.kernel_size, config.gated, config.growth_rate
         widths = [config.input_channels + number * config.growth_rate for number in range(config.num_layers)]
         self.layers = nn.ModuleList([DenseLayer(config, width) for width in widths])
         self.transition = Transition(config)
-        self.feature_norm = FeatureNorm(config, self)
         self.gradient_checkpointing = False
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
