@@ -386,9 +386,9 @@ def _convert_block(weights: StateDict, num_layers: int) -> dict[str, torch.Tenso
     readers = [*(f"{layer}.norm1" for layer in layers), f"{_TRANSITION}.norm"]
     mean, variance = (_first_statistics(weights, readers, name) for name in ("running_mean", "running_var"))
     converted = {
-        f"{block}.running_mean": mean,
-        f"{block}.running_var": variance,
-        f"{block}.num_batches_tracked": _batches(weights, readers[0]),
+        f"{block}.feature_norm.running_mean": mean,
+        f"{block}.feature_norm.running_var": variance,
+        f"{block}.feature_norm.num_batches_tracked": _batches(weights, readers[0]),
         f"{block}.transition.conv.weight": weights[f"{_TRANSITION}.conv.weight"].flatten(1),
     }
     for reader, name in zip(

@@ -84,10 +84,8 @@ class Transition(nn.Module):
         return output
 
 
-# Checkpoints name the statistics of the features after the block
-NAMES_IN_CHECKPOINTS = {
-    name: f"feature_norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")
-}
+# What the statistics of the features were called while the block was their normalisation itself
+FORMER_NAMES = {name: f"feature_norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
 
 
 class FeatureNorm(GridBatchNorm):
@@ -137,10 +135,10 @@ class DenseBlock(nn.Module):
         self.gradient_checkpointing = False
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load statistics under their names in checkpoints, too."""
-        for saved, own in NAMES_IN_CHECKPOINTS.items():
-            if prefix + saved in state_dict:
-                state_dict[prefix + own] = state_dict.pop(prefix + saved)
+        """Load statistics under their former names, too."""
+        for former, own in FORMER_NAMES.items():
+            if prefix + former in state_dict:
+                state_dict[prefix + own] = state_dict.pop(prefix + former)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def dense_layers(self) -> list[DenseLayer]:

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.conversion_mapping import WeightRenaming, register_checkpoint_conversion_mapping
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import PreTrainedModel
@@ -27,18 +26,12 @@ from .batch_norm import GridBatchNorm
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
-from .dense_block import NAMES_IN_CHECKPOINTS, DenseBlock, FeatureAffine
+from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine
 from .embeddings import SinusoidalPositionalEmbedding, embed_with_positions, make_position_embedding
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .input_checks import check_labels, check_size, label_loss, padding_mask
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 from .target_rows import rows_before_padding, rows_with_labels, words_to_explain
-
-register_checkpoint_conversion_mapping(
-    PervasiveAttentionConfig.model_type,
-    [WeightRenaming(f"dense_block.{saved}", f"dense_block.{own}") for saved, own in NAMES_IN_CHECKPOINTS.items()],
-    overwrite=True,  # the package and a checkpoint's own code may both be imported
-)
 
 
 @dataclass
@@ -100,6 +93,12 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         embeddings += learned * (config.source_embed_dim + config.target_embed_dim)
         check_size(config, embeddings + dense, layers)
         super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
+        """As `Seq2SeqPreTrained.from_pretrained`, also where the statistics have their former names."""
+        renamed = {rf"dense_block\.{former}": f"dense_block.{own}" for former, own in FORMER_NAMES.items()}
+        return super().from_pretrained(*args, key_mapping={**renamed, **(key_mapping or {})}, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from reference.tiny_pervasive_attention import padded_batch, padded_sources, tiny_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
@@ -193,19 +193,26 @@ def test_norms_put_into_eval_mode_rest_and_dropout_goes_on():
     assert not moved(model, before)
 
 
-def test_checkpoints_name_the_statistics_of_features_after_the_block(tmp_path):
+def test_statistics_load_under_their_former_names(tmp_path):
     model = tiny_model(kernel_size=3)
     block_of(model).feature_norm.running_mean.normal_()
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
-    assert "model.decoder.dense_block.running_mean" in weights
-    assert not any("feature_norm" in name for name in weights)
+    former = {name.replace("dense_block.feature_norm.", "dense_block."): tensor for name, tensor in weights.items()}
+    assert former.keys() != weights.keys()
+    save_file(former, tmp_path / "model.safetensors", metadata={"format": "pt"})
     twin = tiny_model(kernel_size=3)
-    assert not twin.load_state_dict(weights, strict=False).unexpected_keys
-    for found in (type(model).from_pretrained(tmp_path), twin, copy.deepcopy(twin)):
+    assert not twin.load_state_dict(former, strict=False).unexpected_keys
+    loaded = type(model).from_pretrained(tmp_path)
+    loaded.save_pretrained(tmp_path / "again")
+    for found in (loaded, type(model).from_pretrained(tmp_path / "again"), twin):
         assert torch.equal(block_of(found).feature_norm.running_mean, block_of(model).feature_norm.running_mean)
-        block_of(found).requires_grad_(False)
-        assert block_of(found).feature_norm.is_frozen
+
+
+def test_a_copied_block_is_frozen_by_its_own_weights():
+    block = copy.deepcopy(block_of(tiny_model()))
+    block.requires_grad_(False)
+    assert block.feature_norm.is_frozen
 
 
 def test_torchs_update_bn_fills_averaged_weights():

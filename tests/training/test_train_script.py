@@ -247,7 +247,7 @@ def test_another_family_with_the_same_recipe(main, recipe, tmp_path, capsys):
     assert "2 dense layers of growth rate 4 with 5×5 kernels" in card
     assert "elbayad" in card
     assert "yang-etal" not in card
-    statistics = load_file(output / "model.safetensors")["model.decoder.dense_block.num_batches_tracked"]
+    statistics = load_file(output / "model.safetensors")["model.decoder.dense_block.feature_norm.num_batches_tracked"]
     assert statistics.item() > 0
 
 
