@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import time
 import unicodedata
 
 import numpy as np
@@ -37,7 +38,8 @@ def page(chromium, report, tmp_path):
 
 
 def texts(browser, selector):
-    return [node.text for node in browser.find_elements(By.CSS_SELECTOR, selector)]
+    script = "return [...document.querySelectorAll(arguments[0])].map(node => node.innerText.trim())"
+    return browser.execute_script(script, selector)  # at one moment, whatever the page does next
 
 
 def headings(browser):
@@ -96,6 +98,14 @@ def test_searches_whatever_the_form_of_a_character(page):
     page.find_element(By.ID, "search").send_keys("tür", Keys.ENTER)
     status_is(page, "1 of 45 sentences")
     assert headings(page) == [7]
+
+
+def test_a_search_runs_once(page):
+    page.find_element(By.ID, "search").send_keys("e", Keys.ENTER)
+    page.find_element(By.ID, "next").click()
+    shown = headings(page)
+    time.sleep(0.5)  # longer than the pause after which typing alone starts a search
+    assert headings(page) == shown and shown[0] != 0
 
 
 def test_words_are_pythons(page):

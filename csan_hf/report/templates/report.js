@@ -35,7 +35,10 @@ data.metrics.forEach((metric, m) => {
   ]));
 });
 
+let waiting;  // the search that starts when typing pauses
+
 function refresh() {
+  clearTimeout(waiting);
   const query = inOneForm(element("search").value.trim());
   const onlyDiffering = element("differ")?.checked;
   const found = [];
@@ -187,7 +190,6 @@ sorts.forEach(([label], value) => element("sort").append(make("option", label, {
 element("against").append(make("option", "the reference", { value: "reference" }));
 if (data.systems.length > 1) data.systems.forEach((system, value) => element("against").append(make("option", system.name, { value })));
 element("against").append(make("option", "nothing", { value: "none" }));
-let waiting;
 element("search").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(refresh, 150); });
 for (const id of ["sort", "order", "differ"]) element(id)?.addEventListener("change", refresh);
 element("against").addEventListener("change", show);
