@@ -73,6 +73,7 @@ def test_empty_text_is_not_translated(models):
 
 def test_two_models_translate_and_a_click_shows_the_alignment(chromium, models):
     pytest.importorskip("gradio", reason="gradio is not installed")
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait
 
@@ -81,18 +82,20 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium, models):
     )
     try:
         chromium.get(address)
-        wait = WebDriverWait(chromium, 60)
+        # Gradio may draw the page anew while it is read.
+        wait = WebDriverWait(chromium, 60, ignored_exceptions=[StaleElementReferenceException])
         wait.until(lambda browser: browser.find_elements(By.ID, "translate"))[0].click()
         expected = [model.translate(TEXT, 5) for model in models]
         for number, alignment in enumerate(expected):
             path = f"#translation-{number} .token"
-            words = wait.until(lambda browser, path=path: browser.find_elements(By.CSS_SELECTOR, path))
-            assert [word.text for word in words] == list(alignment.target.words)
-            words[-1].click()
+            words = wait.until(
+                lambda browser, path=path: [word.text for word in browser.find_elements(By.CSS_SELECTOR, path)]
+            )
+            assert words == list(alignment.target.words)
+            wait.until(lambda browser, path=path: browser.find_elements(By.CSS_SELECTOR, path)[-1].click() or True)
             marks = highlight_source(alignment, len(words) - 1)
             source = f"#aligned-{number} .token"
-            wait.until(lambda browser, source=source: colours(browser.find_elements(By.CSS_SELECTOR, source)))
-            shown = colours(chromium.find_elements(By.CSS_SELECTOR, source))
+            shown = wait.until(lambda browser, source=source: colours(browser.find_elements(By.CSS_SELECTOR, source)))
             assert np.argmax(shown) == np.argmax([mark for _, mark in marks])
     finally:
         page.close()
