@@ -4,12 +4,14 @@
 from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
 
 # isort: split
+import dataclasses
 import os
 from typing import Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
 from .checkpoint_files import complete_checkpoint
+from .keyword_checks import check_config_keywords
 
 AGGREGATIONS = ("max", "average", "attention", "max_attention")
 POSITION_EMBEDDINGS = ("learned", "sinusoidal")
@@ -53,7 +55,8 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
-        ValueError: A field is out of range; the message names the field and the value.
+        ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the
+            value. (A keyword that resembles no field gives a warning and is kept as an attribute, as in transformers.)
 
     Example:
         >>> from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
@@ -102,6 +105,7 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         """Fill in the derived defaults and validate."""
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
+        check_config_keywords(self, kwargs, {field.name for field in dataclasses.fields(self)})
         super().__post_init__(**kwargs)
         self.validate_fields()
 
