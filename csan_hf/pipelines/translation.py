@@ -195,7 +195,7 @@ class TranslationPipeline(Pipeline):
         if (task := f"translation_{src_lang}_to_{tgt_lang}") in translations:
             settings = dict(tasks[task])
             return settings.pop("prefix", ""), settings
-        if f">>{tgt_lang}<<" in self.tokenizer.get_vocab():
+        if tgt_lang is not None and self._is_token(f">>{tgt_lang}<<"):
             return f">>{tgt_lang}<< ", {}
         prefix = getattr(config, "prefix", None) or ""
         if translations and not prefix:
@@ -204,6 +204,10 @@ class TranslationPipeline(Pipeline):
         elif tgt_lang is not None and not _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
             logger.warning_once(f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages.")
         return prefix, {}
+
+    def _is_token(self, text: str) -> bool:
+        """Whether the vocabulary has this token; asked for every sentence, so the vocabulary is not copied."""
+        return self.tokenizer.convert_tokens_to_ids(text) not in (None, self.tokenizer.unk_token_id)
 
     @contextmanager
     def source_language(self, src_lang: str | None) -> Iterator[None]:
