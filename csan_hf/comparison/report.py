@@ -123,6 +123,7 @@ def _markdown(
         "segments and seeds, all columns pooled; p over columns is a sign-flip test in which a column counts once.",
         "",
         *_systems_table(suite, facts),
+        *_caution(tables, suite.baseline),
     ]
     for table in tables:
         lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
@@ -145,6 +146,26 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
         minutes = "" if found["minutes"] is None else f"{found['minutes']:.1f}"
         rows.append([name, "" if own is None else f"{own:,}", difference, speed, minutes, str(found["runs"])])
     return _aligned(rows)
+
+
+def _caution(tables: list[Table], baseline: str) -> list[str]:
+    """What the p-values of systems that share one seed with the baseline leave out."""
+    seeds: dict[str, int] = {}
+    for table in tables:
+        of_baseline = table.rows[baseline].columns if baseline in table.rows else {}
+        for name, row in table.rows.items():
+            for column, score in row.columns.items():
+                if name != baseline and column in of_baseline:
+                    shared = len(score.seeds.keys() & of_baseline[column].seeds.keys())
+                    seeds[name] = max(shared, seeds.get(name, 0))
+    single = [name for name, count in seeds.items() if count == 1]
+    if not single:
+        return []
+    return [
+        "",
+        f"With one seed: {', '.join(single)}. Such an interval and p-value are about other sentences, not about "
+        "another training: the next seed may move the difference further.",
+    ]
 
 
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
@@ -207,7 +228,7 @@ def _csv(tables: list[Table]) -> str:
 
 
 def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) -> Figure:
-    """Draws each system's difference to the baseline with its 95% interval: in each column, and pooled (black).
+    """Draws each system's difference to the baseline with its 95% interval: by column, and several pooled (black).
 
     Args:
         table: The table.
@@ -221,10 +242,11 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
         axes.axvline(0, color="0.5", linewidth=1)
         for place, row in enumerate(rows.values()):
             tests = [(column, row.columns[column].test) for column in table.columns if column in row.columns]
-            for number, (column, test) in enumerate([*tests, ("pooled", row.pooled)]):
+            drawn = [*tests, ("pooled", row.pooled)] if len(table.columns) > 1 else tests
+            for number, (column, test) in enumerate(drawn):
                 if test is None:
                     continue
-                height = place + 0.7 * (number / max(len(tests), 1) - 0.5)
+                height = place + 0.7 * (number / len(tests) - 0.5) if len(drawn) > 1 else place
                 of_all = number == len(tests)
                 colour = "black" if of_all else COLOURS[table.columns.index(column) % len(COLOURS)]
                 marker = "D" if of_all else MARKERS[table.columns.index(column) % len(MARKERS)]

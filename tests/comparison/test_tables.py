@@ -8,10 +8,10 @@ import pytest
 import yaml
 from comparison.test_schedule import make_suite
 
-from csan_hf.comparison.report import write_report
+from csan_hf.comparison.report import plot_differences, write_report
 from csan_hf.comparison.results import most_frequent, read_tables
 from csan_hf.comparison.suite import load_suite
-from csan_hf.evaluation.metrics import load_metric
+from csan_hf.evaluation.metrics import find_metric, load_metric
 from csan_hf.evaluation.significance import paired_test, sign_flip_test
 from csan_hf.training.recipe import RecipeError
 
@@ -50,7 +50,21 @@ def test_scores_and_differences(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert f"| 1D | 30.00 |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
+    assert "With one seed" not in text
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
+
+
+def test_one_column_of_one_seed(tmp_path):
+    suite = make_suite(tmp_path)
+    suite.tables["dev"] = {"one": suite.tables["dev"]["one"]}
+    for cell in suite.cells:
+        if cell.seed == 1:
+            finish(cell, tmp_path, 3)
+    (table,) = read_tables(suite, tmp_path, samples=20)
+    write_report(suite, [table], tmp_path, {}, {})
+    assert "\nWith one seed: 1D. Such an interval" in (tmp_path / "report.md").read_text()
+    (axes,) = plot_differences(table, find_metric("g2p_wer"), "plain").axes
+    assert len(axes.collections) == 1  # the column is drawn, and not once more as pooled
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):
