@@ -118,9 +118,10 @@ def _markdown(
     better = "higher" if metric.greater_is_better else "lower"
     lines = [f"# {suite.name}", "", *([suite.description.strip(), ""] if suite.description else [])]
     lines += [
-        f"{metric.label} ({better} is better): means over the seeds {', '.join(map(str, suite.seeds))}. Δ is the "
-        f"difference to {suite.baseline} with its 95% interval and two-sided p-value, by paired bootstrap over "
-        "segments and seeds, all columns pooled; p over columns is a sign-flip test in which a column counts once.",
+        f"{metric.label} ({better} is better): means over the seeds that a system has of "
+        f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline} with its 95% interval and "
+        "two-sided p-value, by paired bootstrap over segments and seeds, all columns "
+        "pooled; p over columns is a sign-flip test in which a column counts once.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
@@ -150,22 +151,24 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
 
 def _caution(tables: list[Table], baseline: str) -> list[str]:
     """What the p-values of systems that share one seed with the baseline leave out."""
-    seeds: dict[str, int] = {}
-    for table in tables:
-        of_baseline = table.rows[baseline].columns if baseline in table.rows else {}
-        for name, row in table.rows.items():
-            for column, score in row.columns.items():
-                if name != baseline and column in of_baseline:
-                    shared = len(score.seeds.keys() & of_baseline[column].seeds.keys())
-                    seeds[name] = max(shared, seeds.get(name, 0))
-    single = [name for name, count in seeds.items() if count == 1]
+    systems = dict.fromkeys(name for table in tables for name in table.rows if name != baseline)
+    single = [name for name in systems if max(_shared_seeds(table, name, baseline) for table in tables) == 1]
     if not single:
         return []
     return [
         "",
-        f"With one seed: {', '.join(single)}. Such an interval and p-value are about other sentences, not about "
-        "another training: the next seed may move the difference further.",
+        f"With one seed: {', '.join(map(_plain, single))}. Such an interval and p-value are about other sentences, "
+        "not about another training: the next seed may move the difference further.",
     ]
+
+
+def _shared_seeds(table: Table, name: str, baseline: str) -> int:
+    """The most seeds that a system and the baseline share in one column."""
+    own, others = (table.rows[system].columns if system in table.rows else {} for system in (name, baseline))
+    return max(
+        (len(own[column].seeds.keys() & others[column].seeds.keys()) for column in own.keys() & others.keys()),
+        default=0,
+    )
 
 
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:

@@ -506,20 +506,6 @@ class CsanDecoder(CsanPreTrainedModel):
         return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
 
 
-_FORWARD_ARGUMENTS = (
-    "input_ids",
-    "attention_mask",
-    "decoder_input_ids",
-    "decoder_attention_mask",
-    "encoder_outputs",
-    "past_key_values",
-    "inputs_embeds",
-    "decoder_inputs_embeds",
-    "labels",
-    "use_cache",
-)
-
-
 class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
     """Encoder and decoder without the output projection."""
 
@@ -558,7 +544,7 @@ class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[overrid
             decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`, already scaled.
             use_cache: Whether to return a cache.
         """
-        check_forward_keywords(kwargs, _FORWARD_ARGUMENTS)
+        check_forward_keywords(kwargs, CsanModel.forward)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -659,6 +645,7 @@ class CsanForConditionalGeneration(  # type: ignore[override]
             `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
             `num_items_in_batch` where the Trainer passes it.
         """
+        check_forward_keywords(kwargs, CsanForConditionalGeneration.forward)
         if labels is not None:
             check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
             use_cache = False

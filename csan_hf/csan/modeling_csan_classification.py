@@ -79,7 +79,7 @@ class CsanEncoderModel(CsanPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode; arguments and result are those of `CsanEncoder.forward`."""
-        check_forward_keywords(kwargs, ("input_ids", "attention_mask", "inputs_embeds", "labels"))
+        check_forward_keywords(kwargs, CsanEncoderModel.forward)
         return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 
 
@@ -145,6 +145,7 @@ class CsanForSequenceClassification(_CsanClassifier):
         Raises:
             ValueError: `attention_mask` is not [B, T], or `labels` do not fit the problem.
         """
+        check_forward_keywords(kwargs, CsanForSequenceClassification.forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError(
@@ -215,6 +216,7 @@ class CsanForTokenClassification(_CsanClassifier):
         Raises:
             ValueError: `labels` have another shape or dtype, or name a class that is not there.
         """
+        check_forward_keywords(kwargs, CsanForTokenClassification.forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.score(self.dropout(outputs.last_hidden_state))

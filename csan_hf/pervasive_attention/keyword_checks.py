@@ -2,7 +2,8 @@
 """Checks for keywords that nothing reads: a misspelt one is refused, any other gives a warning."""
 
 import difflib
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -62,20 +63,21 @@ def check_config_keywords(config: Any, keywords: Mapping[str, Any], fields: Coll
         logger.warning_once(f"{message}: it has no effect.")
 
 
-def check_forward_keywords(keywords: Mapping[str, Any], arguments: Collection[str]) -> None:
+def check_forward_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> None:
     """Refuse or warn about keywords of a forward pass that nothing reads.
 
     Keywords that transformers itself passes on are accepted; any other gives one warning.
 
     Args:
         keywords: The keywords that the forward pass has no argument for.
-        arguments: Names of its arguments.
+        forward: The forward pass.
 
     Raises:
         TypeError: A keyword is a misspelt argument.
     """
     if torch.compiler.is_compiling() or _OF_A_FORWARD.issuperset(keywords):
         return
+    arguments = list(inspect.signature(forward).parameters)
     for name in keywords:
         if name in _OF_A_FORWARD:
             continue

@@ -383,22 +383,6 @@ def _token_mask(
     return padding_mask(mask, tokens.shape[0], past + tokens.shape[1], name)
 
 
-_FORWARD_ARGUMENTS = (
-    "input_ids",
-    "attention_mask",
-    "decoder_input_ids",
-    "decoder_attention_mask",
-    "encoder_outputs",
-    "past_key_values",
-    "inputs_embeds",
-    "decoder_inputs_embeds",
-    "labels",
-    "use_cache",
-    "output_attentions",
-    "output_hidden_states",
-)
-
-
 class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedModel):  # type: ignore[override]
     """The network without the output projection."""
 
@@ -443,7 +427,7 @@ class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedMod
                 logit of a word takes the output projection: `PervasiveAttentionForConditionalGeneration`.)
             output_hidden_states: Whether to return hidden states.
         """
-        check_forward_keywords(kwargs, _FORWARD_ARGUMENTS)
+        check_forward_keywords(kwargs, PervasiveAttentionModel.forward)
         encoder_outputs, decoder_outputs = self.run(
             input_ids,
             attention_mask=attention_mask,
@@ -567,7 +551,7 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
             `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
             `num_items_in_batch` where the Trainer passes it.
         """
-        check_forward_keywords(kwargs, _FORWARD_ARGUMENTS)
+        check_forward_keywords(kwargs, PervasiveAttentionForConditionalGeneration.forward)
         if labels is not None:
             check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
             use_cache = False
