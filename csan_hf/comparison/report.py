@@ -20,10 +20,12 @@ from csan_hf.evaluation.significance import PairedTest
 from csan_hf.files import one_line, write_json, write_text
 from csan_hf.hub.public_files import without_local_paths
 
-from .results import Row, Table, read_results
+from .results import Row, Score, Table, read_results
 from .schedule import RECIPE, is_finished
 from .speed import Speed
 from .suite import Suite
+
+SIGNIFICANT = 0.05
 
 
 def write_report(
@@ -121,7 +123,8 @@ def _markdown(
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
         f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline} with its 95% interval and "
         "two-sided p-value, by paired bootstrap over segments and seeds, all columns "
-        "pooled; p over columns is a sign-flip test in which a column counts once.",
+        "pooled; p (Holm) is adjusted for the number of systems that a table tests, and so are the stars: "
+        f"p < {SIGNIFICANT} within that column. p over columns is a sign-flip test in which a column counts once.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
@@ -172,21 +175,28 @@ def _shared_seeds(table: Table, name: str, baseline: str) -> int:
 
 
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
-    rows = [["system", *table.columns, *(["mean"] if len(table.columns) > 1 else []), f"Δ to {baseline}", "p"]]
+    rows = [
+        ["system", *table.columns, *(["mean"] if len(table.columns) > 1 else []), f"Δ to {baseline}", "p", "p (Holm)"]
+    ]
     if over := any(row.over_columns for row in table.rows.values()):
         rows[0].append("p over columns")
     if votes := any(score.vote is not None for row in table.rows.values() for score in row.columns.values()):
         rows[0].append("vote of the seeds")
     for name, row in table.rows.items():
-        cells = [
-            _number(row.columns[column].score, metric) if column in row.columns else "" for column in table.columns
-        ]
+        cells = [_starred(row.columns.get(column), metric) for column in table.columns]
         cells += [_number(row.mean, metric)] if len(table.columns) > 1 else []
-        cells += _difference(row.pooled, metric)
+        cells += [*_difference(row.pooled, metric), "" if row.adjusted is None else f"{row.adjusted:.3f}"]
         cells += [f"{row.over_columns[1]:.3f}" if row.over_columns else ""] if over else []
         cells += [_vote(row, metric)] if votes else []
         rows.append([name, *cells])
     return _aligned(rows)
+
+
+def _starred(score: Score | None, metric: type[CorpusMetric]) -> str:
+    if score is None:
+        return ""
+    star = r"\*" if score.adjusted is not None and score.adjusted < SIGNIFICANT else ""
+    return _number(score.score, metric) + star
 
 
 def _vote(row: Row, metric: type[CorpusMetric]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from csan_hf.evaluation.significance import (
     PairedTest,
     bootstrap_scores,
     confidence_interval,
+    holm_adjusted,
     mean_score,
     paired_test,
     sign_flip_test,
@@ -40,6 +41,7 @@ class Score:
         interval: 95% interval of the mean, over segments and seeds, by bootstrap.
         test: The difference to the baseline; None for the baseline itself, and where seeds are missing.
         vote: Score of the hypothesis that most seeds have, for metrics on tokens and three seeds or more; else None.
+        adjusted: The test's p-value, adjusted for the systems tested in this column (Holm); None without a test.
     """
 
     seeds: dict[int, float]
@@ -47,6 +49,7 @@ class Score:
     interval: tuple[float, float]
     test: PairedTest | None
     vote: float | None
+    adjusted: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,14 @@ class Row:
         pooled: Difference to the baseline over all columns' segments taken together; None without it.
         over_columns: Difference of the columns' means, and the p-value of a sign-flip test in which a column counts
             once; None with fewer than two columns.
+        adjusted: The p-value of `pooled`, adjusted for the systems tested in the table (Holm); None without it.
     """
 
     columns: dict[str, Score]
     mean: float
     pooled: PairedTest | None
     over_columns: tuple[float, float] | None
+    adjusted: float | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,31 @@ def _table(
         for name, own in counts.items()
         if own
     }
-    return Table(title, list(columns), rows)
+    return Table(title, list(columns), _adjust(rows, list(columns)))
+
+
+def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> dict[str, Row]:
+    """The rows with p-values adjusted for how many systems are tested, within each column and pooled."""
+    of_rows = _holm({name: row.pooled for name, row in rows.items()})
+    of_columns = {
+        column: _holm({name: row.columns[column].test for name, row in rows.items() if column in row.columns})
+        for column in columns
+    }
+    return {
+        name: replace(
+            row,
+            columns={
+                column: replace(score, adjusted=of_columns[column].get(name)) for column, score in row.columns.items()
+            },
+            adjusted=of_rows.get(name),
+        )
+        for name, row in rows.items()
+    }
+
+
+def _holm(tests: dict[str, PairedTest | None]) -> dict[str, float]:
+    p_values = {name: test.p_value for name, test in tests.items() if test is not None}
+    return dict(zip(p_values, holm_adjusted(list(p_values.values())), strict=True))
 
 
 def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:

@@ -236,3 +236,23 @@ def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_
         return float(np.mean(np.abs(signs @ values) >= observed - slack))
     signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(2, size=(trials, len(values)))
     return float(((np.abs(signs @ values) >= observed - slack).sum() + 1) / (trials + 1))
+
+
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values of several tests, adjusted for their number (Holm, 1979).
+
+    Rejecting every hypothesis whose adjusted p-value is at most α rejects a true one with probability α at most,
+    however the tests depend on each other.
+
+    Args:
+        p_values: One for each test.
+
+    Returns:
+        Adjusted p-values in the same order, at most 1.
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda number: p_values[number])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted

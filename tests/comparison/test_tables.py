@@ -2,6 +2,7 @@
 """Numbers of a report beside a count by hand."""
 
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from csan_hf.comparison.report import plot_differences, write_report
 from csan_hf.comparison.results import most_frequent, read_tables
 from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric, load_metric
-from csan_hf.evaluation.significance import paired_test, sign_flip_test
+from csan_hf.evaluation.significance import holm_adjusted, paired_test, sign_flip_test
 from csan_hf.training.recipe import RecipeError
 
 
@@ -48,7 +49,7 @@ def test_scores_and_differences(tmp_path):
     assert local.over_columns is None
     write_report(suite, [table], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
-    assert f"| 1D | 30.00 |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
+    assert rf"| 1D | 30.00\* |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "With one seed" not in text
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
@@ -128,6 +129,39 @@ def test_signs_flipped_by_hand():
     assert sign_flip_test(list(np.linspace(-1, 1, 30))) > 0.9  # by random signs
     with pytest.raises(ValueError, match="nothing to test"):
         sign_flip_test([])
+
+
+def test_several_tests_beside_bonferroni_of_every_set():
+    # Holm is Bonferroni's test of every set of hypotheses that holds the one in question
+    generator = np.random.default_rng(3)
+    for number in range(1, 7):
+        p_values = [*(generator.random(number) ** 3)]
+        p_values[-1] = p_values[0]
+        sets = [set(chosen) for size in range(1, number + 1) for chosen in combinations(range(number), size)]
+        expected = [
+            max(min(1, len(chosen) * min(p_values[member] for member in chosen)) for chosen in sets if place in chosen)
+            for place in range(number)
+        ]
+        assert holm_adjusted(p_values) == pytest.approx(expected)
+    assert holm_adjusted([]) == []
+
+
+def test_p_values_know_how_many_systems_are_tested(tmp_path):
+    suite = make_suite(tmp_path, systems=("plain", "near", "better"))
+    wrong = {"plain": {"one": 20, "two": 20}, "near": {"one": 19, "two": 20}, "better": {"one": 2, "two": 20}}
+    for cell in suite.cells:
+        finish(cell, tmp_path, wrong[cell.system][cell.data])
+    (table,) = read_tables(suite, tmp_path, samples=200)
+    near, better = table.rows["near"], table.rows["better"]
+    assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
+    assert better.columns["one"].adjusted == pytest.approx(2 * better.columns["one"].test.p_value)
+    assert near.adjusted == near.pooled.p_value > better.adjusted
+    assert table.rows["plain"].adjusted is None
+    write_report(suite, [table], tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert r"| better | 5.00\* | 50.00 |" in text
+    assert f"| {better.pooled.p_value:.3f} | {better.adjusted:.3f} |" in text
+    assert "| near | 47.50 | 50.00 |" in text
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
