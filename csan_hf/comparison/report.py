@@ -254,12 +254,14 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
         axes = figure.add_subplot()
         axes.axvline(0, color="0.5", linewidth=1)
         for place, row in enumerate(rows.values()):
+            if place:
+                axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
             tests = [(column, row.columns[column].test) for column in table.columns if column in row.columns]
             drawn = [*tests, ("pooled", row.pooled)] if len(table.columns) > 1 else tests
             for number, (column, test) in enumerate(drawn):
                 if test is None:
                     continue
-                height = place + 0.7 * (number / len(tests) - 0.5) if len(drawn) > 1 else place
+                height = place + 0.6 * (number / len(tests) - 0.5) if len(drawn) > 1 else place
                 of_all = number == len(tests)
                 colour = "black" if of_all else COLOURS[table.columns.index(column) % len(COLOURS)]
                 marker = "D" if of_all else MARKERS[table.columns.index(column) % len(MARKERS)]
