@@ -23,8 +23,9 @@ from csan_hf.training.build import build_model, build_tokenizers
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
-WARM_UP = 2
-ROUNDS = 7
+WARM_UP = 1
+ROUNDS = 8
+SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,16 @@ class Speed:
         return args.max_steps * self.seconds + args.max_steps // every * self.evaluation + self.scoring
 
 
-def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS) -> dict[str, Speed]:
-    """Times training updates of several systems in turn: one batch of each in every round.
+def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, Speed]:
+    """Times training updates of several systems in turn: one of each in every round, after an untimed one.
 
-    So changes in the speed of the machine affect all systems alike. The data are loaded and tokenized once.
+    So changes in the speed of the machine affect all systems alike, and no system pays for the memory and caches that
+    the one before it left behind. The data are loaded and tokenized once.
 
     Args:
         recipes: Name of a system -> its recipe, all on the same data with the same tokenizers.
-        rounds: Timed updates of each system.
+        rounds: Timed updates of each system, at least.
+        seconds: How long to go on after them; small networks need many rounds, and these take little time.
 
     Raises:
         RecipeError: A recipe has no max_steps, or cannot be used.
@@ -83,14 +86,14 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS) -> dict[s
     datasets.disable_progress_bars()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _measure(recipes, rounds, Path(folder))
+            return _measure(recipes, rounds, seconds, Path(folder))
     finally:
         logging.set_verbosity(verbosity)
         if not bars:
             datasets.enable_progress_bars()
 
 
-def _measure(recipes: dict[str, Recipe], rounds: int, folder: Path) -> dict[str, Speed]:
+def _measure(recipes: dict[str, Recipe], rounds: int, seconds: float, folder: Path) -> dict[str, Speed]:
     first = next(iter(recipes.values()))
     splits, _ = load_translation_dataset(first.data_arguments())
     tokenizers = build_tokenizers(first, splits)
@@ -109,16 +112,11 @@ def _measure(recipes: dict[str, Recipe], rounds: int, folder: Path) -> dict[str,
             eval_dataset=tokenized.get("validation"),
         )
         steps[name] = _updates(trainers[name])
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in recipes}
-    for _ in range(WARM_UP + rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            tokens = next(step)
-            taken[name].append((time.perf_counter() - start, tokens))
-    reference = [tokens / seconds for seconds, tokens in next(iter(taken.values()))[WARM_UP:]]
+    taken = _time_in_turn(steps, rounds, seconds)
+    reference = [tokens / seconds for seconds, tokens in next(iter(taken.values()))]
     found = {}
     for name, trainer in trainers.items():
-        counted = taken[name][WARM_UP:]
+        counted = taken[name]
         rates = [tokens / seconds for seconds, tokens in counted]
         found[name] = Speed(
             parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
@@ -128,6 +126,26 @@ def _measure(recipes: dict[str, Recipe], rounds: int, folder: Path) -> dict[str,
             **_evaluation_seconds(trainer, {name: tokenized[name] for name in tokenized if name != "train"}),
         )
     return found
+
+
+def _time_in_turn(
+    steps: dict[str, Iterator[float]], rounds: int, seconds: float
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds and tokens of each system's update in each round, in an order that differs from round to round."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    names = list(steps)
+    begin = time.perf_counter()
+    for number in itertools.count():
+        if number >= WARM_UP + rounds and time.perf_counter() - begin >= seconds:
+            break
+        shift = number // 2 % len(names)
+        order = names[shift:] + names[:shift]
+        for name in order if number % 2 else reversed(order):
+            next(steps[name])  # untimed: it pays for what the system before left in memory and caches
+            start = time.perf_counter()
+            tokens = next(steps[name])
+            taken[name].append((time.perf_counter() - start, tokens))
+    return {name: counted[WARM_UP:] for name, counted in taken.items()}
 
 
 def _updates(trainer: TranslationTrainer) -> Iterator[float]:

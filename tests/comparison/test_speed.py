@@ -25,12 +25,37 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
     monkeypatch.setattr(speed, "build_model", build)
     monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
     recipe = tiny_recipe(tmp_path, bf16=True, gradient_accumulation_steps=2, max_tokens=400)
-    found = speed.measure_speed({"plain": recipe}, rounds=1)["plain"]
+    found = speed.measure_speed({"plain": recipe}, rounds=1, seconds=0)["plain"]
     assert types == {torch.bfloat16}
-    assert len(batches) == 2 * (speed.WARM_UP + 1)
+    assert len(batches) == 2 * 2 * (speed.WARM_UP + 1)  # one of two updates is timed
     assert all(
         first[0] + second[0] == first[1] == second[1] for first, second in zip(*2 * [iter(batches)], strict=True)
     )
     assert found.relative == 1.0
     assert min(found.scoring, found.evaluation) > 0
     assert found.run_seconds(recipe) > 4 * found.seconds
+
+
+def test_no_system_pays_for_the_one_before(monkeypatch):
+    """On a clock on which an update takes 1 s, after another system's 3 s."""
+    now, last, order = [0.0], [""], []
+
+    def updates(name, seconds):
+        while True:
+            order.append(name)
+            now[0] += seconds * (1 if last[0] == name else 3)
+            last[0] = name
+            yield 10.0
+
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: now[0])
+    systems = {"plain": 1.0, "equal": 1.0, "half": 2.0}
+    found = speed._time_in_turn({name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0)
+    assert {name: set(taken) for name, taken in found.items()} == {
+        name: {(seconds, 10.0)} for name, seconds in systems.items()
+    }
+    assert {len(taken) for taken in found.values()} == {12}
+    places = [order[start : start + 6 : 2].index("plain") for start in range(0, len(order), 6)]
+    assert set(places) == {0, 1, 2}
+    now[0] = 0.0
+    found = speed._time_in_turn({"plain": updates("plain", 1.0)}, 1, 30.0)
+    assert len(found["plain"]) >= 14
