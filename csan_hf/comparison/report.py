@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import statistics
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, plain_label, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
+from csan_hf.evaluation.resampling import SeedVariance
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.files import one_line, write_json, write_text
 from csan_hf.hub.public_files import without_local_paths
@@ -121,16 +123,18 @@ def _markdown(
     lines = [f"# {suite.name}", "", *([suite.description.strip(), ""] if suite.description else [])]
     lines += [
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
-        f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline} with its 95% interval and "
-        "two-sided p-value, by paired bootstrap over segments and seeds, all columns "
-        "pooled; p (Holm) is adjusted for the number of systems that a table tests, and so are the stars: "
-        f"p < {SIGNIFICANT} within that column. p over columns is a sign-flip test in which a column counts once.",
+        f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
+        "95% interval and two-sided p-value: for other segments by paired bootstrap, for other seeds by the variance "
+        "between seeds, pooled over the systems (Student's t). p (Holm) is adjusted for the number of systems that a "
+        f"table tests, and so are the stars: p < {SIGNIFICANT} within that column. p over columns is a sign-flip test "
+        "in which a column counts once; it is about these trainings.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
     ]
     for table in tables:
         lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
+        lines += _between_seeds(table.between_seeds, metric)
         if table.title in pictures:
             lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(pictures[table.title])})"]
     if unfinished:
@@ -153,25 +157,37 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _caution(tables: list[Table], baseline: str) -> list[str]:
-    """What the p-values of systems that share one seed with the baseline leave out."""
+    """What intervals and p-values of systems with one run are about."""
     systems = dict.fromkeys(name for table in tables for name in table.rows if name != baseline)
-    single = [name for name in systems if max(_shared_seeds(table, name, baseline) for table in tables) == 1]
+    single = [name for name in systems if max(_most_runs(table, name) for table in tables) == 1]
     if not single:
         return []
+    known = any(table.between_seeds.degrees for table in tables)
     return [
         "",
-        f"With one seed: {', '.join(map(_plain, single))}. Such an interval and p-value are about other sentences, "
-        "not about another training: the next seed may move the difference further.",
+        f"With one seed: {', '.join(map(_plain, single))}. "
+        + (
+            "What another one would change is taken from the systems that have several."
+            if known
+            else "Intervals and p-values are about other segments, not about another training: the next seed may move "
+            "a difference further."
+        ),
     ]
 
 
-def _shared_seeds(table: Table, name: str, baseline: str) -> int:
-    """The most seeds that a system and the baseline share in one column."""
-    own, others = (table.rows[system].columns if system in table.rows else {} for system in (name, baseline))
-    return max(
-        (len(own[column].seeds.keys() & others[column].seeds.keys()) for column in own.keys() & others.keys()),
-        default=0,
+def _most_runs(table: Table, name: str) -> int:
+    """The most runs that a system has in one column."""
+    return (
+        max((len(score.seeds) for score in table.rows[name].columns.values()), default=0) if name in table.rows else 0
     )
+
+
+def _between_seeds(variance: SeedVariance, metric: type[CorpusMetric]) -> list[str]:
+    if not variance.degrees:
+        return []
+    deviation = _number(math.sqrt(variance.variance), metric)
+    freedom = f"{variance.degrees} degree{'s' if variance.degrees > 1 else ''} of freedom"
+    return ["", f"Standard deviation between the seeds of a system, all columns pooled: {deviation} ({freedom})."]
 
 
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
@@ -185,8 +201,8 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> lis
     for name, row in table.rows.items():
         cells = [_starred(row.columns.get(column), metric) for column in table.columns]
         cells += [_number(row.mean, metric)] if len(table.columns) > 1 else []
-        cells += [*_difference(row.pooled, metric), "" if row.adjusted is None else f"{row.adjusted:.3f}"]
-        cells += [f"{row.over_columns[1]:.3f}" if row.over_columns else ""] if over else []
+        cells += [*_difference(row.pooled, metric), "" if row.adjusted is None else _p_value(row.adjusted)]
+        cells += [_p_value(row.over_columns[1]) if row.over_columns else ""] if over else []
         cells += [_vote(row, metric)] if votes else []
         rows.append([name, *cells])
     return _aligned(rows)
@@ -208,7 +224,11 @@ def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> list[str
     if test is None:
         return ["", ""]
     low, high = (f"{bound:+.{metric.decimals}f}" for bound in test.interval)
-    return [f"{test.difference:+.{metric.decimals}f} [{low}, {high}]", f"{test.p_value:.3f}"]
+    return [f"{test.difference:+.{metric.decimals}f} [{low}, {high}]", _p_value(test.p_value)]
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _number(value: float, metric: type[CorpusMetric]) -> str:

@@ -14,16 +14,16 @@ import numpy as np
 
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric
-from csan_hf.evaluation.significance import (
+from csan_hf.evaluation.resampling import (
     BOOTSTRAP_SAMPLES,
-    PairedTest,
-    bootstrap_scores,
+    Resampled,
+    SeedVariance,
     confidence_interval,
-    holm_adjusted,
-    mean_score,
-    paired_test,
-    sign_flip_test,
+    draw_scores,
+    resample,
+    seed_variance,
 )
+from csan_hf.evaluation.significance import PairedTest, compare_resampled, holm_adjusted, sign_flip_test
 from csan_hf.files import read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
@@ -38,8 +38,8 @@ class Score:
     Attributes:
         seeds: Score of each seed.
         score: Their mean.
-        interval: 95% interval of the mean, over segments and seeds, by bootstrap.
-        test: The difference to the baseline; None for the baseline itself, and where seeds are missing.
+        interval: 95% interval of the mean, for other segments and seeds.
+        test: The difference to the baseline; None for the baseline itself, and where it has no finished run.
         vote: Score of the hypothesis that most seeds have, for metrics on tokens and three seeds or more; else None.
         adjusted: The test's p-value, adjusted for the systems tested in this column (Holm); None without a test.
     """
@@ -74,11 +74,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: system -> row, systems without a finished run left out."""
+    """One table.
+
+    Attributes:
+        title: Its name.
+        columns: Its columns.
+        rows: System -> row; systems without a finished run are left out.
+        between_seeds: How much a seed changes the scores of all columns' segments taken together.
+    """
 
     title: str
     columns: list[str]
     rows: dict[str, Row]
+    between_seeds: SeedVariance
 
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
@@ -180,12 +188,9 @@ def _table(
             if len(of_seeds) >= 3 and texts.metric.needs == "tokens":
                 chosen = [most_frequent(runs) for runs in zip(*of_seeds.values(), strict=True)]
                 votes[name][column] = texts.metric.score(texts.counts(chosen, data, splits).sum(axis=0))
-    rows = {
-        name: _row(texts.metric, own, counts[suite.baseline] if name != suite.baseline else {}, votes[name], samples)
-        for name, own in counts.items()
-        if own
-    }
-    return Table(title, list(columns), _adjust(rows, list(columns)))
+    resampling = _Resampling(texts.metric, counts, samples)
+    rows = {name: _row(name, suite.baseline, resampling, votes[name]) for name, own in counts.items() if own}
+    return Table(title, list(columns), _adjust(rows, list(columns)), resampling.variance(resampling.columns(*rows)))
 
 
 def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> dict[str, Row]:
@@ -217,51 +222,63 @@ def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:
     return [Counter(of_segment).most_common(1)[0][0] for of_segment in zip(*runs, strict=True)]
 
 
-def _row(
-    metric: CorpusMetric,
-    own: dict[str, dict[int, np.ndarray]],
-    baseline: dict[str, dict[int, np.ndarray]],
-    votes: dict[str, float],
-    samples: int,
-) -> Row:
-    shared = {column: sorted(own[column].keys() & baseline[column].keys()) for column in own if column in baseline}
-    shared = {column: seeds for column, seeds in shared.items() if seeds}
+class _Resampling:
+    """Resampled scores of all systems in columns, alone or taken together."""
+
+    def __init__(
+        self, metric: CorpusMetric, counts: dict[str, dict[str, dict[int, np.ndarray]]], samples: int
+    ) -> None:
+        self.metric, self.counts, self.samples = metric, counts, samples
+        self.found: dict[tuple[str, ...], dict[str, Resampled]] = {}
+
+    def columns(self, *systems: str) -> tuple[str, ...]:
+        """Columns in which all these systems have runs."""
+        first, *others = (self.counts[name] for name in systems) if systems else ({},)
+        return tuple(column for column in first if all(column in other for other in others))
+
+    def scores(self, columns: tuple[str, ...]) -> dict[str, Resampled]:
+        """System -> its scores on the columns' segments, for the seeds that it has in all of them."""
+        if columns not in self.found:
+            runs = {
+                name: [
+                    np.concatenate([own[column][seed] for column in columns])
+                    for seed in sorted(set.intersection(*(set(own[column]) for column in columns)))
+                ]
+                for name, own in self.counts.items()
+                if columns and own.keys() >= set(columns)
+            }
+            self.found[columns] = {
+                name: resample(self.metric, own, samples=self.samples) for name, own in runs.items() if own
+            }
+        return self.found[columns]
+
+    def variance(self, columns: tuple[str, ...]) -> SeedVariance:
+        """How much a seed changes these scores."""
+        return seed_variance(list(self.scores(columns).values()))
+
+    def test(self, system: str, baseline: str, columns: tuple[str, ...]) -> PairedTest | None:
+        """The difference of the two systems, or None where one of them has no run."""
+        scores = self.scores(columns)
+        if system == baseline or system not in scores or baseline not in scores:
+            return None
+        return compare_resampled(scores[system], scores[baseline], self.variance(columns))
+
+
+def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, float]) -> Row:
     scores = {}
-    for column, runs in own.items():
-        seeds = shared.get(column, [])
-        test = _test(metric, *_pair(own, baseline, column, seeds), samples) if seeds else None
-        drawn = bootstrap_scores(metric, list(runs.values()), samples=samples)
+    for column, runs in resampling.counts[name].items():
+        own = resampling.scores((column,))[name]
         scores[column] = Score(
-            seeds={seed: metric.score(run.sum(axis=0)) for seed, run in sorted(runs.items())},
-            score=mean_score(metric, list(runs.values())),
-            interval=confidence_interval(drawn),
-            test=test,
+            seeds=dict(zip(sorted(runs), map(float, own.scores), strict=True)),
+            score=own.mean,
+            interval=confidence_interval(draw_scores(own, resampling.variance((column,)))),
+            test=resampling.test(name, baseline, (column,)),
             vote=votes.get(column),
         )
     differences = [score.test.difference for score in scores.values() if score.test is not None]
     return Row(
         columns=scores,
         mean=float(np.mean([score.score for score in scores.values()])),
-        pooled=_pooled(metric, own, baseline, shared, samples),
+        pooled=resampling.test(name, baseline, resampling.columns(name, baseline)),
         over_columns=(float(np.mean(differences)), sign_flip_test(differences)) if len(differences) > 1 else None,
     )
-
-
-def _pair(own: Any, baseline: Any, column: str, seeds: Sequence[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    return [own[column][seed] for seed in seeds], [baseline[column][seed] for seed in seeds]
-
-
-def _pooled(metric: CorpusMetric, own: Any, baseline: Any, shared: dict[str, list[int]], samples: int) -> Any:
-    """Tests over the segments of all columns, with the seeds that all of them have."""
-    if not shared:
-        return None
-    seeds = sorted(set.intersection(*(set(found) for found in shared.values())))
-    if not seeds:
-        return None
-    pairs = [_pair(own, baseline, column, seeds) for column in shared]
-    ours, theirs = ([np.concatenate(runs) for runs in zip(*side, strict=True)] for side in zip(*pairs, strict=True))
-    return _test(metric, ours, theirs, samples)
-
-
-def _test(metric: CorpusMetric, own: list[np.ndarray], baseline: list[np.ndarray], samples: int) -> PairedTest:
-    return paired_test(metric, own, baseline, test="two_sided_bootstrap", samples=samples)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .metrics import DEFAULT_METRICS, load_metrics
 from .metrics.corpus_metric import check_segments
-from .significance import bootstrap_scores, confidence_interval
+from .resampling import confidence_interval, resample
 
 
 def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
@@ -85,8 +85,8 @@ def score_by_length(
         for entry, rows in zip(entries, parts, strict=True):
             entry[metric.name] = metric.score(counts[rows].sum(axis=0))
             if samples:
-                scores = bootstrap_scores(metric, [counts[rows]], samples=samples, progress=progress)
-                entry[f"{metric.name}_interval"] = confidence_interval(scores)
+                resampled = resample(metric, [counts[rows]], samples=samples, progress=progress)
+                entry[f"{metric.name}_interval"] = confidence_interval(resampled.draws[:, 0])
     return entries
 
 

@@ -1,26 +1,34 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Whether a difference between two systems is more than chance, and how sure a score is.
+"""Whether a difference between two systems is more than chance.
 
-The draws are sacreBLEU's: with the same seed and the same number of samples, p-values and intervals are those of
-`sacrebleu --paired-bs` and `--paired-ar`, but for two systems of exactly the same score, whose p-value is 1.
-sacreBLEU holds the counts of all samples at once, which are gigabytes for a hundred thousand sentences, and knows only
-its own metrics; here a few samples at a time are added up, for any metric that is a function of counts.
+For systems of one run, p-values are those of `sacrebleu --paired-bs` and `--paired-ar` with the same seed and number
+of samples, but for two systems of exactly the same score, whose p-value is 1. Several runs of a system say how much a
+training seed changes, which sacreBLEU does not know; see `resampling`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from .metrics import CorpusMetric
+from .resampling import (
+    BOOTSTRAP_SAMPLES,
+    SEED,
+    Resampled,
+    SeedVariance,
+    check_runs,
+    confidence_interval,
+    draw_differences,
+    resample,
+    sample_chunks,
+    seed_variance,
+)
 
-SEED = 12345  # sacreBLEU's
-BOOTSTRAP_SAMPLES, RANDOMISATION_TRIALS = 1000, 10_000  # sacreBLEU's
-_DRAWS_AT_ONCE = 4_000_000
+RANDOMISATION_TRIALS = 10_000  # sacreBLEU's
 
 Test = Literal["bootstrap", "two_sided_bootstrap", "randomisation"]
 
@@ -44,59 +52,6 @@ class PairedTest:
     samples: int
 
 
-def bootstrap_scores(
-    metric: CorpusMetric,
-    runs: Sequence[np.ndarray],
-    *,
-    samples: int = BOOTSTRAP_SAMPLES,
-    seed: int = SEED,
-    progress: bool = False,
-) -> np.ndarray:
-    """Returns scores of resampled test sets (Koehn, 2004), each of as many segments, drawn with replacement.
-
-    Args:
-        metric: The metric.
-        runs: The metric's counts [S, K] of the segments, for each run of the system (one, or one for each training
-            seed). With several runs, each sample also draws runs with replacement, and its score is their mean.
-        samples: How many test sets.
-        seed: Seed of the draws; it must be the same for all systems that are compared.
-        progress: Shows a bar on standard error.
-
-    Returns:
-        The scores, [samples].
-
-    Raises:
-        ValueError: If there is no run, the runs differ in segments, or samples is below 1.
-    """
-    _check_runs(runs, samples)
-    number, segments = len(runs), len(runs[0])
-    stacked = runs[0] if number == 1 else np.concatenate(runs, axis=1)  # [S, R K]
-    which = np.random.default_rng([seed, number]).integers(number, size=(samples, number))
-    scores = np.empty(samples)
-    for start, stop in _chunks(samples, segments, 1, f"bootstrap, {metric.label}", progress):
-        if start == 0:
-            generator = np.random.default_rng(seed)
-        drawn = generator.integers(segments, size=(stop - start, segments))
-        weights = np.stack([np.bincount(row, minlength=segments) for row in drawn]).astype(np.float64)
-        sums = (weights @ stacked).reshape(stop - start, number, -1)
-        for place, row in enumerate(sums, start):
-            of_runs = [metric.score(counts) for counts in row]
-            scores[place] = np.mean([of_runs[run] for run in which[place]])
-    return scores
-
-
-def confidence_interval(scores: np.ndarray) -> tuple[float, float]:
-    """Returns the bounds between which 95% of the scores lie; 2.5% of them are left out at either end."""
-    ordered = np.sort(scores)
-    out = len(ordered) // 40
-    return float(ordered[out]), float(ordered[len(ordered) - out - 1])
-
-
-def mean_score(metric: CorpusMetric, runs: Sequence[np.ndarray]) -> float:
-    """Returns the mean over the runs of their corpus scores."""
-    return float(np.mean([metric.score(run.sum(axis=0)) for run in runs]))
-
-
 def paired_test(
     metric: CorpusMetric,
     system: Sequence[np.ndarray],
@@ -105,6 +60,7 @@ def paired_test(
     test: Test = "bootstrap",
     samples: int | None = None,
     seed: int = SEED,
+    variance: SeedVariance | None = None,
     progress: bool = False,
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
@@ -116,40 +72,72 @@ def paired_test(
       side, than the real difference is from 0.
     - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
       segment by segment, differ by more than the real ones. With several runs, run r of one is exchanged with run r
-      of the other.
+      of the other; the p-value is about these runs, and only the interval about others.
+
+    Where the runs say how much a training seed changes, the bootstraps are about other seeds, too.
 
     Args:
         metric: The metric.
-        system: The metric's counts [S, K] of the segments, for each run; see `bootstrap_scores`.
+        system: The metric's counts [S, K] of the segments, for each run; see `resample`.
         baseline: The same for the baseline.
         test: Which of the three tests.
         samples: None = 1,000 resamples, or 10,000 trials.
         seed: Seed of the draws.
+        variance: That between training seeds, if more systems than these two show it.
         progress: Shows a bar on standard error.
 
     Raises:
         ValueError: If the numbers of segments differ, or those of runs in a randomisation, samples is below 1, or
             there is no such test.
     """
-    _check_runs([*system, *baseline], 1 if samples is None else samples)
+    check_runs([*system, *baseline], 1 if samples is None else samples)
     check_test(test, len(system), len(baseline))
-    difference = mean_score(metric, system) - mean_score(metric, baseline)
     resamples = samples if samples is not None and test != "randomisation" else BOOTSTRAP_SAMPLES
     ours, theirs = (
-        bootstrap_scores(metric, runs, samples=resamples, seed=seed, progress=progress) for runs in (system, baseline)
+        resample(metric, runs, samples=resamples, seed=seed, progress=progress) for runs in (system, baseline)
     )
-    interval = confidence_interval(ours - theirs)
+    variance = seed_variance([ours, theirs]) if variance is None else variance
+    if test != "randomisation":
+        return compare_resampled(ours, theirs, variance, test=test, seed=seed)
+    trials = RANDOMISATION_TRIALS if samples is None else samples
+    chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
+    drawn = draw_differences(ours, theirs, variance, seed=seed)
+    difference = ours.mean - theirs.mean
+    return PairedTest(difference, _p_value(chance, difference), confidence_interval(drawn), test, trials)
+
+
+def compare_resampled(
+    system: Resampled,
+    baseline: Resampled,
+    variance: SeedVariance,
+    *,
+    test: Literal["bootstrap", "two_sided_bootstrap"] = "two_sided_bootstrap",
+    seed: int = SEED,
+) -> PairedTest:
+    """Tests whether a system differs from a baseline, with resampled scores; see `paired_test`.
+
+    Args:
+        system: The system.
+        baseline: The baseline, with the same draws.
+        variance: That between training seeds, of all systems compared.
+        test: Which of the two bootstraps.
+        seed: Seed of the draws of other seeds.
+    """
+    difference = system.mean - baseline.mean
+    drawn = draw_differences(system, baseline, variance, seed=seed)
     if test == "bootstrap":
-        chance = np.abs(ours - theirs)
+        chance = np.abs(drawn)
         chance = chance - chance.mean()
-    elif test == "two_sided_bootstrap":
-        chance = np.abs(ours - theirs - (ours - theirs).mean())
     else:
-        resamples = RANDOMISATION_TRIALS if samples is None else samples
-        chance = _exchanged_differences(metric, system, baseline, resamples, seed, progress)
+        chance = np.abs(drawn - drawn.mean())
+    samples = len(system.draws)
+    return PairedTest(difference, _p_value(chance, difference), confidence_interval(drawn), test, samples)
+
+
+def _p_value(chance: np.ndarray, difference: float) -> float:
+    """Returns how often chance exceeds a difference, which counts as one of its draws."""
     # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible p-value
-    p_value = (int((chance > abs(difference)).sum()) + 1) / (resamples + 1) if difference else 1.0
-    return PairedTest(difference, p_value, interval, test, resamples)
+    return (int((chance > abs(difference)).sum()) + 1) / (len(chance) + 1) if difference else 1.0
 
 
 def check_test(test: str, runs: int, baseline_runs: int) -> None:
@@ -179,7 +167,7 @@ def _exchanged_differences(
     generators = [np.random.default_rng(seed if run == 0 else [seed, run]) for run in range(len(system))]
     differences = np.empty(trials)
     # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all trials at once
-    for start, stop in _chunks(trials, len(system[0]), 32, f"randomisation, {metric.label}", progress):
+    for start, stop in sample_chunks(trials, len(system[0]), 32, f"randomisation, {metric.label}", progress):
         found = np.zeros(stop - start)
         for generator, ours, theirs in zip(generators, system, baseline, strict=True):
             keep = generator.integers(2, size=(stop - start, len(ours)), dtype=bool)
@@ -188,25 +176,6 @@ def _exchanged_differences(
             found += [metric.score(a) - metric.score(b) for a, b in zip(first, second, strict=True)]
         differences[start:stop] = np.abs(found) / len(system)
     return differences
-
-
-def _chunks(samples: int, segments: int, multiple: int, description: str, progress: bool) -> Iterator[tuple[int, int]]:
-    """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of `multiple`."""
-    step = multiple * max(1, _DRAWS_AT_ONCE // segments // multiple)
-    with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
-        for start in range(0, samples, step):
-            stop = min(start + step, samples)
-            yield start, stop
-            bar.update(stop - start)
-
-
-def _check_runs(runs: Sequence[np.ndarray], samples: int) -> None:
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}.")
-    if not runs:
-        raise ValueError("There is nothing to resample: 0 runs.")
-    if len({len(run) for run in runs}) > 1 or not len(runs[0]):
-        raise ValueError(f"All runs must have the same segments, got {[len(run) for run in runs]} of them.")
 
 
 def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_TRIALS, seed: int = SEED) -> float:

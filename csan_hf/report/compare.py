@@ -15,15 +15,14 @@ from csan_hf.analysis.score_plots import plot_ngram_accuracy, plot_ngram_gap, pl
 from csan_hf.evaluation.lengths import count_words, group_by_length
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
 from csan_hf.evaluation.ngrams import score_by_ngram
-from csan_hf.evaluation.significance import (
+from csan_hf.evaluation.resampling import (
     BOOTSTRAP_SAMPLES,
-    Test,
-    bootstrap_scores,
-    check_test,
     confidence_interval,
-    mean_score,
-    paired_test,
+    draw_scores,
+    resample,
+    seed_variance,
 )
+from csan_hf.evaluation.significance import Test, check_test, paired_test
 
 from .alignments import alignment_plots, word_alignments
 from .attention import attention_plots
@@ -104,6 +103,10 @@ def compare_systems(
     check_settings(runs, metrics=metrics, tokenize=tokenize, test=test, samples=samples, aligned=aligned)
     table = load_metrics(metrics, tokenize=tokenize)
     counts = [[_count(metric, system, sources, references, progress) for metric in table] for system in systems]
+    of_metrics = [
+        _score_cells(metric, [own[place] for own in counts], test, samples, progress)
+        for place, metric in enumerate(table)
+    ]
     report = Report(
         title=title,
         metrics=table,
@@ -111,10 +114,7 @@ def compare_systems(
         references=list(islice(references, MOST_LISTED)),
         systems=names,
         hypotheses=[list(islice(system.runs[0], MOST_LISTED)) for system in systems],
-        scores=[
-            [_score(metric, runs, samples, progress) for metric, runs in zip(table, own, strict=True)]
-            for own in counts
-        ],
+        scores=[list(cells) for cells in zip(*of_metrics, strict=True)],
         segment_scores=[
             [_segment_scores(metric, runs[0], progress) for metric, runs in zip(table, own, strict=True)]
             for own in counts
@@ -123,22 +123,6 @@ def compare_systems(
         runs=runs,
         sentences=len(sources),
     )
-    for number in range(1, len(systems)):
-        report.scores[number] = [
-            ScoreCell(
-                cell.score,
-                cell.interval,
-                paired_test(
-                    metric,
-                    counts[0][place],
-                    counts[number][place],
-                    test=test,
-                    samples=samples if test != "randomisation" else None,
-                    progress=progress,
-                ),
-            )
-            for place, (metric, cell) in enumerate(zip(table, report.scores[number], strict=True))
-        ]
     report.plots.append(_length_plot(report, sources, counts, samples, progress))
     report.plots += _ngram_plots(systems, references, tokenize, progress)
     for system, name in zip(systems, _file_names(names), strict=True):
@@ -177,9 +161,22 @@ def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) ->
     return scores
 
 
-def _score(metric: CorpusMetric, runs: Sequence[np.ndarray], samples: int, progress: bool) -> ScoreCell:
-    scores = bootstrap_scores(metric, runs, samples=samples, progress=progress)
-    return ScoreCell(mean_score(metric, runs), confidence_interval(scores))
+def _score_cells(
+    metric: CorpusMetric, counts: Sequence[Sequence[np.ndarray]], test: Test | None, samples: int, progress: bool
+) -> list[ScoreCell]:
+    """Returns each system's score and the test, if there is to be one, of the first system against it."""
+    resampled = [resample(metric, runs, samples=samples, progress=progress) for runs in counts]
+    variance = seed_variance(resampled)
+    cells: list[ScoreCell] = []
+    for runs, system in zip(counts, resampled, strict=True):
+        found = None
+        if cells and test:
+            trials = samples if test != "randomisation" else None
+            found = paired_test(
+                metric, counts[0], runs, test=test, samples=trials, variance=variance, progress=progress
+            )
+        cells.append(ScoreCell(system.mean, confidence_interval(draw_scores(system, variance)), found))
+    return cells
 
 
 def _length_plot(
@@ -195,12 +192,11 @@ def _length_plot(
     for part in group_by_length(sources):
         span = {"shortest": int(lengths[part].min()), "longest": int(lengths[part].max())}
         row = [f"{span['shortest']} to {span['longest']}", f"{len(part):,}"]
-        for name, own in zip(report.systems, counts, strict=True):
-            runs = [run[part] for run in own[0]]
-            score = mean_score(metric, runs)
-            low, high = confidence_interval(bootstrap_scores(metric, runs, samples=samples, progress=progress))
-            groups[name].append({**span, metric.name: score, f"{metric.name}_interval": (low, high)})
-            row.append(f"{metric.format(score)} [{metric.format(low)}, {metric.format(high)}]")
+        cells = _score_cells(metric, [[run[part] for run in own[0]] for own in counts], None, samples, progress)
+        for name, cell in zip(report.systems, cells, strict=True):
+            low, high = cell.interval
+            groups[name].append({**span, metric.name: cell.score, f"{metric.name}_interval": (low, high)})
+            row.append(f"{metric.format(cell.score)} [{metric.format(low)}, {metric.format(high)}]")
         rows.append(row)
     title = f"{metric.label} by length of the source, with 95% intervals"
     columns = ["words in the source", "sentences", *report.systems]

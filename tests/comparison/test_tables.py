@@ -52,6 +52,7 @@ def test_scores_and_differences(tmp_path):
     assert rf"| 1D | 30.00\* |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "With one seed" not in text
+    assert "all columns pooled: 5.00 (4 degrees of freedom)." in text  # 50, 55, 60 and 25, 30, 35
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
 
 
@@ -63,9 +64,28 @@ def test_one_column_of_one_seed(tmp_path):
             finish(cell, tmp_path, 3)
     (table,) = read_tables(suite, tmp_path, samples=20)
     write_report(suite, [table], tmp_path, {}, {})
-    assert "\nWith one seed: 1D. Such an interval" in (tmp_path / "report.md").read_text()
+    assert (
+        "\nWith one seed: 1D. Intervals and p-values are about other segments" in (tmp_path / "report.md").read_text()
+    )
     (axes,) = plot_differences(table, find_metric("g2p_wer"), "plain").axes
     assert len(axes.collections) == 1  # the column is drawn, and not once more as pooled
+
+
+def test_what_a_seed_changes_is_learned_from_others(tmp_path):
+    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
+    for cell in suite.cells:
+        if cell.system != "2D" or cell.seed == 1:
+            finish(cell, tmp_path, 20 + 4 * cell.seed if cell.system == "plain" else 10)
+    (table,) = read_tables(suite, tmp_path, samples=200)
+    assert table.between_seeds.degrees == 4
+    assert table.between_seeds.variance == pytest.approx(50)  # of 10, 0, -10 and 0, 0, 0
+    several, one = (table.rows[name].pooled.interval for name in ("1D", "2D"))
+    # Their segments are the same, but 1 + 1/3 of the variance between seeds counts instead of 1/3 + 1/3
+    assert 1.2 < (one[1] - one[0]) / (several[1] - several[0]) <= 2**0.5
+    write_report(suite, [table], tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert "With one seed: 2D. What another one would change is taken from the systems that have several.\n" in text
+    assert "all columns pooled: 7.07 (4 degrees of freedom).\n" in text
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):
@@ -160,7 +180,9 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
     write_report(suite, [table], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
     assert r"| better | 5.00\* | 50.00 |" in text
-    assert f"| {better.pooled.p_value:.3f} | {better.adjusted:.3f} |" in text
+    assert better.adjusted < 0.001
+    assert "| <0.001 | <0.001 |" in text
+    assert f"| {near.pooled.p_value:.3f} | {near.adjusted:.3f} |" in text
     assert "| near | 47.50 | 50.00 |" in text
 
 

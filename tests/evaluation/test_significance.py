@@ -8,9 +8,10 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest as SacrebleusTest
 
-from csan_hf.evaluation import significance
+from csan_hf.evaluation import resampling
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.evaluation.significance import bootstrap_scores, confidence_interval, mean_score, paired_test
+from csan_hf.evaluation.resampling import confidence_interval, draw_scores, resample, seed_variance
+from csan_hf.evaluation.significance import compare_resampled, paired_test
 
 WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "blau"]
 
@@ -31,7 +32,7 @@ def corpus(sentences=70):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
+    monkeypatch.setattr(resampling, "_DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
 
 
 @pytest.mark.parametrize(("name", "scorer"), [("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())])
@@ -48,7 +49,7 @@ def test_agrees_with_sacrebleu(name, scorer, test, short, samples, small_chunks)
     assert found.difference == column[1].score - column[0].score
     if test == "bootstrap":
         for runs, result in (([baseline], column[0]), ([counts], column[1])):
-            low, high = confidence_interval(bootstrap_scores(metric, runs, samples=samples))
+            low, high = confidence_interval(resample(metric, runs, samples=samples).draws[:, 0])
             assert (high - low) / 2 == pytest.approx(result.ci, abs=1e-4)  # sacreBLEU adds in float32
 
 
@@ -75,7 +76,7 @@ def test_error_rates_by_the_same_draws():
     counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
     drawn = np.random.default_rng(5).choice(70, size=(200, 70), replace=True)
     by_hand = [100 * counts[rows, 0].sum() / counts[rows, 1].sum() for rows in drawn]
-    assert bootstrap_scores(metric, [counts], samples=200, seed=5) == pytest.approx(by_hand, abs=1e-9)
+    assert resample(metric, [counts], samples=200, seed=5).draws[:, 0] == pytest.approx(by_hand, abs=1e-9)
     found = paired_test(metric, [counts], [baseline], samples=200, seed=5)
     low, high = found.interval
     assert low < found.difference < high
@@ -90,16 +91,52 @@ def test_several_seeds():
     metric = load_metric("exact_match")
     hits = np.array([[1.0, 1.0], [0.0, 1.0]] * 20)
     miss = np.array([[0.0, 1.0]] * 40)
-    assert mean_score(metric, [hits, miss]) == 25
-    # Seeds differ more than segments do: drawing seeds, too, makes the interval wide
-    low, high = confidence_interval(bootstrap_scores(metric, [hits, miss], samples=200))
-    assert low == 0
-    assert high > 50
-    alone = confidence_interval(bootstrap_scores(metric, [hits], samples=200))
-    assert 25 < alone[0] < 50 < alone[1] < 75
+    both = resample(metric, [hits, miss], samples=200)
+    assert both.mean == 25
+    assert list(both.scores) == [50, 0]
+    variance = seed_variance([both])
+    assert variance.degrees == 1
+    assert variance.variance == pytest.approx(1250)  # of 50 and 0
+    assert variance.of_segments == pytest.approx(100**2 * 0.25 / 40 / 2, rel=0.2)  # half of a binomial's
+    low, high = confidence_interval(draw_scores(both, variance))
+    assert low < 25 - 10 * 25  # two seeds say next to nothing: 12.7 standard errors
+    assert high > 25 + 10 * 25
+    alone = resample(metric, [hits], samples=200)
+    low, high = confidence_interval(draw_scores(alone, seed_variance([alone])))
+    assert 25 < low < 50 < high < 75  # segments alone
     assert paired_test(metric, [hits, hits], [miss, miss], test="randomisation", samples=99).p_value == 0.01
     with pytest.raises(ValueError, match="2 runs and 1 of the baseline: the randomisation test needs equally many"):
         paired_test(metric, [hits, hits], [miss], test="randomisation")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_run", "of_segment_in_run", "of_segment"),
+    [
+        ((3, 3, 3, 3), 0.15, 0.0, 0.0),
+        ((3, 3, 3, 3), 0.0, 1.0, 0.0),
+        ((1, 1), 0.0, 0.0, 1.0),
+        ((3, 3, 3), 0.15, 1.0, 1.0),
+        ((3, 1, 2), 0.3, 1.0, 0.5),
+    ],
+)
+def test_equal_systems_seem_to_differ_as_often_as_promised(seeds, of_run, of_segment_in_run, of_segment):
+    """The scores are drawn at random; segments and seeds are a sample of those that there might be."""
+    metric, trials, segments = load_metric("exact_match"), 300, 60
+    generator = np.random.default_rng(11)
+
+    def system(number):
+        own = of_segment * generator.standard_normal(segments)
+        return [
+            np.stack([own + noise + of_run * generator.standard_normal(), np.ones(segments)], axis=1)
+            for noise in of_segment_in_run * generator.standard_normal((number, segments))
+        ]
+
+    significant = 0
+    for _ in range(trials):
+        systems = [resample(metric, system(number), samples=60) for number in seeds]
+        test = compare_resampled(systems[1], systems[0], seed_variance(systems))
+        significant += test.p_value < 0.05
+    assert 0.02 < significant / trials < 0.09
 
 
 def test_bad_input_is_refused():
@@ -107,8 +144,8 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"same segments, got \[1, 2\]"):
         paired_test(metric, [np.ones((1, 2))], [np.ones((2, 2))])
     with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
-        bootstrap_scores(metric, [np.ones((1, 2))], samples=0)
+        resample(metric, [np.ones((1, 2))], samples=0)
     with pytest.raises(ValueError, match="0 runs"):
-        bootstrap_scores(metric, [])
+        resample(metric, [])
     with pytest.raises(ValueError, match=r"test must be one of bootstrap, two_sided_bootstrap, .*, got 'permutation'"):
         paired_test(metric, [np.ones((1, 2))], [np.ones((1, 2))], test="permutation")

@@ -27,7 +27,8 @@ from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, register_metric, unregister_metric
 from csan_hf.evaluation.metrics.wer import WordErrorRate
-from csan_hf.evaluation.significance import bootstrap_scores, confidence_interval, paired_test
+from csan_hf.evaluation.resampling import confidence_interval, resample
+from csan_hf.evaluation.significance import paired_test
 from csan_hf.files import open_lines
 from csan_hf.report import System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.alignments import alignment_plots
@@ -57,7 +58,7 @@ def test_scores_intervals_and_tests():
         counts, baseline = (metric.statistics(lines, REFERENCES) for lines in (OURS, THEIRS))
         ours, theirs = report.scores[0][place], report.scores[1][place]
         assert ours.score == score_translations(OURS, REFERENCES, metrics=[name])[name]
-        assert ours.interval == confidence_interval(bootstrap_scores(metric, [counts], samples=80))
+        assert ours.interval == confidence_interval(resample(metric, [counts], samples=80).draws[:, 0])
         assert ours.test is None
         assert theirs.score == score_translations(THEIRS, REFERENCES, metrics=[name])[name]
         assert theirs.test == paired_test(metric, [counts], [baseline], samples=80)
