@@ -103,7 +103,7 @@ def paired_test(
     chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
     drawn = draw_differences(ours, theirs, variance, seed=seed)
     difference = ours.mean - theirs.mean
-    return PairedTest(difference, _p_value(chance, difference), confidence_interval(drawn), test, trials)
+    return PairedTest(difference, _p_value(chance, difference, trials), confidence_interval(drawn), test, trials)
 
 
 def compare_resampled(
@@ -129,15 +129,21 @@ def compare_resampled(
         chance = np.abs(drawn)
         chance = chance - chance.mean()
     else:
-        chance = np.abs(drawn - drawn.mean())
+        # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
+        chance = np.abs(drawn - (system.draws.mean() - baseline.draws.mean()))
     samples = len(system.draws)
-    return PairedTest(difference, _p_value(chance, difference), confidence_interval(drawn), test, samples)
+    return PairedTest(difference, _p_value(chance, difference, samples), confidence_interval(drawn), test, samples)
 
 
-def _p_value(chance: np.ndarray, difference: float) -> float:
-    """Returns how often chance exceeds a difference, which counts as one of its draws."""
+def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:
+    """Returns how often chance exceeds a difference, which counts as one of the samples; no less than 1 of them."""
     # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible p-value
-    return (int((chance > abs(difference)).sum()) + 1) / (len(chance) + 1) if difference else 1.0
+    if not difference:
+        return 1.0
+    exceeding = (
+        int((chance > abs(difference)).sum()) * samples / len(chance)
+    )  # of 100 draws a sample, where seeds vary
+    return (exceeding + 1) / (samples + 1)
 
 
 def check_test(test: str, runs: int, baseline_runs: int) -> None:

@@ -171,7 +171,7 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
     wrong = {"plain": {"one": 20, "two": 20}, "near": {"one": 19, "two": 20}, "better": {"one": 2, "two": 20}}
     for cell in suite.cells:
         finish(cell, tmp_path, wrong[cell.system][cell.data])
-    (table,) = read_tables(suite, tmp_path, samples=200)
+    (table,) = read_tables(suite, tmp_path, samples=2000)
     near, better = table.rows["near"], table.rows["better"]
     assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
     assert better.columns["one"].adjusted == pytest.approx(2 * better.columns["one"].test.p_value)

@@ -10,7 +10,14 @@ from sacrebleu.significance import PairedTest as SacrebleusTest
 
 from csan_hf.evaluation import resampling
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.evaluation.resampling import confidence_interval, draw_scores, resample, seed_variance
+from csan_hf.evaluation.resampling import (
+    Resampled,
+    SeedVariance,
+    confidence_interval,
+    draw_scores,
+    resample,
+    seed_variance,
+)
 from csan_hf.evaluation.significance import compare_resampled, paired_test
 
 WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "blau"]
@@ -137,6 +144,23 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(seeds, of_run, of_seg
         test = compare_resampled(systems[1], systems[0], seed_variance(systems))
         significant += test.p_value < 0.05
     assert 0.02 < significant / trials < 0.09
+
+
+def one_run(score, samples):
+    return Resampled(np.array([score]), np.full((samples, 1), score))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_degree_of_freedom(sign):
+    # Student's t of 1 degree has no mean: beyond 3.078 lies a fifth of it, and its draws' mean is anywhere
+    difference = sign * 3.078 * 2**0.5  # one run less one, each of variance 1
+    test = compare_resampled(one_run(difference, 100), one_run(0.0, 100), SeedVariance(1.0, 0.0, 1))
+    assert test.p_value == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_p_value_is_no_smaller_than_the_test_sets_drawn_can_say():
+    test = compare_resampled(one_run(7.0, 19), one_run(0.0, 19), SeedVariance(0.0, 0.0, 4))
+    assert test.p_value == 1 / 20
 
 
 def test_bad_input_is_refused():
