@@ -71,8 +71,8 @@ def paired_test(
     - `"two_sided_bootstrap"`: how often the difference on a resampled test set is further from its mean, to either
       side, than the real difference is from 0.
     - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
-      segment by segment, differ by more than the real ones. With several runs, run r of one is exchanged with run r
-      of the other; the p-value is about these runs, and only the interval about others.
+      segment by segment, differ by more than the real ones. With several runs, those of a segment are exchanged
+      together, as they are much alike; the p-value is about these runs, and only the interval about others.
 
     Where the runs say how much a training seed changes, the bootstraps are about other seeds, too.
 
@@ -170,14 +170,14 @@ def _exchanged_differences(
     progress: bool,
 ) -> np.ndarray:
     """Returns the absolute differences between randomly exchanged systems, [trials]."""
-    generators = [np.random.default_rng(seed if run == 0 else [seed, run]) for run in range(len(system))]
+    generator = np.random.default_rng(seed)
     differences = np.empty(trials)
     # One random number gives 32 tosses of a coin: parts of a multiple of 32 draw the same as all trials at once
     for start, stop in sample_chunks(trials, len(system[0]), 32, f"randomisation, {metric.label}", progress):
+        exchanged = generator.integers(2, size=(stop - start, len(system[0])), dtype=bool).astype(np.float64)
         found = np.zeros(stop - start)
-        for generator, ours, theirs in zip(generators, system, baseline, strict=True):
-            keep = generator.integers(2, size=(stop - start, len(ours)), dtype=bool)
-            first = ours.sum(axis=0) + keep.astype(np.float64) @ (theirs - ours)
+        for ours, theirs in zip(system, baseline, strict=True):
+            first = ours.sum(axis=0) + exchanged @ (theirs - ours)
             second = (ours + theirs).sum(axis=0) - first
             found += [metric.score(a) - metric.score(b) for a, b in zip(first, second, strict=True)]
         differences[start:stop] = np.abs(found) / len(system)
