@@ -125,9 +125,10 @@ def _markdown(
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
         f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
         "95% interval and two-sided p-value: for other segments by paired bootstrap, for other seeds by the variance "
-        "between seeds, pooled over the systems (Student's t). p (Holm) is adjusted for the number of systems that a "
-        f"table tests, and so are the stars: p < {SIGNIFICANT} within that column. p over columns is a sign-flip test "
-        "in which a column counts once; it is about these trainings.",
+        "between seeds, pooled over the systems as if all depended on their seed alike (Student's t). p (Holm) is "
+        f"adjusted for the number of systems that a table tests, and so are the stars: p < {SIGNIFICANT} within that "
+        "column. p over columns is a sign-flip test in which a column counts once; where columns share a training, it "
+        "is about these seeds alone, as another may move all columns at once.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
@@ -157,29 +158,31 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _caution(tables: list[Table], baseline: str) -> list[str]:
-    """What intervals and p-values of systems with one run are about."""
-    systems = dict.fromkeys(name for table in tables for name in table.rows if name != baseline)
-    single = [name for name in systems if max(_most_runs(table, name) for table in tables) == 1]
-    if not single:
-        return []
-    known = any(table.between_seeds.degrees for table in tables)
-    return [
-        "",
-        f"With one seed: {', '.join(map(_plain, single))}. "
-        + (
-            "What another one would change is taken from the systems that have several."
-            if known
-            else "Intervals and p-values are about other segments, not about another training: the next seed may move "
-            "a difference further."
-        ),
-    ]
-
-
-def _most_runs(table: Table, name: str) -> int:
-    """The most runs that a system has in one column."""
-    return (
-        max((len(score.seeds) for score in table.rows[name].columns.values()), default=0) if name in table.rows else 0
-    )
+    """What intervals and p-values are about where seeds are missing."""
+    segments_only, single = [], []
+    for name in dict.fromkeys(name for table in tables for name in table.rows if name != baseline):
+        rows = [table.rows[name] for table in tables if name in table.rows]
+        scores = [score for row in rows for score in row.columns.values()]
+        tests = [found.test for found in scores] + [row.pooled for row in rows]
+        if any(test is not None and not test.degrees for test in tests):
+            segments_only.append(_plain(name))
+        elif max(len(score.seeds) for score in scores) == 1 and any(tests):
+            single.append(_plain(name))
+    lines = []
+    if segments_only:
+        lines += [
+            "",
+            f"{', '.join(segments_only)}: intervals and p-values are about other segments, not about another "
+            "training, where no system has several seeds (in all columns, for Δ): the next seed may move a difference "
+            "further.",
+        ]
+    if single:
+        lines += [
+            "",
+            f"With one seed: {', '.join(single)}. What another one would change is taken from the systems that have "
+            "several.",
+        ]
+    return lines
 
 
 def _between_seeds(variance: SeedVariance, metric: type[CorpusMetric]) -> list[str]:

@@ -43,6 +43,7 @@ class PairedTest:
         interval: 95% confidence interval of the difference, by bootstrap.
         test: `"bootstrap"`, `"two_sided_bootstrap"` or `"randomisation"`.
         samples: Resamples or trials.
+        degrees: Degrees of freedom of the variance between seeds; with 0, nothing here is about other seeds.
     """
 
     difference: float
@@ -50,6 +51,7 @@ class PairedTest:
     interval: tuple[float, float]
     test: Test
     samples: int
+    degrees: int
 
 
 def paired_test(
@@ -103,7 +105,8 @@ def paired_test(
     chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
     drawn = draw_differences(ours, theirs, variance, seed=seed)
     difference = ours.mean - theirs.mean
-    return PairedTest(difference, _p_value(chance, difference, trials), confidence_interval(drawn), test, trials)
+    p_value = _p_value(chance, difference, trials)
+    return PairedTest(difference, p_value, confidence_interval(drawn), test, trials, variance.degrees)
 
 
 def compare_resampled(
@@ -132,7 +135,8 @@ def compare_resampled(
         # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
         chance = np.abs(drawn - (system.draws.mean() - baseline.draws.mean()))
     samples = len(system.draws)
-    return PairedTest(difference, _p_value(chance, difference, samples), confidence_interval(drawn), test, samples)
+    p_value = _p_value(chance, difference, samples)
+    return PairedTest(difference, p_value, confidence_interval(drawn), test, samples, variance.degrees)
 
 
 def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:

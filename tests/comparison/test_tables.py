@@ -64,9 +64,7 @@ def test_one_column_of_one_seed(tmp_path):
             finish(cell, tmp_path, 3)
     (table,) = read_tables(suite, tmp_path, samples=20)
     write_report(suite, [table], tmp_path, {}, {})
-    assert (
-        "\nWith one seed: 1D. Intervals and p-values are about other segments" in (tmp_path / "report.md").read_text()
-    )
+    assert "\n1D: intervals and p-values are about other segments" in (tmp_path / "report.md").read_text()
     (axes,) = plot_differences(table, find_metric("g2p_wer"), "plain").axes
     assert len(axes.collections) == 1  # the column is drawn, and not once more as pooled
 
@@ -86,6 +84,18 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "With one seed: 2D. What another one would change is taken from the systems that have several.\n" in text
     assert "all columns pooled: 7.07 (4 degrees of freedom).\n" in text
+
+
+def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
+    suite = make_suite(tmp_path)
+    for cell in suite.cells:
+        if cell.seed == 1 or (cell.seed, cell.data) == (2, "one"):
+            finish(cell, tmp_path, 20 + cell.seed)
+    (table,) = read_tables(suite, tmp_path, samples=20)
+    row = table.rows["1D"]
+    assert (row.columns["one"].test.degrees, row.columns["two"].test.degrees, row.pooled.degrees) == (2, 0, 0)
+    write_report(suite, [table], tmp_path, {}, {})
+    assert "\n1D: intervals and p-values are about other segments" in (tmp_path / "report.md").read_text()
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):
