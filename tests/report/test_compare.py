@@ -25,7 +25,7 @@ from csan_hf.analysis.figures import page_svg
 from csan_hf.commands.report import main
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
-from csan_hf.evaluation.metrics import CorpusMetric, load_metric, register_metric, unregister_metric
+from csan_hf.evaluation.metrics import CorpusMetric, load_metric, load_metrics, register_metric, unregister_metric
 from csan_hf.evaluation.metrics.wer import WordErrorRate
 from csan_hf.evaluation.resampling import confidence_interval, resample
 from csan_hf.evaluation.significance import paired_test
@@ -33,6 +33,7 @@ from csan_hf.files import open_lines
 from csan_hf.report import System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.alignments import alignment_plots
 from csan_hf.report.attention import attention_plots
+from csan_hf.report.contents import Report, ScoreCell
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = ["die Zahl ist eins.", "zwei <b>", "drei & vier </script>", "fünf", "sechs sieben acht"]
@@ -75,6 +76,25 @@ def test_several_seeds_are_a_mean():
     assert report.scores[0][0].score == pytest.approx((60 + 20) / 2)
     assert report.runs == [2]
     assert "mean of 2 seeds" in render_report(report)
+
+
+@pytest.mark.parametrize(
+    ("test", "runs", "words"),
+    [
+        ("bootstrap", 1, "by bootstrap. p: paired bootstrap of A against the system of the row, as in sacreBLEU;"),
+        ("bootstrap", 2, "(Student's t). p: paired bootstrap of A against the system of the row, of one tail, for"),
+        ("randomisation", 2, "against the system of the row, two-sided and about these seeds alone;"),
+    ],
+)
+def test_a_page_says_what_its_p_values_are_about(test, runs, words):
+    cell = ScoreCell(1.0, (0.0, 2.0))
+    scores = [np.ones(5)]
+    report = Report(
+        "title", load_metrics(["wer"]), SOURCES, REFERENCES, ["a", "b"], [OURS, OURS], [[cell], [cell]],
+        [scores, scores], test=test, runs=[1, runs],
+    )  # fmt: skip
+    page = html.unescape(render_report(report)).replace("<bdi>a</bdi>", "A")
+    assert words in " ".join(page.split())
 
 
 def test_the_page_holds_all_text_and_breaks_out_of_nothing():
