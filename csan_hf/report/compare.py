@@ -22,7 +22,7 @@ from csan_hf.evaluation.resampling import (
     resample,
     seed_variance,
 )
-from csan_hf.evaluation.significance import Test, check_test, paired_test
+from csan_hf.evaluation.significance import Test, check_test, compare_resampled, paired_test
 
 from .alignments import alignment_plots, word_alignments
 from .attention import attention_plots
@@ -169,12 +169,12 @@ def _score_cells(
     variance = seed_variance(resampled)
     cells: list[ScoreCell] = []
     for runs, system in zip(counts, resampled, strict=True):
-        found = None
-        if cells and test:
-            trials = samples if test != "randomisation" else None
-            found = paired_test(
-                metric, counts[0], runs, test=test, samples=trials, variance=variance, progress=progress
-            )
+        if not cells or test is None:
+            found = None
+        elif test == "randomisation":
+            found = paired_test(metric, counts[0], runs, test=test, variance=variance, progress=progress)
+        else:
+            found = compare_resampled(resampled[0], system, variance, test=test)
         cells.append(ScoreCell(system.mean, confidence_interval(draw_scores(system, variance)), found))
     return cells
 
