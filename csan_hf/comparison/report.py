@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, plain_label, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
-from csan_hf.evaluation.resampling import SeedVariance
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.files import one_line, write_json, write_text
 from csan_hf.hub.public_files import without_local_paths
@@ -127,15 +126,15 @@ def _markdown(
         "95% interval and two-sided p-value: for other segments by paired bootstrap, for other seeds by the variance "
         "between seeds, pooled over the systems as if all depended on their seed alike (Student's t). p (Holm) is "
         f"adjusted for the number of systems that a table tests, and so are the stars: p < {SIGNIFICANT} within that "
-        "column. p over columns is a sign-flip test in which a column counts once; where columns share a training, it "
-        "is about these seeds alone, as another may move all columns at once.",
+        "column. p over columns is a sign-flip test in which a column counts once; where columns share a training, "
+        "another seed moves them together. ± is the standard deviation between a system's seeds.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
     ]
     for table in tables:
         lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
-        lines += _between_seeds(table.between_seeds, metric)
+        lines += _between_seeds(table, metric)
         if table.title in pictures:
             lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(pictures[table.title])})"]
     if unfinished:
@@ -185,18 +184,27 @@ def _caution(tables: list[Table], baseline: str) -> list[str]:
     return lines
 
 
-def _between_seeds(variance: SeedVariance, metric: type[CorpusMetric]) -> list[str]:
+def _between_seeds(table: Table, metric: type[CorpusMetric]) -> list[str]:
+    variance = table.between_seeds
     if not variance.degrees:
         return []
     deviation = _number(math.sqrt(variance.variance), metric)
     freedom = f"{variance.degrees} degree{'s' if variance.degrees > 1 else ''} of freedom"
-    return ["", f"Standard deviation between the seeds of a system, all columns pooled: {deviation} ({freedom})."]
+    text = f"Standard deviation between the seeds of a system, all columns pooled: {deviation} ({freedom})."
+    if table.unequal_seeds and table.unequal_seeds[1] < SIGNIFICANT:
+        name, p_value = table.unequal_seeds
+        text += (
+            f" Those of {_plain(name)} differ more than others' (Cochran's C, p = {p_value:.3f}): its own "
+            "differences are less sure than is said here, those of the others surer."
+        )
+    return ["", text]
 
 
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
-    rows = [
-        ["system", *table.columns, *(["mean"] if len(table.columns) > 1 else []), f"Δ to {baseline}", "p", "p (Holm)"]
-    ]
+    rows = [["system", *table.columns, *(["mean"] if len(table.columns) > 1 else [])]]
+    if deviations := any(row.between_seeds is not None for row in table.rows.values()):
+        rows[0].append("±")
+    rows[0] += [f"Δ to {baseline}", "p", "p (Holm)"]
     if over := any(row.over_columns for row in table.rows.values()):
         rows[0].append("p over columns")
     if votes := any(score.vote is not None for row in table.rows.values() for score in row.columns.values()):
@@ -204,6 +212,7 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> lis
     for name, row in table.rows.items():
         cells = [_starred(row.columns.get(column), metric) for column in table.columns]
         cells += [_number(row.mean, metric)] if len(table.columns) > 1 else []
+        cells += ["" if row.between_seeds is None else _number(row.between_seeds, metric)] if deviations else []
         cells += [*_difference(row.pooled, metric), "" if row.adjusted is None else _p_value(row.adjusted)]
         cells += [_p_value(row.over_columns[1]) if row.over_columns else ""] if over else []
         cells += [_vote(row, metric)] if votes else []

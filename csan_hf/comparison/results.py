@@ -22,6 +22,7 @@ from csan_hf.evaluation.resampling import (
     draw_scores,
     resample,
     seed_variance,
+    unequal_seeds_p_value,
 )
 from csan_hf.evaluation.significance import PairedTest, compare_resampled, holm_adjusted, sign_flip_test
 from csan_hf.files import read_lines, write_lines
@@ -62,6 +63,7 @@ class Row:
         pooled: Difference to the baseline over all columns' segments taken together; None without it.
         over_columns: Difference of the columns' means, and the p-value of a sign-flip test in which a column counts
             once; None with fewer than two columns.
+        between_seeds: Standard deviation of the pooled score between the system's seeds; None with one of them.
         adjusted: The p-value of `pooled`, adjusted for the systems tested in the table (Holm); None without it.
     """
 
@@ -69,6 +71,7 @@ class Row:
     mean: float
     pooled: PairedTest | None
     over_columns: tuple[float, float] | None
+    between_seeds: float | None
     adjusted: float | None = None
 
 
@@ -81,12 +84,14 @@ class Table:
         columns: Its columns.
         rows: System -> row; systems without a finished run are left out.
         between_seeds: How much a seed changes the scores of all columns' segments taken together.
+        unequal_seeds: The system whose seeds differ most there, and the p-value of its differing from the others.
     """
 
     title: str
     columns: list[str]
     rows: dict[str, Row]
     between_seeds: SeedVariance
+    unequal_seeds: tuple[str, float] | None
 
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
@@ -188,9 +193,26 @@ def _table(
             if len(of_seeds) >= 3 and texts.metric.needs == "tokens":
                 chosen = [most_frequent(runs) for runs in zip(*of_seeds.values(), strict=True)]
                 votes[name][column] = texts.metric.score(texts.counts(chosen, data, splits).sum(axis=0))
+    one_training = len({data for data, _ in columns.values()}) < len(columns)
     resampling = _Resampling(texts.metric, counts, samples)
-    rows = {name: _row(name, suite.baseline, resampling, votes[name]) for name, own in counts.items() if own}
-    return Table(title, list(columns), _adjust(rows, list(columns)), resampling.variance(resampling.columns(*rows)))
+    rows = {
+        name: _row(name, suite.baseline, resampling, votes[name], one_training) for name, own in counts.items() if own
+    }
+    shared = resampling.columns(*rows)
+    return Table(
+        title,
+        list(columns),
+        _adjust(rows, list(columns)),
+        resampling.variance(shared),
+        _unequal_seeds(resampling.scores(shared)),
+    )
+
+
+def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
+    deviations = {name: own.scores.std(ddof=1) for name, own in scores.items() if len(own.scores) > 1}
+    if not deviations:
+        return None
+    return max(deviations, key=lambda name: deviations[name]), unequal_seeds_p_value(list(scores.values()))
 
 
 def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> dict[str, Row]:
@@ -263,8 +285,21 @@ class _Resampling:
             return None
         return compare_resampled(scores[system], scores[baseline], self.variance(columns))
 
+    def test_over(
+        self, columns: tuple[str, ...], system: str, baseline: str, one_training: bool
+    ) -> tuple[float, float] | None:
+        """The mean of the columns' differences and its p-value, a column counted once; None with fewer than two."""
+        if system == baseline or len(columns) < 2:
+            return None
+        pairs = [(scores[system], scores[baseline]) for scores in (self.scores((column,)) for column in columns)]
+        differences = [own.mean - other.mean for own, other in pairs]
+        per_run = max(1 / len(own.scores) + 1 / len(other.scores) for own, other in pairs)
+        variance = self.variance(columns) if one_training else None
+        return float(np.mean(differences)), sign_flip_test(differences, variance=variance, per_run=per_run)
 
-def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, float]) -> Row:
+
+def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, float], one_training: bool) -> Row:
+    """A system's row; with one training for several columns, another seed moves these together."""
     scores = {}
     for column, runs in resampling.counts[name].items():
         own = resampling.scores((column,))[name]
@@ -275,10 +310,12 @@ def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, flo
             test=resampling.test(name, baseline, (column,)),
             vote=votes.get(column),
         )
-    differences = [score.test.difference for score in scores.values() if score.test is not None]
+    shared = resampling.columns(name, baseline)
+    pooled = resampling.scores(tuple(scores)).get(name)
     return Row(
         columns=scores,
         mean=float(np.mean([score.score for score in scores.values()])),
-        pooled=resampling.test(name, baseline, resampling.columns(name, baseline)),
-        over_columns=(float(np.mean(differences)), sign_flip_test(differences)) if len(differences) > 1 else None,
+        pooled=resampling.test(name, baseline, shared),
+        over_columns=resampling.test_over(shared, name, baseline, one_training),
+        between_seeds=float(pooled.scores.std(ddof=1)) if pooled is not None and len(pooled.scores) > 1 else None,
     )

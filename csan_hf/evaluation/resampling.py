@@ -150,8 +150,42 @@ def _with_other_seeds(drawn: np.ndarray, variance: SeedVariance, per_run: float,
     of_segments, centre = drawn.var(), drawn.mean()
     # What segments add to the variance between seeds is in that already
     kept = np.sqrt(max(0.0, 1 - variance.of_segments * per_run / of_segments)) if of_segments else 1.0
-    noise = np.random.default_rng([seed, 1]).standard_t(variance.degrees, size=(len(drawn), _SEEDS_PER_SAMPLE))
-    return (centre + kept * (drawn - centre)[:, None] + np.sqrt(variance.variance * per_run) * noise).ravel()
+    return (centre + kept * (drawn - centre)[:, None] + draw_seeds(variance, per_run, len(drawn), seed=seed)).ravel()
+
+
+def draw_seeds(variance: SeedVariance, per_run: float, samples: int, *, seed: int = SEED) -> np.ndarray:
+    """Returns what other seeds may add to a mean score or to a difference of two, [samples, 100].
+
+    Args:
+        variance: That between seeds, with 1 degree of freedom or more.
+        per_run: 1 / the number of runs; for a difference, the sum of both.
+        samples: How many samples of something else to draw for.
+        seed: Seed of the draws.
+    """
+    noise = np.random.default_rng([seed, 1]).standard_t(variance.degrees, size=(samples, _SEEDS_PER_SAMPLE))
+    return np.sqrt(variance.variance * per_run) * noise
+
+
+def unequal_seeds_p_value(systems: Sequence[Resampled], *, draws: int = 10_000, seed: int = SEED) -> float:
+    """Tests whether the system whose seeds differ most differs from the others in that (Cochran's C).
+
+    Args:
+        systems: The systems; those with one run say nothing.
+        draws: Random variances of equal systems to compare with.
+        seed: Seed of the draws.
+
+    Returns:
+        How often the largest variance of equal systems is at least as large a share of all; 1 with fewer than two
+        systems of several runs, or if none of their seeds differ.
+    """
+    scores = [system.scores for system in systems if len(system.scores) > 1]
+    variances = np.array([own.var(ddof=1) for own in scores])
+    if len(variances) < 2 or not variances.any():
+        return 1.0
+    degrees = np.array([len(own) - 1 for own in scores])
+    chance = np.random.default_rng(seed).chisquare(degrees, size=(draws, len(degrees))) / degrees
+    share = chance.max(axis=1) / chance.sum(axis=1)
+    return float(((share >= variances.max() / variances.sum()).sum() + 1) / (draws + 1))
 
 
 def confidence_interval(scores: np.ndarray) -> tuple[float, float]:

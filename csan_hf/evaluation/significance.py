@@ -23,6 +23,7 @@ from .resampling import (
     check_runs,
     confidence_interval,
     draw_differences,
+    draw_seeds,
     resample,
     sample_chunks,
     seed_variance,
@@ -188,7 +189,14 @@ def _exchanged_differences(
     return differences
 
 
-def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_TRIALS, seed: int = SEED) -> float:
+def sign_flip_test(
+    differences: Sequence[float],
+    *,
+    variance: SeedVariance | None = None,
+    per_run: float = 0.0,
+    trials: int = RANDOMISATION_TRIALS,
+    seed: int = SEED,
+) -> float:
     """Tests whether the mean of differences, one for each corpus or language, is 0 (Fisher's randomisation test).
 
     The p-value is how often the mean would be at least as far from 0 with random signs. All combinations of signs are
@@ -196,6 +204,9 @@ def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_
 
     Args:
         differences: Differences of the scores, one for each corpus.
+        variance: That between training seeds, if another seed moves all differences at once, as where one training
+            serves all corpora; the means with random signs are then moved, too.
+        per_run: See `resampling.draw_seeds`.
         trials: How many combinations of signs to try.
         seed: Seed of the draws.
 
@@ -208,13 +219,19 @@ def sign_flip_test(differences: Sequence[float], *, trials: int = RANDOMISATION_
     values = np.asarray(differences, dtype=np.float64)
     if not len(values):
         raise ValueError("There is nothing to test: 0 differences.")
-    observed = abs(values.sum())
-    slack = 1e-9 * max(observed, 1.0)  # sums of the same numbers in another order
-    if 2 ** len(values) <= trials:
+    observed = abs(values.mean())
+    slack = 1e-9 * max(observed, 1.0)  # means of the same numbers in another order
+    if exact := 2 ** len(values) <= trials:
         signs = 1.0 - 2.0 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
-        return float(np.mean(np.abs(signs @ values) >= observed - slack))
-    signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(2, size=(trials, len(values)))
-    return float(((np.abs(signs @ values) >= observed - slack).sum() + 1) / (trials + 1))
+    else:
+        signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(2, size=(trials, len(values)))
+    chance = signs @ values[:, None] / len(values)
+    further = np.mean(np.abs(chance) >= observed - slack)
+    if variance is not None and variance.degrees:
+        moved = chance + draw_seeds(variance, per_run, len(chance), seed=seed)
+        # Not less than before: half of what is moved away from the real signs' own mean would count no more
+        further = max(further, np.mean(np.abs(moved) >= observed - slack))
+    return float(further if exact else (further * trials + 1) / (trials + 1))
 
 
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:

@@ -13,6 +13,7 @@ from csan_hf.comparison.report import plot_differences, write_report
 from csan_hf.comparison.results import most_frequent, read_tables
 from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric, load_metric
+from csan_hf.evaluation.resampling import Resampled, SeedVariance, unequal_seeds_p_value
 from csan_hf.evaluation.significance import holm_adjusted, paired_test, sign_flip_test
 from csan_hf.training.recipe import RecipeError
 
@@ -49,7 +50,7 @@ def test_scores_and_differences(tmp_path):
     assert local.over_columns is None
     write_report(suite, [table], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
-    assert rf"| 1D | 30.00\* |  | 30.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
+    assert rf"| 1D | 30.00\* |  | 30.00 | 5.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "With one seed" not in text
     assert "all columns pooled: 5.00 (4 degrees of freedom)." in text  # 50, 55, 60 and 25, 30, 35
@@ -83,7 +84,11 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
     write_report(suite, [table], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
     assert "With one seed: 2D. What another one would change is taken from the systems that have several.\n" in text
-    assert "all columns pooled: 7.07 (4 degrees of freedom).\n" in text
+    assert "all columns pooled: 7.07 (4 degrees of freedom). Those of plain differ more than others' (" in text
+    assert "| mean | ± | Δ to plain |" in text
+    assert "| plain | 70.00 | 70.00 | 70.00 | 10.00 |" in text
+    assert table.rows["plain"].between_seeds == pytest.approx(10)
+    assert table.rows["2D"].between_seeds is None
 
 
 def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
@@ -159,6 +164,50 @@ def test_signs_flipped_by_hand():
     assert sign_flip_test(list(np.linspace(-1, 1, 30))) > 0.9  # by random signs
     with pytest.raises(ValueError, match="nothing to test"):
         sign_flip_test([])
+
+
+def test_signs_flipped_where_a_seed_moves_all():
+    generator = np.random.default_rng(5)
+    found = {"alone": 0, "with seeds": 0}
+    for _ in range(300):
+        # Ten languages and one training each for two systems, whose seeds are known by 8 degrees of freedom
+        differences = 0.3 * generator.standard_normal(10) + np.sqrt(2 / 3) * generator.standard_normal()
+        variance = SeedVariance(generator.chisquare(8) / 8, 0.0, 8)
+        found["alone"] += sign_flip_test(differences, trials=99) < 0.05
+        found["with seeds"] += sign_flip_test(differences, variance=variance, per_run=2 / 3, trials=99) < 0.05
+    assert found["alone"] > 0.5 * 300
+    assert 0.01 * 300 < found["with seeds"] < 0.08 * 300
+    few = [0.5, 1.0, 1.5]
+    assert sign_flip_test(few, variance=SeedVariance(0.0, 0.0, 8), per_run=1.0) == sign_flip_test(few) == 0.25
+
+
+def test_columns_of_one_training_are_moved_together(tmp_path):
+    suite = make_suite(tmp_path)
+    for cell in suite.cells:
+        finish(cell, tmp_path, 10 * cell.seed if cell.system == "plain" else 18)
+    separate, together = [], []
+    for seen in (separate, together):
+        (table,) = read_tables(suite, tmp_path, samples=50)
+        seen.append(table.rows["1D"].over_columns)
+        dev = suite.tables["dev"]
+        suite.tables["dev"] = {"one": dev["one"], "again": dev["one"]}
+    assert separate[0][0] == together[0][0] == pytest.approx(-5)
+    assert separate[0][1] == 2 / 4
+    assert together[0][1] > 0.7
+
+
+def test_seeds_that_differ_more_than_those_of_others():
+    def system(variance):
+        scores = np.array([-1.0, 0.0, 1.0]) * np.sqrt(variance)
+        return Resampled(scores, scores[None])
+
+    # Cochran's C of two systems of three seeds: 2 (1 - C)
+    for share in (0.6, 0.9, 0.975):
+        expected = pytest.approx(2 * (1 - share), abs=0.02)
+        assert unequal_seeds_p_value([system(1 - share), system(share)]) == expected
+    one = Resampled(np.ones(1), np.ones((1, 1)))
+    assert unequal_seeds_p_value([system(1.0), one]) == 1
+    assert unequal_seeds_p_value([system(0.0), system(0.0)]) == 1
 
 
 def test_several_tests_beside_bonferroni_of_every_set():
