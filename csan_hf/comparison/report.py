@@ -171,8 +171,8 @@ def _caution(tables: list[Table], baseline: str) -> list[str]:
     if segments_only:
         lines += [
             "",
-            f"{', '.join(segments_only)}: intervals and p-values are about other segments, not about another "
-            "training, where no system has several seeds (in all columns, for Δ): the next seed may move a difference "
+            f"{', '.join(segments_only)}: without a second seed of any system (for Δ, in all columns), intervals and "
+            "p-values are about other segments, not about another training: the next seed may move a difference "
             "further.",
         ]
     if single:
