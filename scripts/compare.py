@@ -4,7 +4,8 @@
 
 A suite names systems × data sets × seeds over one recipe. Its cost is printed first. The same command continues after
 any interruption; a finished run is never repeated, a failed one is tried again. The report (report.md, report.json,
-scores.csv and pictures) is written into the folder of the suite.
+scores.csv and pictures) is written into the folder of the suite. --publish copies it, with what it rests on, to
+another folder, without models: copied back as --output on another machine, the suite goes on from there.
 
     python scripts/compare.py scripts/suites/naacl_table1.yaml --data_dir data/multi30k --output runs/table1 --jobs 2
     python scripts/compare.py scripts/suites/g2p.yaml --data_dir PATH --output runs/g2p --only cost
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from csan_hf.command_line import script
-from csan_hf.comparison import compare_suite, load_suite
+from csan_hf.comparison import compare_suite, load_suite, publish_suite
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -34,11 +35,19 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         default="all",
         help="cost: check all recipes and print the suite's cost; report: report on finished runs (%(default)s)",
     )
+    parser.add_argument(
+        "--publish",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for the report and the finished runs' hypotheses, to share or to commit",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args(arguments)
     for name in ("jobs", "threads"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(options, name)}.")
+    if options.publish and options.only == "cost":
+        raise ValueError("--publish needs a report, and --only cost writes none.")
     return options
 
 
@@ -58,6 +67,9 @@ def main(arguments: list[str]) -> int:
         print(f"Failed: {name}: {reason}", file=sys.stderr)
     if options.only != "cost":
         print(f"The report is {options.output / 'report.md'}.")
+    if options.publish:
+        files = publish_suite(suite, options.output, options.publish)
+        print(f"Published {len(files)} files in {options.publish}.")
     return 1 if failed else 0
 
 

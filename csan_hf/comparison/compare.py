@@ -19,11 +19,9 @@ from csan_hf.training.recipe import Recipe, RecipeError
 from .report import files_of_report, write_report
 from .results import read_tables
 from .schedule import Progress, check_cell, is_finished, load_cell, run_cells, trained_keys
-from .speed import Speed, measure_speed
+from .speed import SPEEDS, Speed, measure_speed
 from .suite import Suite
 
-SPEEDS = "speeds.json"
-"""File in a suite's folder with the speeds of training that were measured before it began."""
 _SECONDS_BETWEEN_LINES = 600.0
 
 

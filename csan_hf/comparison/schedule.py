@@ -118,7 +118,7 @@ def read_cell(path: Path) -> dict[str, Any]:
 
 def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
     """Returns the keys of a recipe that determine the training, without folders and the texts of its card."""
-    kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT}
+    kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT and value not in (None, {})}
     if isinstance(data := kept.get("data"), dict):
         kept["data"] = {key: value for key, value in data.items() if key != "data_dir"}
     return kept

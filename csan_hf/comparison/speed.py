@@ -23,6 +23,8 @@ from csan_hf.training.build import build_model, build_tokenizers
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
+SPEEDS = "speeds.json"
+"""File in a suite's folder with the speeds of training that were measured before it began."""
 WARM_UP = 1
 ROUNDS = 8
 SECONDS = 60.0

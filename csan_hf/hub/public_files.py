@@ -32,7 +32,7 @@ _IN_FOLDER = re.compile(r"[^/\\]+|plots/[\w-]+\.(?:png|svg)")
 
 # Keys of a recipe that say where, not what
 _PLACES = ("output_dir", "resume", "overwrite", "dry_run")
-_TEXT = (".json", ".yaml", ".md", ".txt", ".py", ".jinja", ".svg", "LICENSE")
+_TEXT = (".json", ".yaml", ".md", ".txt", ".csv", ".py", ".jinja", ".svg", "LICENSE")
 # In a sentence, a path ends where one of these stands
 _END = r"\s\"'`,;)\]}>|"
 

@@ -1,0 +1,136 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What is published of a suite, and that it goes on from there."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+from comparison.test_schedule import make_suite, report, run_all
+from comparison.test_tables import finish
+
+from csan_hf.comparison import compare_suite, publish_suite
+from csan_hf.comparison.schedule import prepare_cell
+from csan_hf.hub.public_files import PrivateContentError
+from csan_hf.training.recipe import RecipeError
+
+OF_A_RUN = {"cell.yaml", "results.json", "finished.json", "hypotheses/validation.txt"}
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def suite_folder(tmp_path):
+    """A suite whose first seed is finished, with its report."""
+    (folder := tmp_path / "suite").mkdir()
+    suite = make_suite(folder, steps=1)
+    suite = type(suite)(**{**vars(suite), "cells": suite.cells[:4]})
+    for cell in suite.cells:
+        run = prepare_cell(cell, folder).parent
+        (run / "model.safetensors").write_text("weights")
+        finish(cell, folder, 3)
+    for name in ("report.md", "scores.csv", "dev.png", "report.json", "dev.svg", "speeds.json", "notes.txt"):
+        (folder / name).write_text(f"{name} of {folder}")
+    return suite, folder
+
+
+def test_the_report_and_what_it_rests_on_are_published_and_nothing_else(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    published = publish_suite(suite, folder, tmp_path / "public")
+    of_runs = {f"{cell.folder(folder).relative_to(folder)}/{name}" for cell in suite.cells for name in OF_A_RUN}
+    assert files(tmp_path / "public") == of_runs | {"report.md", "scores.csv", "dev.png", "speeds.json"}
+    assert len(published) == len({*published}) == 4 * 4 + 4
+    for path in published:
+        if path.suffix != ".png":
+            assert str(tmp_path).encode() not in path.read_bytes()
+        if path.name == "validation.txt":
+            assert path.read_bytes() == (folder / path.relative_to(tmp_path / "public")).read_bytes()
+
+
+def test_a_suite_goes_on_from_what_was_published(suite_folder, tmp_path):
+    first, folder = suite_folder
+    publish_suite(first, folder, tmp_path / "public")
+    elsewhere = shutil.copytree(tmp_path / "public", tmp_path / "elsewhere")
+    reports = []
+    for place in (folder, elsewhere):
+        suite = make_suite(place, steps=1)
+        assert run_all(suite, place).failed == {}
+        trained = [cell for cell in suite.cells if (cell.folder(place) / "trained").is_file()]
+        assert [cell.seed for cell in trained] == 4 * [2] + 4 * [3]
+        reports.append(report(suite, place))
+    assert reports[0] == reports[1]
+    publish_suite(suite, elsewhere, tmp_path / "public")
+    assert sum(path.endswith("finished.json") for path in files(tmp_path / "public")) == 12
+
+
+def test_published_runs_that_the_suite_lacks_are_not_contradicted(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    publish_suite(suite, folder, tmp_path / "public")
+    (suite.cells[0].folder(folder) / "finished.json").unlink()
+    with pytest.raises(RecipeError, match=r"public/runs/one/plain/seed_1 is finished, .* copy what was published to"):
+        publish_suite(suite, folder, tmp_path / "public")
+
+
+def test_nothing_is_published_over_what_others_made(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "report.md").write_text("mine")
+    with pytest.raises(RecipeError, match=r"mine holds report\.md, and no runs of a suite"):
+        publish_suite(suite, folder, mine)
+    assert files(mine) == {"report.md"}
+    publish_suite(suite, folder, tmp_path / "public")
+    (other := tmp_path / "other").mkdir()
+    another = make_suite(other, steps=2)
+    (other / "report.md").write_text("of another")
+    with pytest.raises(
+        RecipeError, match="was trained by another recipe than the suite now has for plain, one, seed 1"
+    ):
+        publish_suite(another, other, tmp_path / "public")
+    with pytest.raises(RecipeError, match="is the suite's own folder"):
+        publish_suite(suite, folder, folder / ".." / "suite")
+    (folder / "report.md").unlink()
+    with pytest.raises(RecipeError, match="suite holds no report of suite, size small: write one first"):
+        publish_suite(suite, folder, tmp_path / "public")
+
+
+def test_secrets_and_paths_stay(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    run = suite.cells[0].folder(folder)
+    results = {"parameters": 10, "training": {"seconds": 1.0, "updates": 1}, "where": f"{run}/model.safetensors"}
+    (run / "results.json").write_text(json.dumps(results))
+    publish_suite(suite, folder, tmp_path / "public")
+    public = json.loads((suite.cells[0].folder(tmp_path / "public") / "results.json").read_text())
+    assert public == {**results, "where": "model.safetensors"}
+    (run / "hypotheses" / "validation.txt").write_text(f"hf_{34 * 'a'}\n")
+    with pytest.raises(PrivateContentError, match=r"validation\.txt holds a credential"):
+        publish_suite(suite, folder, tmp_path / "secret")
+    (tmp_path / "key").write_text("of another")
+    (run / "hypotheses" / "validation.txt").unlink()
+    (run / "hypotheses" / "validation.txt").symlink_to(tmp_path / "key")
+    with pytest.raises(PrivateContentError, match=r"validation\.txt leads out of the folder"):
+        publish_suite(suite, folder, tmp_path / "secret")
+    assert not (tmp_path / "secret").exists()
+
+
+def test_a_recipe_that_means_something_here_alone_is_refused(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    recipe = suite.cells[1].folder(folder) / "cell.yaml"
+    content = yaml.safe_load(recipe.read_text())
+    content["data"]["train"] = str(tmp_path / "train.tsv")
+    suite.cells[1].recipe["data"]["train"] = content["data"]["train"]
+    recipe.write_text(yaml.safe_dump(content))
+    with pytest.raises(
+        RecipeError, match=r"names a path that means nothing on another machine: .* train 1D, one, seed"
+    ):
+        publish_suite(suite, folder, tmp_path / "public")
+    assert not (tmp_path / "public").exists()
+
+
+def test_a_published_suite_is_no_foreign_folder(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    publish_suite(suite, folder, tmp_path / "public")
+    shutil.copytree(tmp_path / "public", tmp_path / "copy")
+    compare_suite(suite, tmp_path / "copy", only="report")
+    assert (tmp_path / "copy" / "report.md").read_text().startswith("# suite")
