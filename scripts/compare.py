@@ -17,6 +17,13 @@ from pathlib import Path
 
 from csan_hf.command_line import script
 from csan_hf.comparison import compare_suite, load_suite, publish_suite
+from csan_hf.comparison.publish import check_target
+
+
+def folder(name: str) -> Path:
+    if not name:
+        raise argparse.ArgumentTypeError("the name of a folder is empty")
+    return Path(name)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -24,7 +31,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         prog="scripts/compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("suite", type=Path, metavar="SUITE", help="YAML file, see scripts/suites")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder of the suite")
+    parser.add_argument("--output", type=folder, required=True, metavar="FOLDER", help="folder of the suite")
     parser.add_argument("--size", help="one of the suite's sizes (default: the first)")
     parser.add_argument("--data_dir", metavar="FOLDER", help="folder of the data, instead of the recipe's")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side (%(default)s)")
@@ -37,7 +44,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--publish",
-        type=Path,
+        type=folder,
         metavar="FOLDER",
         help="folder for the report and the finished runs' hypotheses, to share or to commit",
     )
@@ -55,6 +62,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     options = parse_arguments(arguments)
     suite = load_suite(options.suite, size=options.size, data_dir=options.data_dir)
+    if options.publish:
+        check_target(suite, options.output, options.publish)  # before anything is trained
     failed = compare_suite(
         suite,
         options.output,

@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-from csan_hf.files import open_for_writing
+from csan_hf.files import path_inside, write_bytes
 from csan_hf.hub.public_files import PrivateContentError, public_content
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError
 
 from .report import files_of_report
+from .results import REFERENCES, digests_of_references
 from .schedule import FINISHED, RECIPE, check_cell, is_finished, trained_keys
 from .speed import SPEEDS
-from .suite import Cell, Suite
+from .suite import Cell, Suite, splits_of
 
+_REPORT = "report.md"
 _LEFT_OUT = (".json", ".svg")  # of the report: the same again
 
 
@@ -25,7 +28,7 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
     """Copies a suite's report, its speeds, and of each finished run its recipe, its results and its hypotheses.
 
     That is a suite's folder without models: a copy of it as `output` continues the suite on another machine, and
-    writes the report again.
+    writes the report again. Of the references it holds digests, by which a copy knows whether its data are the same.
 
     Args:
         suite: The suite.
@@ -36,72 +39,101 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         The files.
 
     Raises:
-        RecipeError: There is no report; the target holds what another suite or no suite made, or finished runs that
-            `output` lacks; or a run's recipe names a path that means nothing elsewhere.
+        RecipeError: There is no report; `check_target` refuses the target; another process works in a folder; or a
+            run's recipe names a path that means nothing elsewhere.
         PrivateContentError: A file holds a credential, or is a link that leads out of its folder.
+        ValueError: A link in the target leads out of it.
     """
-    if target.resolve() == output.resolve():
-        raise RecipeError(f"{target} is the suite's own folder: publish in another.")
+    check_target(suite, output, target)
     with lock_folder(output):
         contents = _contents(suite, output)
-        _check_target(suite, output, target, contents)
-        for name, content in contents.items():
-            with open_for_writing(target / name, binary=True) as file:
-                file.write(content)
-    return [target / name for name in contents]
+        paths = {name: path_inside(target, *Path(name).parts) for name in contents}
+        with lock_folder(target):
+            _open_again(suite, target, contents)
+            for name, content in contents.items():
+                write_bytes(paths[name], content)
+    return list(paths.values())
+
+
+def check_target(suite: Suite, output: Path, target: Path) -> None:
+    """Checks that a folder may be published in.
+
+    Raises:
+        RecipeError: It is a file or `output` itself; it holds a report or runs that are not of this suite, or finished
+            runs that `output` lacks.
+    """
+    if target.exists() and not target.is_dir():
+        raise RecipeError(f"{target} is a file: publish in a folder.")
+    if target.resolve() == output.resolve():
+        raise RecipeError(f"{target} is the folder in which the suite trains: publish in another.")
+    report = target / _REPORT
+    names = [name for name in [*files_of_report(suite), SPEEDS, REFERENCES] if (target / name).exists()]
+    if names and (_REPORT not in names or report.read_bytes().splitlines()[:1] != [_heading(suite)]):
+        raise RecipeError(f"{target / names[0]} is not of a report of {suite.name}: publish in another folder.")
+    for cell in suite.cells:
+        try:
+            check_cell(cell, target)
+        except RecipeError as error:
+            raise RecipeError(f"{cell.folder(target)} is not of this suite: publish in another folder.") from error
+        if is_finished(cell, target) and not is_finished(cell, output):
+            raise RecipeError(
+                f"{cell.folder(target)} is finished, {cell.folder(output)} is not: copy that folder there first, so "
+                "that the report knows of it."
+            )
+
+
+def _heading(suite: Suite) -> bytes:
+    return f"# {suite.name}".encode()
 
 
 def _contents(suite: Suite, output: Path) -> dict[str, bytes]:
-    """Names of the files -> what they hold; all are read before the first is written, the report stands last."""
+    """Names of the files -> what they hold; all are read before the first is written."""
     contents: dict[str, bytes] = {}
     for cell in suite.cells:
         if is_finished(cell, output):
-            contents.update(_of_cell(suite, cell, output))
+            contents.update(_of_cell(cell, output))
     report = [name for name in files_of_report(suite) if not name.endswith(_LEFT_OUT) and (output / name).is_file()]
-    if "report.md" not in report:
+    if _REPORT not in report:
         raise RecipeError(f"{output} holds no report of {suite.name}: write one first.")
-    for name in [SPEEDS, *report]:
+    for name in [*report, SPEEDS]:
         if (output / name).is_file():
-            contents[name] = _public(output, name, output / name)
+            contents[name] = _public(output, name)
+    contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()
     return contents
 
 
-def _of_cell(suite: Suite, cell: Cell, output: Path) -> Iterator[tuple[str, bytes]]:
+def _of_cell(cell: Cell, output: Path) -> Iterator[tuple[str, bytes]]:
     folder = cell.folder(output)
     own = folder.relative_to(output)
-    columns = [column for table in suite.tables.values() for column in table.values()]
-    splits = sorted({split for data, names in columns for split in names if data == cell.data})
-    for name in [*(f"hypotheses/{split}.txt" for split in splits), "results.json"]:
-        yield str(own / name), _public(folder, name, folder / name)
-    yield str(own / RECIPE), _public_recipe(cell, folder)
-    yield str(own / FINISHED), _public(folder, FINISHED, folder / FINISHED)  # last: it says that all is there
+    yield str(own / RECIPE), _public_recipe(cell, folder)  # first: by it the folder is known as this run's
+    for name in [*(f"hypotheses/{split}.txt" for split in splits_of(cell.recipe)), "results.json"]:
+        yield str(own / name), _public(folder, name)
+    yield str(own / FINISHED), _public(folder, FINISHED)  # last: it says that all is there
 
 
-def _public(folder: Path, name: str, path: Path) -> bytes:
+def _public(folder: Path, name: str, public_name: str | None = None) -> bytes:
+    path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise PrivateContentError(f"{path} leads out of the folder, and what it leads to would be published.")
-    content = public_content(folder, name, path, folder / RECIPE)
+    content = public_content(folder, public_name or name, path, folder / RECIPE)
     return path.read_bytes() if content is None else content
 
 
 def _public_recipe(cell: Cell, folder: Path) -> bytes:
-    content = _public(folder, "recipe.yaml", folder / RECIPE)
-    if trained_keys(yaml.safe_load(content)) != trained_keys(yaml.safe_load((folder / RECIPE).read_bytes())):
+    content = _public(folder, RECIPE, "recipe.yaml")
+    own, public = (trained_keys(yaml.safe_load(text)) for text in ((folder / RECIPE).read_bytes(), content))
+    if changed := [key for key in own if own[key] != public.get(key)]:
         raise RecipeError(
-            f"{folder / RECIPE} names a path that means nothing on another machine: let the suite's recipe name files "
-            f"within its data_dir (--data_dir), and train {cell.name} again."
+            f"{folder / RECIPE}: {changed[0]} names a path that means nothing on another machine, so {cell.name} "
+            "cannot be published. Let the suite name files within its data_dir (--data_dir), and models by name."
         )
     return content
 
 
-def _check_target(suite: Suite, output: Path, target: Path, contents: dict[str, bytes]) -> None:
+def _open_again(suite: Suite, target: Path, contents: dict[str, bytes]) -> None:
+    """Takes the mark of being finished from published runs that will change, so that no mixture of two bears it."""
     for cell in suite.cells:
-        check_cell(cell, target)
-        if is_finished(cell, target) and not is_finished(cell, output):
-            raise RecipeError(
-                f"{cell.folder(target)} is finished, {cell.folder(output)} is not: copy what was published to "
-                f"{output} first, so that the report knows of it."
-            )
-    foreign = [name for name in contents if (target / name).exists()]
-    if foreign and not (target / "runs").is_dir():
-        raise RecipeError(f"{target} holds {foreign[0]}, and no runs of a suite: publish in another folder.")
+        own = cell.folder(target)
+        files = {target / name: content for name, content in contents.items() if (target / name).is_relative_to(own)}
+        if any(not path.is_file() or path.read_bytes() != content for path, content in files.items()):
+            (own / FINISHED).unlink(missing_ok=True)

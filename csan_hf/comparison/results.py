@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from csan_hf.training.recipe import RecipeError
 
 from .schedule import is_finished, load_cell
 from .suite import Cell, Suite
+
+REFERENCES = "references.json"
+"""File in a published suite's folder with digests of the references: data set/split -> SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +136,31 @@ def _damaged(cell: Cell, output: Path, path: Path) -> RecipeError:
     )
 
 
+def digests_of_references(output: Path) -> dict[str, str]:
+    """Returns digests of the references that a suite's report was made with: data set/split -> SHA-256."""
+    paths = sorted((output / "references").glob("*/*.txt"))
+    return _read_digests(output) | {f"{path.parent.name}/{path.stem}": _digest(read_lines(path)) for path in paths}
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+
+def _read_digests(output: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads((output / REFERENCES).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RecipeError(f"{output / REFERENCES} is damaged: take it again from what was published.") from error
+
+
 class _Texts:
     """References, kept in the suite's folder, and hypotheses."""
 
     def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
+        self.published = _read_digests(output)
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
         self.metrics = {
             data: load_metric(suite.metric, tokenize=cell.recipe.get("bleu_tokenize"))
@@ -148,7 +172,13 @@ class _Texts:
         path = self.output / "references" / data / f"{split}.txt"
         if not path.is_file():
             args = load_cell(self.first[data], self.output).data_arguments()
-            write_lines(path, load_translation_dataset(args, [split])[0][split]["target"])
+            lines = load_translation_dataset(args, [split])[0][split]["target"]
+            if self.published.get(f"{data}/{split}", digest := _digest(lines)) != digest:
+                raise RecipeError(
+                    f"The references of {split} in {args.data_dir} are not those that the published runs in "
+                    f"{self.output} were scored with ({REFERENCES}): use the same data, prepared in the same way."
+                )
+            write_lines(path, lines)
         return list(read_lines(path))
 
     def hypotheses(self, cell: Cell, split: str) -> list[str]:

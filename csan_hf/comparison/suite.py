@@ -180,7 +180,7 @@ def _cell_recipe(
 
 
 def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
-    splits = {cell.data: _splits(cell.recipe) for cell in cells}
+    splits = {cell.data: splits_of(cell.recipe) for cell in cells}
     if tables is None:
         return {"scores": {name: (name, tuple(splits[name][1:] or splits[name])) for name in data}}
     where = f"{where}: tables"
@@ -217,8 +217,8 @@ def _list_of_splits(splits: Any, where: str) -> tuple[str, ...]:
     return tuple(splits)
 
 
-def _splits(recipe: Settings) -> list[str]:
-    """Names of the splits that a run scores, the validation set first."""
+def splits_of(recipe: Settings) -> list[str]:
+    """Returns the names of the splits that a run scores, the validation set first."""
     data = recipe.get("data") or {}
     test = "test" if data.get("dataset") == "numbers" else data.get("test")
     tests = list(test) if isinstance(test, dict) else ["test"] if test else []

@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
@@ -228,6 +229,7 @@ def is_local_path(text: str) -> bool:
 def _local_paths(directory: Path, recipe: Path) -> list[re.Pattern[str]]:
     """Returns patterns of the paths under the folders that this machine and the run's recipe are known to have."""
     roots = {Path.home(), Path.cwd(), directory.absolute(), directory.resolve(), Path(tempfile.gettempdir())}
+    roots |= {Path(sys.prefix)} if sys.prefix != sys.base_prefix else set()  # a virtual environment
     texts = {str(root) for root in roots if len(root.parts) > 1}
     texts |= {str(root.resolve()) for root in roots if len(root.resolve().parts) > 1}
     texts |= set(_paths_in(_parse("recipe.yaml", _read_text(recipe))))

@@ -3,17 +3,19 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 from comparison.test_schedule import make_suite, report, run_all
 from comparison.test_tables import finish
 
-from csan_hf.comparison import compare_suite, publish_suite
+from csan_hf.comparison import compare_suite, publish, publish_suite
 from csan_hf.comparison.schedule import prepare_cell
 from csan_hf.hub.public_files import PrivateContentError
 from csan_hf.training.recipe import RecipeError
 
+REPORT = {"report.md", "scores.csv", "dev.png", "speeds.json", "references.json"}
 OF_A_RUN = {"cell.yaml", "results.json", "finished.json", "hypotheses/validation.txt"}
 
 
@@ -32,7 +34,9 @@ def suite_folder(tmp_path):
         (run / "model.safetensors").write_text("weights")
         finish(cell, folder, 3)
     for name in ("report.md", "scores.csv", "dev.png", "report.json", "dev.svg", "speeds.json", "notes.txt"):
-        (folder / name).write_text(f"{name} of {folder}")
+        (folder / name).write_text(f"# {suite.name}\n{name} of {folder}")
+    (folder / "references/one").mkdir(parents=True)
+    (folder / "references/one/validation.txt").write_text("".join(f"{number % 5} x\n" for number in range(40)))
     return suite, folder
 
 
@@ -40,8 +44,8 @@ def test_the_report_and_what_it_rests_on_are_published_and_nothing_else(suite_fo
     suite, folder = suite_folder
     published = publish_suite(suite, folder, tmp_path / "public")
     of_runs = {f"{cell.folder(folder).relative_to(folder)}/{name}" for cell in suite.cells for name in OF_A_RUN}
-    assert files(tmp_path / "public") == of_runs | {"report.md", "scores.csv", "dev.png", "speeds.json"}
-    assert len(published) == len({*published}) == 4 * 4 + 4
+    assert files(tmp_path / "public") == of_runs | REPORT
+    assert len(published) == len({*published}) == 4 * 4 + 5
     for path in published:
         if path.suffix != ".png":
             assert str(tmp_path).encode() not in path.read_bytes()
@@ -69,30 +73,82 @@ def test_published_runs_that_the_suite_lacks_are_not_contradicted(suite_folder, 
     suite, folder = suite_folder
     publish_suite(suite, folder, tmp_path / "public")
     (suite.cells[0].folder(folder) / "finished.json").unlink()
-    with pytest.raises(RecipeError, match=r"public/runs/one/plain/seed_1 is finished, .* copy what was published to"):
+    with pytest.raises(
+        RecipeError, match=r"public/runs/one/plain/seed_1 is finished, .* copy that folder there first"
+    ):
         publish_suite(suite, folder, tmp_path / "public")
 
 
-def test_nothing_is_published_over_what_others_made(suite_folder, tmp_path):
+@pytest.mark.parametrize("name", ["report.md", "scores.csv", "speeds.json", "references.json"])
+def test_nothing_is_published_over_what_others_made(suite_folder, tmp_path, name):
     suite, folder = suite_folder
-    (mine := tmp_path / "mine").mkdir()
-    (mine / "report.md").write_text("mine")
-    with pytest.raises(RecipeError, match=r"mine holds report\.md, and no runs of a suite"):
-        publish_suite(suite, folder, mine)
-    assert files(mine) == {"report.md"}
+    (mine := tmp_path / "mine" / "runs").mkdir(parents=True)
+    (mine.parent / name).write_text("# mine")
+    with pytest.raises(RecipeError, match=rf"mine/{name} is not of a report of suite, size small: publish in another"):
+        publish_suite(suite, folder, mine.parent)
+    assert files(mine.parent) == {name}
+
+
+def test_targets_that_are_refused(suite_folder, tmp_path):
+    suite, folder = suite_folder
     publish_suite(suite, folder, tmp_path / "public")
     (other := tmp_path / "other").mkdir()
-    another = make_suite(other, steps=2)
-    (other / "report.md").write_text("of another")
-    with pytest.raises(
-        RecipeError, match="was trained by another recipe than the suite now has for plain, one, seed 1"
-    ):
-        publish_suite(another, other, tmp_path / "public")
-    with pytest.raises(RecipeError, match="is the suite's own folder"):
+    with pytest.raises(RecipeError, match="public/runs/one/plain/seed_1 is not of this suite: publish in another"):
+        publish_suite(make_suite(other, steps=2), other, tmp_path / "public")
+    with pytest.raises(RecipeError, match="is the folder in which the suite trains"):
         publish_suite(suite, folder, folder / ".." / "suite")
+    with pytest.raises(RecipeError, match=r"speeds\.json is a file: publish in a folder"):
+        publish_suite(suite, folder, folder / "speeds.json")
     (folder / "report.md").unlink()
     with pytest.raises(RecipeError, match="suite holds no report of suite, size small: write one first"):
         publish_suite(suite, folder, tmp_path / "public")
+
+
+def test_a_link_in_the_target_is_not_followed(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    (target := tmp_path / "public").mkdir()
+    (tmp_path / "precious").mkdir()
+    (target / "runs").symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match="is a link that leads out of"):
+        publish_suite(suite, folder, target)
+    assert files(tmp_path / "precious") == set()
+    assert [path.name for path in target.iterdir()] == ["runs"]
+
+
+@pytest.mark.parametrize("written", range(0, 21, 4))
+def test_a_publication_that_was_killed_is_repeated_and_mixes_nothing(suite_folder, tmp_path, monkeypatch, written):
+    suite, folder = suite_folder
+    publish_suite(suite, folder, tmp_path / "public")
+    for cell in suite.cells:
+        (cell.folder(folder) / "hypotheses/validation.txt").write_text("other\n" * 40)
+        (cell.folder(folder) / "results.json").write_text("{}")
+    calls = iter(range(written))
+
+    def write(path, content):
+        if next(calls, None) is None:
+            raise OSError("no space left on device")
+        path.write_bytes(content)
+
+    with monkeypatch.context() as context:
+        context.setattr(publish, "write_bytes", write)
+        with pytest.raises(OSError, match="no space"):
+            publish_suite(suite, folder, tmp_path / "public")
+    for cell in suite.cells:
+        if (cell.folder(tmp_path / "public") / "finished.json").exists():
+            for name in ("hypotheses/validation.txt", "results.json"):
+                own, public = (cell.folder(place) / name for place in (folder, tmp_path / "public"))
+                assert own.read_bytes() == public.read_bytes()
+    assert len(publish_suite(suite, folder, tmp_path / "public")) == 4 * 4 + 5
+
+
+def test_other_data_are_noticed(suite_folder, tmp_path):
+    suite, folder = suite_folder
+    publish_suite(suite, folder, tmp_path / "public")
+    compare_suite(suite, tmp_path / "public", only="report")
+    shutil.rmtree(tmp_path / "public" / "references")
+    (folder / "dev.tsv").write_text("".join(f"w{number}\t{number % 4} x\n" for number in range(40)))
+    with pytest.raises(RecipeError, match=r"references of validation in .* are not those that the published runs"):
+        compare_suite(suite, tmp_path / "public", only="report")
 
 
 def test_secrets_and_paths_stay(suite_folder, tmp_path):
@@ -122,10 +178,14 @@ def test_a_recipe_that_means_something_here_alone_is_refused(suite_folder, tmp_p
     suite.cells[1].recipe["data"]["train"] = content["data"]["train"]
     recipe.write_text(yaml.safe_dump(content))
     with pytest.raises(
-        RecipeError, match=r"names a path that means nothing on another machine: .* train 1D, one, seed"
+        RecipeError, match=r"cell\.yaml: data names a path that means nothing on another machine, so 1D, one, "
     ):
         publish_suite(suite, folder, tmp_path / "public")
     assert not (tmp_path / "public").exists()
+
+
+def test_what_was_published_is_not_ignored_by_git():
+    assert "/runs/" in (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()  # at the top alone
 
 
 def test_a_published_suite_is_no_foreign_folder(suite_folder, tmp_path):
