@@ -52,12 +52,18 @@ def logits_of(model) -> torch.Tensor:
 
 
 @every_case
+def test_adapters_start_as_the_identity(family, modules, options):
+    base = family.tiny_model(seed=1, **options).double()  # in float32 the order of sums shows, on some processors more
+    before = logits_of(base)
+    torch.testing.assert_close(logits_of(adapted(base, modules)), before, rtol=0, atol=1e-13)
+
+
+@every_case
 def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     base = family.tiny_model(seed=1, **options)
     before = logits_of(base)
     frozen = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     model = adapted(base, modules)
-    torch.testing.assert_close(logits_of(model), before, rtol=0, atol=1e-6)  # LoRA starts as the identity
     losses = train(model)
     assert losses[-1] < losses[0]
     after = logits_of(model)
