@@ -181,6 +181,8 @@ def _cell_recipe(
 
 def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
     splits = {cell.data: splits_of(cell.recipe) for cell in cells}
+    if other := [split for names in splits.values() for split in names if not isinstance(split, str)]:
+        raise RecipeError(f"{where}: the name of the test set {other[0]!r} is no text: put it in quotes.")
     if tables is None:
         return {"scores": {name: (name, tuple(splits[name][1:] or splits[name])) for name in data}}
     where = f"{where}: tables"

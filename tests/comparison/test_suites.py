@@ -88,6 +88,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"sizes": {"small": {"base": "base.yaml", "settings": [1]}}}, r"small\.settings must hold keys of a recipe"),
         ({"sizes": {"small": {"base": "base.yaml", "systems": ["x"]}}}, "the size: systems must hold names"),
         ({"systems": {False: {}}}, "the name False is no text"),
+        ({"data": {"x": {"data": {"test": {2016: "t", "a": "t"}}}}}, "the test set 2016 is no text: put it in quotes"),
         ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
         ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
         ({"systems": {"x": {"preset": ["local_soft"]}}}, "x: .*list"),
