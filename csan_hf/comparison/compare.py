@@ -137,7 +137,7 @@ def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Sp
     missing = [cell for cell in suite.cells if not is_finished(cell, output)]
     hours = sum(speeds[cell.system].run_seconds(recipes[cell.name]) for cell in missing) / 3600
     lines.append(
-        f"  {len(missing)} runs are to be done: {hours:.1f} hours one after the other as this machine is loaded now"
+        f"  {len(missing)} runs are to be done: {hours:.1f} hours one after the other at the speeds in {SPEEDS}"
         + (f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else ".")
     )
     return "\n".join(lines)
