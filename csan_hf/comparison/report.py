@@ -8,6 +8,7 @@ import io
 import math
 import re
 import statistics
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from .speed import Speed
 from .suite import Suite
 
 SIGNIFICANT = 0.05
+_MOST_NAMES = 12
 
 
 def write_report(
@@ -138,10 +140,19 @@ def _markdown(
         if table.title in pictures:
             lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(pictures[table.title])})"]
     if unfinished:
-        lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {'; '.join(unfinished)}."]
+        lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {_counted(suite, unfinished)}."]
     if failed:
         lines += ["", "Failed:", "", *(f"- {name}: {_plain(reason)}" for name, reason in failed.items())]
     return "\n".join(lines) + "\n"
+
+
+def _counted(suite: Suite, unfinished: list[str]) -> str:
+    """Names of runs, or how many there are of each seed if these are too many to read."""
+    if len(unfinished) <= _MOST_NAMES:
+        return "; ".join(unfinished)
+    open_seeds = Counter(cell.seed for cell in suite.cells if cell.name in unfinished)
+    of_seeds = Counter(cell.seed for cell in suite.cells)
+    return ", ".join(f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in sorted(open_seeds.items()))
 
 
 def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
@@ -209,9 +220,10 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> lis
         rows[0].append("p over columns")
     if votes := any(score.vote is not None for row in table.rows.values() for score in row.columns.values()):
         rows[0].append("vote of the seeds")
+    filled = {column for row in table.rows.values() for column in row.columns}  # means of others are not comparable
     for name, row in table.rows.items():
         cells = [_starred(row.columns.get(column), metric) for column in table.columns]
-        cells += [_number(row.mean, metric)] if len(table.columns) > 1 else []
+        cells += [_number(row.mean, metric) if row.columns.keys() == filled else ""] if len(table.columns) > 1 else []
         cells += ["" if row.between_seeds is None else _number(row.between_seeds, metric)] if deviations else []
         cells += [*_difference(row.pooled, metric), "" if row.adjusted is None else _p_value(row.adjusted)]
         cells += [_p_value(row.over_columns[1]) if row.over_columns else ""] if over else []

@@ -50,11 +50,21 @@ def test_scores_and_differences(tmp_path):
     assert local.over_columns is None
     write_report(suite, [table], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
-    assert rf"| 1D | 30.00\* |  | 30.00 | 5.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
+    assert rf"| 1D | 30.00\* |  |  | 5.00 | -25.00 [{low:+.2f}, {high:+.2f}] |" in text
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "With one seed" not in text
     assert "all columns pooled: 5.00 (4 degrees of freedom)." in text  # 50, 55, 60 and 25, 30, 35
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
+
+
+def test_many_runs_to_do_are_counted(tmp_path):
+    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
+    for cell in suite.cells:
+        if cell.seed == 1 and cell.system == "plain":
+            finish(cell, tmp_path, 3)
+    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert "16 of 18 runs are not finished: 4 of 6 with seed 1, 6 of 6 with seed 2, 6 of 6 with seed 3.\n" in text
 
 
 def test_one_column_of_one_seed(tmp_path):
