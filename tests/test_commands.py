@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from csan_hf.commands import COMMANDS, main
-from csan_hf.recipes import list_recipes
+from csan_hf.recipes import RECIPES
+from csan_hf.suites import SUITES
 
 PACKAGE = Path(__file__).parents[1] / "csan_hf"
 
@@ -42,18 +43,38 @@ def test_every_command_has_help(name, capsys):
     assert f"usage: csan-hf {name} " in capsys.readouterr().out
 
 
-def test_the_recipes_are_listed_and_copied(tmp_path, capsys):
+def test_recipes_and_suites_are_listed(capsys):
     assert main(["recipes"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in told] == list_recipes()
-    assert all(len(line.split()) > 3 for line in told), "every recipe says what it is"
+    recipes, suites = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
+    assert recipes[0] == "Recipes:"
+    assert [line.split()[0] for line in recipes[1:]] == RECIPES.names()
+    assert suites[0] == "Suites:"
+    assert [line.split()[0] for line in suites[1:]] == SUITES.names()
+    assert all(len(line.split()) > 3 for line in recipes[1:] + suites[1:]), "every one says what it is"
+    assert not set(RECIPES.names()) & set(SUITES.names())
+
+
+@pytest.mark.parametrize(("files", "name"), [(RECIPES, "numbers"), (SUITES, "naacl_table1")])
+def test_recipes_and_suites_are_copied(files, name, tmp_path, capsys):
     copy = tmp_path / "mine.yaml"
-    assert main(["recipes", "numbers", "--output", str(copy)]) == 0
-    assert yaml.safe_load(copy.read_text()) == yaml.safe_load((PACKAGE / "recipes" / "numbers.yaml").read_text())
-    assert main(["recipes", "numbers", "--output", str(copy)]) == 2
+    assert main(["recipes", name, "--output", str(copy)]) == 0
+    assert yaml.safe_load(copy.read_text()) == yaml.safe_load(files.find(name).read_text())
+    assert main(["recipes", name, "--output", str(copy)]) == 2
     assert "exists: choose another" in capsys.readouterr().err
-    assert main(["recipes", "nmbers"]) == 2
-    assert "did you mean numbers?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["recipes", "nmbers"], "There is no recipe 'nmbers': did you mean numbers?"),
+        (["train", "nmbers"], "There is no recipe nmbers. Did you mean numbers?"),
+        (["compare", "naacl_tabel1", "--output", "runs"], "Did you mean naacl_table1?"),
+    ],
+)
+def test_a_misspelt_name_suggests_the_nearest(arguments, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert told in capsys.readouterr().err
 
 
 HEAVY = ("datasets", "evaluate", "gradio", "jsonargparse", "matplotlib", "num2words", "onnx")
@@ -75,7 +96,8 @@ def test_importing_the_package_and_its_help_loads_neither_plotting_nor_training_
     assert not {name for name in loaded if name.partition(".")[0] in HEAVY}
     areas = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("csan_hf.")}
     unneeded = {
-        f"csan_hf.{area}" for area in ("training", "data", "evaluation", "analysis", "report", "hub", "recipes")
+        f"csan_hf.{area}"
+        for area in ("training", "data", "evaluation", "analysis", "comparison", "report", "hub", "recipes", "suites")
     }
     assert not areas & {f"csan_hf.{area}" for area in unneeded}
 

@@ -16,11 +16,12 @@ COMMANDS = {
     "translate": "translate lines",
     "align": "find the source words that each word of a translation comes from",
     "report": "compare systems in one page for the browser",
+    "compare": "train and compare the systems of a suite over data sets and seeds; the same command resumes",
     "convert": "convert a Marian, M2M100 or NLLB checkpoint to a CSAN",
     "convert-attn2d": "convert a checkpoint of the Pervasive Attention authors' 2018 code",
     "export-onnx": "write a checkpoint as ONNX graphs",
     "push": "upload a checkpoint to the Hub",
-    "recipes": "list the recipes that come with csan_hf, or copy one",
+    "recipes": "list the recipes and suites that come with csan_hf, or copy one",
     "demo": "translate in the browser, compare two models, click for the alignment",
 }
 """What each subcommand does; its file has the same name, with `_` for `-`."""

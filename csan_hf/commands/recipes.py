@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""List the recipes that come with csan_hf, or copy one for changes.
+"""List the recipes and suites that come with csan_hf, or copy one for changes.
 
     csan-hf recipes
     csan-hf recipes multi30k_csan_2d --output my_recipe.yaml
 
-`csan-hf train NAME` runs one by its name.
+`csan-hf train NAME` runs a recipe by its name, `csan-hf compare NAME` a suite: several systems over one recipe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 
 from csan_hf.command_line import script
 from csan_hf.files import write_text
-from csan_hf.recipes import find_recipe, list_recipes, recipe_title
+from csan_hf.named_files import NamedFiles
+from csan_hf.recipes import RECIPES
+from csan_hf.suites import SUITES
 
 
 @script()
@@ -23,19 +25,23 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="csan-hf recipes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", nargs="?", help="recipe to print or copy (default: list all)")
+    parser.add_argument("name", nargs="?", help="recipe or suite to print or copy (default: list all)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="new file for the copy")
     options = parser.parse_args(arguments)
     if options.name is None:
-        names = list_recipes()
-        width = max(map(len, names))
-        print("\n".join(f"{name:<{width}}  {recipe_title(name)}" for name in names))
+        print("\n".join(["Recipes:", *_listed(RECIPES), "", "Suites:", *_listed(SUITES)]))
         return
-    text = find_recipe(options.name).read_text(encoding="utf-8")
+    files = SUITES if options.name in SUITES.names() else RECIPES
+    text = files.find(options.name).read_text(encoding="utf-8")
     if options.output is None:
         print(text, end="")
     elif options.output.exists():
         raise ValueError(f"{options.output} exists: choose another file.")
     else:
         write_text(options.output, text)
-        print(f"{options.output}: {recipe_title(options.name)}")
+        print(f"{options.output}: {files.title(options.name)}")
+
+
+def _listed(files: NamedFiles) -> list[str]:
+    width = max(map(len, files.names()))
+    return [f"  {name:<{width}}  {files.title(name)}" for name in files.names()]

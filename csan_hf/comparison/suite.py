@@ -14,6 +14,8 @@ from typing import Any
 from csan_hf.csan.configuration_csan import CsanConfig
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.files import check_file_name
+from csan_hf.recipes import RECIPES
+from csan_hf.suites import SUITES
 from csan_hf.training.recipe import SECTIONS, RecipeError, read_yaml
 
 _KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")
@@ -81,14 +83,17 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     """Reads a suite.
 
     Args:
-        path: YAML file; README.md beside the suites describes its keys.
+        path: YAML file, or the name of a suite that comes with csan_hf; csan_hf/suites/README.md describes its keys.
         size: One of its sizes; None = the first.
         data_dir: Folder of the data, instead of the recipe's.
 
     Raises:
         RecipeError: A key is missing, unknown or of another type, or names something that does not exist.
     """
-    path = Path(path)
+    try:
+        path = SUITES.locate(path)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
     content = read_yaml(path)
     _check_keys(content, _KEYS, str(path))
     sizes = _mapping(content, "sizes", str(path))
@@ -231,8 +236,12 @@ def splits_of(recipe: Settings) -> list[str]:
 
 def _base(path: Path, size: Settings) -> Settings:
     if not isinstance(size.get("base"), str):
-        raise RecipeError(f"{path}: a size needs a base, the path of a recipe as seen from the suite.")
-    base = path.parent / size["base"]
+        raise RecipeError(
+            f"{path}: a size needs a base, the path of a recipe as seen from the suite or the name of one that comes "
+            "with csan_hf."
+        )
+    beside = path.parent / size["base"]
+    base = RECIPES.find(size["base"]) if size["base"] in RECIPES.names() and not beside.is_file() else beside
     return _settings(read_yaml(base), str(base))
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.families import FAMILIES, ModelFamily
-from csan_hf.recipes import find_recipe, list_recipes
+from csan_hf.recipes import RECIPES
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
 from .options import Option, RecipeError, Section, key_path, nearest
@@ -242,11 +242,10 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     Raises:
         RecipeError: If it does not exist, is not UTF-8, is not YAML, or is not a mapping.
     """
-    path = find_recipe(str(path)) if str(path) in list_recipes() and not Path(path).is_file() else Path(path)
-    if not path.is_file():
-        near = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-        there = f" The folder holds {', '.join(near)}." if near else ""
-        raise RecipeError(f"There is no recipe {path}.{there} `csan-hf recipes` lists those that come with csan_hf.")
+    try:
+        path = RECIPES.locate(path)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

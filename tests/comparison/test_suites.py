@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Suites: what they expand to, and that those of the repository can be trained."""
 
-from pathlib import Path
+import shutil
 
 import pytest
 import yaml
@@ -9,11 +9,11 @@ import yaml
 from csan_hf import CsanConfig
 from csan_hf.comparison import load_suite
 from csan_hf.comparison.schedule import load_cell
+from csan_hf.suites import SUITES
 from csan_hf.training.build import check_recipe
 from csan_hf.training.recipe import RecipeError
 
-SUITES = sorted((Path(__file__).parents[2] / "scripts/suites").glob("*.yaml"))
-SIZES = [(path, size) for path in SUITES for size in yaml.safe_load(path.read_text())["sizes"]]
+SIZES = [(name, size) for name in SUITES.names() for size in yaml.safe_load(SUITES.find(name).read_text())["sizes"]]
 BASE = {
     "model": "csan",
     "config": {"d_model": 16, "encoder_layers": 2, "local_window": 7, "head_area": 3},
@@ -128,14 +128,25 @@ def test_a_tokenizer_by_name_gives_way_to_a_trained_one(tmp_path):
     assert tokenizers["2D"] == "somebody/model"
 
 
+def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
+    copy = shutil.copy(SUITES.find("multi30k"), tmp_path)
+    assert load_suite(copy).cells[0].recipe == load_suite("multi30k").cells[0].recipe
+    path = write_suite(tmp_path, sizes={"small": {"base": "numbers"}})
+    assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
+    (tmp_path / "numbers").write_text((tmp_path / "base.yaml").read_text())
+    assert load_suite(path).cells[0].recipe["data"]["train"] == "train.tsv"
+    with pytest.raises(RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"):
+        load_suite(write_suite(tmp_path, sizes={"small": {"base": "other.yaml"}}))
+
+
 def test_there_is_no_such_size(tmp_path):
     with pytest.raises(RecipeError, match="no size 'large', only small"):
         load_suite(write_suite(tmp_path), size="large")
 
 
-@pytest.mark.parametrize(("path", "size"), SIZES, ids=[f"{path.stem}-{size}" for path, size in SIZES])
-def test_the_suites_of_the_repository(path, size, tmp_path):
-    suite = load_suite(path, size=size)
+@pytest.mark.parametrize(("name", "size"), SIZES)
+def test_the_suites_of_the_repository(name, size, tmp_path):
+    suite = load_suite(name, size=size)
     assert {cell.system for cell in suite.cells} == set(suite.systems)
     first = {name: next(cell for cell in suite.cells if cell.system == name) for name in suite.systems}
     for cell in first.values():  # the model does not depend on the data set
@@ -148,7 +159,7 @@ def test_the_suites_of_the_repository(path, size, tmp_path):
 
 
 def test_table_1_has_the_papers_ten_systems():
-    suite = load_suite(next(path for path in SUITES if path.stem == "naacl_table1"), size="paper")
+    suite = load_suite("naacl_table1", size="paper")
     configs = {cell.system: CsanConfig(**cell.recipe["config"]) for cell in suite.cells}
     assert len(configs) == 10
     local = {name: config.local_layers("encoder") for name, config in configs.items()}

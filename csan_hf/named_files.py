@@ -1,0 +1,63 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Commented YAML files that come with the package, found by name."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """The YAML files of a folder, by their names without `.yaml`.
+
+    Attributes:
+        folder: The folder.
+        kind: What one of them is, for messages.
+    """
+
+    folder: Path
+    kind: str
+
+    def names(self) -> list[str]:
+        """Returns the names, in order."""
+        return sorted(path.stem for path in self.folder.glob("*.yaml"))
+
+    def find(self, name: str) -> Path:
+        """Returns the file of a name.
+
+        Raises:
+            ValueError: There is none; the message suggests the nearest.
+        """
+        if name not in self.names():
+            near = difflib.get_close_matches(name, self.names(), n=1)
+            hint = f"did you mean {near[0]}?" if near else "`csan-hf recipes` lists them."
+            raise ValueError(f"There is no {self.kind} {name!r}: {hint}")
+        return self.folder / f"{name}.yaml"
+
+    def locate(self, path: Path | str) -> Path:
+        """Returns a path that is a file as it is, and a name's file else.
+
+        Raises:
+            ValueError: There is neither; the message lists the YAML files beside the path and suggests a name.
+        """
+        path = Path(path)
+        if path.is_file() or str(path) in self.names():
+            return path if path.is_file() else self.find(str(path))
+        beside = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+        there = f" The folder holds {', '.join(beside)}." if beside else ""
+        near = difflib.get_close_matches(str(path), self.names(), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"There is no {self.kind} {path}.{there}{hint} `csan-hf recipes` lists those that come with csan_hf."
+        )
+
+    def title(self, name: str) -> str:
+        """Returns the first sentence of a file's comment, which says what it is."""
+        lines = [line.strip() for line in self.find(name).read_text(encoding="utf-8").splitlines()]
+        comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
+        text = " ".join(line.removeprefix("# ") for line in comment)
+        return re.split(r"[.] (?=[A-Z])", text)[0].rstrip(".:")  # "et al. (NAACL 2019)" ends no sentence
