@@ -97,7 +97,7 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
         facts[name] = {
             "parameters": parameters,
             "relative_speed": round(speeds[name].relative, 3) if name in speeds else None,
-            "minutes": round(statistics.mean(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
+            "minutes": round(statistics.median(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
             "updates": done[0]["training"]["updates"] if done else None,
             "runs": len(done),
         }
@@ -157,7 +157,7 @@ def _counted(suite: Suite, unfinished: list[str]) -> str:
 
 def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
     base = facts[suite.baseline]["parameters"]
-    rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run", "runs"]]
+    rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)", "runs"]]
     for name, found in facts.items():
         own = found["parameters"]
         difference = "" if own is None or base is None or name == suite.baseline else f"{own - base:+,}"

@@ -57,6 +57,17 @@ def test_scores_and_differences(tmp_path):
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
 
 
+def test_a_run_that_was_paused_does_not_make_the_system_slow(tmp_path):
+    suite = make_suite(tmp_path)
+    cells = [cell for cell in suite.cells if (cell.system, cell.data) == ("plain", "one")]
+    for cell, seconds in zip(cells, (60.0, 66.0, 9000.0), strict=True):
+        finish(cell, tmp_path, 3)
+        results = {"parameters": 7, "training": {"seconds": seconds, "updates": 5}}
+        (cell.folder(tmp_path) / "results.json").write_text(json.dumps(results))
+    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
+    assert "| plain | 7 |  |  | 1.1 | 3 |" in (tmp_path / "report.md").read_text()
+
+
 def test_many_runs_to_do_are_counted(tmp_path):
     suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
     for cell in suite.cells:
