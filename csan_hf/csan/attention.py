@@ -21,6 +21,7 @@ from .backend_eager import attention_with_weights
 from .backend_sdpa import trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
+from .dropout import drop
 from .locality import LayerLocality, parameters_name
 from .locality_terms import Positions, Term, TermInputs
 
@@ -111,7 +112,7 @@ def eager_attention_forward(
         # Not -inf, so that no softmax is of an empty row and NaN
         weights = F.softmax(energies + attention_mask.clamp(min=lowest), dim=-1).masked_fill(~row_visible, 0.0)
     weights = weights.to(value.dtype)
-    output = torch.matmul(F.dropout(weights, p=dropout, training=module.training), value)
+    output = torch.matmul(drop(weights, dropout, module.training), value)
     return output.transpose(1, 2).contiguous(), weights
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 
 from .key_area import KeyArea, check_head_area, check_window
 from .locality_terms import Cells, DenseBias, Positions, Term
@@ -251,8 +250,3 @@ def open_fully_masked_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.T
     """The mask [..., I, J] with empty rows set to True (their softmax would be NaN), and which rows those are."""
     fully_masked = ~visible.any(dim=-1, keepdim=True)
     return visible | fully_masked, fully_masked
-
-
-def dropout(weights: torch.Tensor, call: AttentionCall) -> torch.Tensor:
-    """`weights` after the call's dropout."""
-    return F.dropout(weights, call.dropout_p, training=True)

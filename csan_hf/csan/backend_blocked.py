@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from .attention_call import (
     AttentionCall,
     add_values,
-    dropout,
     open_fully_masked_rows,
     restrict,
     softmax_weights,
     sum_energies,
     zero_fully_masked_rows,
 )
+from .dropout import drop
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality_terms import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
 
@@ -102,7 +102,7 @@ def blocked_attention(call: AttentionCall) -> torch.Tensor:
     added = sum_energies(call, masks.cells)
     if added is not None:
         added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
-    weights = dropout(softmax_weights(call, query, keys, masks.hidden, added).to(values.dtype), call)
+    weights = drop(softmax_weights(call, query, keys, masks.hidden, added).to(values.dtype), call.dropout_p)
     output = add_values(torch.matmul(weights, values), call, masks.cells, weights)
     return zero_fully_masked_rows(output, masks.fully_masked).flatten(2, 3)[:, :, :query_length]
 

@@ -3,8 +3,9 @@
 
 import torch
 
-from .attention_call import AttentionCall, add_values, dropout, softmax_weights, zero_fully_masked_rows
+from .attention_call import AttentionCall, add_values, softmax_weights, zero_fully_masked_rows
 from .dense_parts import DenseMasks, dense_energies, dense_masks, keys_of_area
+from .dropout import drop
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,7 +25,7 @@ def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Ten
         # The joint weights again, as a position's weight, which is returned, times each head's share of it
         shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-2)
         weights = (of_positions.unsqueeze(-2) * shares).flatten(-2).to(values.dtype)
-    weights = dropout(weights, call)
+    weights = drop(weights, call.dropout_p)
     return add_values(torch.matmul(weights, values), call, masks.cells, weights), of_positions
 
 
@@ -39,7 +40,7 @@ def attend_all_pairs(
 ) -> torch.Tensor:
     """The output [B, H, I, D] of queries [B, H, I, D], all or a chunk, for keys and values [B, H, N * J, D]."""
     weights = softmax_weights(call, query, keys, masks.hidden, dense_energies(call, masks.cells))
-    weights = dropout(weights.to(values.dtype), call)
+    weights = drop(weights.to(values.dtype), call.dropout_p)
     return zero_fully_masked_rows(
         add_values(torch.matmul(weights, values), call, masks.cells, weights), masks.fully_masked
     )

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .dropout import drop
 from .key_area import check_tokens
 from .locality import AttentionSite, LocalityMethod, LocalityModule
 
@@ -32,7 +33,7 @@ class SeparableConvolution(nn.Module):
         if padding is not None:
             normed = normed.masked_fill(~padding.unsqueeze(-1), 0.0)
         mixed = F.relu(self.pointwise(self.depthwise(normed.transpose(1, 2)))).transpose(1, 2)
-        return states + F.dropout(mixed, p=self.dropout, training=self.training)
+        return states + drop(mixed, self.dropout, self.training)
 
 
 class Convolutions(LocalityModule):

@@ -42,6 +42,7 @@ from .attention import (
 from .attention_call import SharedMasks
 from .configuration_csan import CsanConfig
 from .decoder_cache import make_decoder_cache
+from .dropout import drop
 from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
 from .keyword_checks import check_forward_keywords
 from .locality import LocalityModule
@@ -70,14 +71,14 @@ class _ResidualLayer(GradientCheckpointingLayer):
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         hidden_states = self.activation_fn(self.fc1(hidden_states))
-        return self.fc2(F.dropout(hidden_states, p=self.activation_dropout, training=self.training))
+        return self.fc2(drop(hidden_states, self.activation_dropout, self.training))
 
     def _sublayer(
         self, norm: nn.Module, hidden_states: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """Residual connection, dropout and layer normalisation around a sub-layer, post- or pre-norm."""
         output = function(norm(hidden_states) if self.normalize_before else hidden_states)
-        output = _clamp_half(hidden_states + F.dropout(output, p=self.dropout, training=self.training))
+        output = _clamp_half(hidden_states + drop(output, self.dropout, self.training))
         return output if self.normalize_before else norm(output)
 
 
@@ -349,7 +350,7 @@ class CsanEncoder(CsanPreTrainedModel):
         embeddings = _embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
         masks = self._masks(embeddings, attention_mask)
         hidden_states = embeddings + self.embed_positions(embeddings.shape[1], 0, masks.first_real)
-        hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
+        hidden_states = drop(hidden_states, self.config.dropout, self.training)
         for layer in self.layers:
             hidden_states = self._run_layer(self.config.encoder_layerdrop, layer, hidden_states, masks, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
@@ -438,7 +439,7 @@ class CsanDecoder(CsanPreTrainedModel):
         masks = self._self_attention_masks(embeddings, attention_mask, past_key_values, offset)
         cross_masks = self._cross_attention_masks(embeddings, encoder_hidden_states, encoder_attention_mask)
         hidden_states = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
-        hidden_states = F.dropout(hidden_states, p=self.config.dropout, training=self.training)
+        hidden_states = drop(hidden_states, self.config.dropout, self.training)
         for layer in self.layers:
             hidden_states = self._run_layer(
                 self.config.decoder_layerdrop,

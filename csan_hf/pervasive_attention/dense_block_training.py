@@ -30,6 +30,7 @@ from .batch_norm import (
 )
 from .canvas import Canvas
 from .convolutions import convolve
+from .dropout import draw_kept, scale_kept
 
 # Bytes of a block of rows of all features; what a layer reads of them on the average fits a core's cache
 _BLOCK_BYTES = 2**22
@@ -261,7 +262,7 @@ class _Forward:
         self.running, *self.layers_running = running
         self.inner: list[torch.Tensor] = []  # [R, 4g] before the second normalisation
         self.ungated: list[torch.Tensor] = []  # [R, 2g]
-        self.kept: list[torch.Tensor] = []  # [R, g], which features dropout kept
+        self.kept: list[torch.Tensor] = []  # [R, g], 1 for features that dropout kept
         self.means: list[torch.Tensor] = []
         self.rstds: list[torch.Tensor] = []
         self.feature_rstds: list[torch.Tensor] = []
@@ -306,29 +307,10 @@ class _Forward:
                 self.ungated.append(new)
             new = _gate(new)
         if settings.dropout > 0.0:
-            kept = _draw_kept(new, settings.dropout)
+            kept = draw_kept(new, settings.dropout).to(torch.uint8)  # it stays until the backward
             self.kept.append(kept)
-            new = _drop(new, kept, settings.dropout)
+            new = scale_kept(new, kept, settings.dropout)
         return new
-
-
-_DRAWS = 2**16
-
-
-def _draw_kept(cells: torch.Tensor, probability: float) -> torch.Tensor:
-    """Which of the features [R, g] dropout keeps, as booleans.
-
-    A 64-bit draw serves four features (random numbers cost more than the convolution otherwise), so the probability
-    is rounded to 1 / 65536.
-    """
-    count = cells.numel()
-    draws = torch.empty(-(-count // 4), dtype=torch.int64, device=cells.device).random_(-(2**63), None)
-    threshold = round(probability * _DRAWS) - _DRAWS // 2
-    return (draws.view(torch.int16)[:count] >= threshold).view_as(cells)
-
-
-def _drop(cells: torch.Tensor, kept: torch.Tensor, probability: float) -> torch.Tensor:
-    return cells * kept * (_DRAWS / max(_DRAWS - round(probability * _DRAWS), 1))
 
 
 class _Backward:
@@ -379,7 +361,7 @@ class _Backward:
         grad = self._store_backward(number + 1, start, growth)
         kept = self.kept[number]
         if kept is not None:
-            grad = _drop(grad, kept, settings.dropout)
+            grad = scale_kept(grad, kept, settings.dropout)
         recompute = self.settings.recompute
         inner = self.reader.forward(*layer[:3]) if recompute else self.inner[number]
         mean, rstd = self.means[number], self.rstds[number]

@@ -27,6 +27,7 @@ from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
 from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine
+from .dropout import drop
 from .embeddings import SinusoidalPositionalEmbedding, embed_with_positions, make_position_embedding
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .input_checks import check_labels, check_size, label_loss, padding_mask
@@ -218,7 +219,7 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
         embeddings = embed_with_positions(
             self.embed_tokens, self.embed_positions, input_ids, inputs_embeds, names, mask
         )
-        embeddings = F.dropout(embeddings, p=self.config.embedding_dropout, training=self.training)
+        embeddings = drop(embeddings, self.config.embedding_dropout, self.training)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         return BaseModelOutput(
@@ -282,7 +283,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         embeddings = embed_with_positions(
             self.embed_tokens, self.embed_positions, input_ids, inputs_embeds, names, target_mask, past
         )
-        embeddings = F.dropout(embeddings, p=self.config.embedding_dropout, training=self.training)
+        embeddings = drop(embeddings, self.config.embedding_dropout, self.training)
         source = encoder_hidden_states
         if 0 in (*embeddings.shape[:2], *source.shape[:2]):
             raise ValueError(
@@ -301,7 +302,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         canvas = self._make_canvas(shape, target_mask, source_mask, encoder_attention_mask, cache)
         grid, aggregated, attention = self._run_grid(embeddings, source, canvas, source_mask, cache)
         hidden_state = self.output_projection(aggregated)
-        hidden_state = F.dropout(hidden_state, p=self.config.dropout, training=self.training)
+        hidden_state = drop(hidden_state, self.config.dropout, self.training)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         return PervasiveAttentionDecoderOutput(

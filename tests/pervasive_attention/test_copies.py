@@ -11,7 +11,7 @@ from csan_hf.csan.attention import CsanSinusoidalPositionalEmbedding
 from csan_hf.pervasive_attention.embeddings import SinusoidalPositionalEmbedding
 
 
-@pytest.mark.parametrize("name", ["checkpoint_files", "keyword_checks", "seq2seq_model"])
+@pytest.mark.parametrize("name", ["checkpoint_files", "dropout", "keyword_checks", "seq2seq_model"])
 def test_what_both_families_need_is_one_file_in_both(name: str) -> None:
     copies = [Path(csan_hf.__file__).parent / family / f"{name}.py" for family in ("csan", "pervasive_attention")]
     assert copies[0].read_text() == copies[1].read_text()
