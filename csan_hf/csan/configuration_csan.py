@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .bi_directional import BiDirectional  # noqa: F401
     from .block import BlockSummary  # noqa: F401
     from .convolutions import Convolutions  # noqa: F401
+    from .dropout import drop  # noqa: F401
     from .gaussian import GaussianTerm  # noqa: F401
     from .local_hard import LocalHard  # noqa: F401
     from .locality_terms import Positions  # noqa: F401
