@@ -26,16 +26,8 @@ class NamedFiles:
         """Returns the names, in order."""
         return sorted(path.stem for path in self.folder.glob("*.yaml"))
 
-    def find(self, name: str) -> Path:
-        """Returns the file of a name.
-
-        Raises:
-            ValueError: There is none; the message suggests the nearest.
-        """
-        if name not in self.names():
-            near = difflib.get_close_matches(name, self.names(), n=1)
-            hint = f"did you mean {near[0]}?" if near else "`csan-hf recipes` lists them."
-            raise ValueError(f"There is no {self.kind} {name!r}: {hint}")
+    def file(self, name: str) -> Path:
+        """Returns the file of one of the names."""
         return self.folder / f"{name}.yaml"
 
     def locate(self, path: Path | str) -> Path:
@@ -45,19 +37,26 @@ class NamedFiles:
             ValueError: There is neither; the message lists the YAML files beside the path and suggests a name.
         """
         path = Path(path)
-        if path.is_file() or str(path) in self.names():
-            return path if path.is_file() else self.find(str(path))
+        if path.is_file():
+            return path
+        if str(path) in self.names():
+            return self.file(str(path))
         beside = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         there = f" The folder holds {', '.join(beside)}." if beside else ""
-        near = difflib.get_close_matches(str(path), self.names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
         raise ValueError(
-            f"There is no {self.kind} {path}.{there}{hint} `csan-hf recipes` lists those that come with csan_hf."
+            f"There is no {self.kind} {path}.{there}{nearest(path.stem, self.names())} `csan-hf recipes` lists those "
+            "that come with csan_hf."
         )
 
     def title(self, name: str) -> str:
         """Returns the first sentence of a file's comment, which says what it is."""
-        lines = [line.strip() for line in self.find(name).read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in self.file(name).read_text(encoding="utf-8").splitlines()]
         comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
         text = " ".join(line.removeprefix("# ") for line in comment)
         return re.split(r"[.] (?=[A-Z])", text)[0].rstrip(".:")  # "et al. (NAACL 2019)" ends no sentence
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """Returns a sentence that suggests the nearest of the names, or nothing if none is near."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {near[0]}?" if near else ""

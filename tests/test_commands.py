@@ -58,7 +58,7 @@ def test_recipes_and_suites_are_listed(capsys):
 def test_recipes_and_suites_are_copied(files, name, tmp_path, capsys):
     copy = tmp_path / "mine.yaml"
     assert main(["recipes", name, "--output", str(copy)]) == 0
-    assert yaml.safe_load(copy.read_text()) == yaml.safe_load(files.find(name).read_text())
+    assert yaml.safe_load(copy.read_text()) == yaml.safe_load(files.file(name).read_text())
     assert main(["recipes", name, "--output", str(copy)]) == 2
     assert "exists: choose another" in capsys.readouterr().err
 
@@ -66,7 +66,9 @@ def test_recipes_and_suites_are_copied(files, name, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["recipes", "nmbers"], "There is no recipe 'nmbers': did you mean numbers?"),
+        (["recipes", "nmbers"], "There is no recipe or suite nmbers. Did you mean numbers?"),
+        (["recipes", "naacl_tabel1"], "Did you mean naacl_table1?"),
+        (["train", "scripts/recipes/nmbers.yaml"], "Did you mean numbers?"),
         (["train", "nmbers"], "There is no recipe nmbers. Did you mean numbers?"),
         (["compare", "naacl_tabel1", "--output", "runs"], "Did you mean naacl_table1?"),
     ],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from csan_hf.command_line import script
 from csan_hf.files import write_text
-from csan_hf.named_files import NamedFiles
+from csan_hf.named_files import NamedFiles, nearest
 from csan_hf.recipes import RECIPES
 from csan_hf.suites import SUITES
 
@@ -31,8 +31,11 @@ def main(arguments: list[str]) -> None:
     if options.name is None:
         print("\n".join(["Recipes:", *_listed(RECIPES), "", "Suites:", *_listed(SUITES)]))
         return
-    files = SUITES if options.name in SUITES.names() else RECIPES
-    text = files.find(options.name).read_text(encoding="utf-8")
+    files = next((files for files in (RECIPES, SUITES) if options.name in files.names()), None)
+    if files is None:
+        hint = nearest(options.name, RECIPES.names() + SUITES.names())
+        raise ValueError(f"There is no recipe or suite {options.name}.{hint} `csan-hf recipes` lists them.")
+    text = files.file(options.name).read_text(encoding="utf-8")
     if options.output is None:
         print(text, end="")
     elif options.output.exists():

@@ -241,7 +241,7 @@ def _base(path: Path, size: Settings) -> Settings:
             "with csan_hf."
         )
     beside = path.parent / size["base"]
-    base = RECIPES.find(size["base"]) if size["base"] in RECIPES.names() and not beside.is_file() else beside
+    base = RECIPES.file(size["base"]) if size["base"] in RECIPES.names() and not beside.is_file() else beside
     return _settings(read_yaml(base), str(base))
 
 

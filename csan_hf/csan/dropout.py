@@ -9,9 +9,10 @@ _FEWEST = 8192  # elements from which on the cheaper numbers pay for the operati
 
 
 def drop(states: torch.Tensor, probability: float, training: bool = True) -> torch.Tensor:
-    """`torch.nn.functional.dropout`, several times as fast on a CPU; elsewhere and in compiled programs it is torch's.
+    """`torch.nn.functional.dropout` with fewer random numbers on a CPU.
 
-    On a CPU the probability is rounded to 1 / 65536, and what is kept is scaled to match.
+    Elsewhere, in compiled programs and for few elements it is torch's. On a CPU the probability is rounded to
+    1 / 65536, and what is kept is scaled to match.
 
     Args:
         states: Floating-point tensor of any shape.

@@ -2,6 +2,7 @@
 """Suites: what they expand to, and that those of the repository can be trained."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from csan_hf.suites import SUITES
 from csan_hf.training.build import check_recipe
 from csan_hf.training.recipe import RecipeError
 
-SIZES = [(name, size) for name in SUITES.names() for size in yaml.safe_load(SUITES.find(name).read_text())["sizes"]]
+SIZES = [(name, size) for name in SUITES.names() for size in yaml.safe_load(SUITES.file(name).read_text())["sizes"]]
 BASE = {
     "model": "csan",
     "config": {"d_model": 16, "encoder_layers": 2, "local_window": 7, "head_area": 3},
@@ -129,7 +130,7 @@ def test_a_tokenizer_by_name_gives_way_to_a_trained_one(tmp_path):
 
 
 def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
-    copy = shutil.copy(SUITES.find("multi30k"), tmp_path)
+    copy = shutil.copy(SUITES.file("multi30k"), tmp_path)
     assert load_suite(copy).cells[0].recipe == load_suite("multi30k").cells[0].recipe
     path = write_suite(tmp_path, sizes={"small": {"base": "numbers"}})
     assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
@@ -156,6 +157,11 @@ def test_the_suites_of_the_repository(name, size, tmp_path):
         check_recipe(recipe)
     for cell in {cell.data: cell for cell in suite.cells}.values():
         load_cell(cell, tmp_path)
+
+
+def test_the_suites_lie_beside_the_scripts_too():
+    scripts = Path(__file__).parents[2] / "scripts"
+    assert load_suite(scripts / "suites/g2p.yaml").cells[0].recipe == load_suite("g2p").cells[0].recipe
 
 
 def test_table_1_has_the_papers_ten_systems():
