@@ -206,9 +206,12 @@ class TokenizerPair:
         Args:
             name_or_path: A directory or the name of a repository on the Hub.
             kwargs: Passed to `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
+
+        Raises:
+            OSError: There is no tokenizer, or its files are damaged.
         """
         name = str(name_or_path)
-        source = AutoTokenizer.from_pretrained(name, **kwargs)
+        source = _load_tokenizer(name, **kwargs)
         where = {key: kwargs[key] for key in _LOCATION_OPTIONS if key in kwargs}
         present = cached_file(
             name,
@@ -220,7 +223,25 @@ class TokenizerPair:
         )
         if present is None:
             return cls(source, source)
-        return cls(source, AutoTokenizer.from_pretrained(name, subfolder=TARGET_SUBFOLDER, **kwargs))
+        return cls(source, _load_tokenizer(name, subfolder=TARGET_SUBFOLDER, **kwargs))
+
+
+def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
+    except (OSError, ImportError):  # say what is missing
+        raise
+    except Exception as error:  # KeyError, TypeError, tokenizers' bare Exception: whatever reading the content runs into
+        place = Path(name, subfolder)
+        if place.is_dir() and not any(place.glob("*token*")):
+            raise FileNotFoundError(f"There is no tokenizer in {place}: no tokenizer.json.") from error
+        if type(error) is ValueError:  # written for the user
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OSError(
+            f"The tokenizer in {place} is damaged or incomplete ({reason}): copy tokenizer.json and "
+            "tokenizer_config.json again."
+        ) from error
 
 
 _LOCATION_OPTIONS = ("cache_dir", "force_download", "token", "revision", "local_files_only", "repo_type")

@@ -139,6 +139,32 @@ def test_pairs_are_saved_and_loaded(tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == joined.get_vocab()
 
 
+@pytest.mark.parametrize("subfolder", ["", "target_tokenizer"])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer.json", b""),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"null"),
+        ("tokenizer.json", b'{"added_tokens": [], "model": {}}'),
+        ("tokenizer.json", b"\xff\xfe"),
+        ("tokenizer_config.json", b"[]"),
+        ("tokenizer_config.json", b'{"tokenizer_class": '),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, subfolder, file, content):
+    TokenizerPair(joined, plain_digits).save_pretrained(tmp_path)
+    (tmp_path / subfolder / file).write_bytes(content)
+    with pytest.raises(OSError, match=rf"tokenizer in {tmp_path / subfolder} is damaged .*copy tokenizer\.json"):
+        TokenizerPair.from_pretrained(tmp_path)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    with pytest.raises(FileNotFoundError, match=f"no tokenizer in {tmp_path}"):
+        TokenizerPair.from_pretrained(tmp_path)
+
+
 def test_vocabularies_are_joint_or_separate():
     corpus = load_numbers(train_size=200, validation_size=1, test_size=1)
     joint = train_tokenizers(corpus, 350)
