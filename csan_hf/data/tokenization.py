@@ -231,7 +231,7 @@ def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrai
         return AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
     except (OSError, ImportError):  # say what is missing
         raise
-    except Exception as error:  # KeyError, TypeError, tokenizers' bare Exception: whatever reading the content runs into
+    except Exception as error:  # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
         place = Path(name, subfolder)
         if place.is_dir() and not any(place.glob("*token*")):
             raise FileNotFoundError(f"There is no tokenizer in {place}: no tokenizer.json.") from error
