@@ -29,6 +29,7 @@ from .suite import Suite
 
 SIGNIFICANT = 0.05
 _MOST_NAMES = 12
+_LEGEND = "How the tables are read"
 
 
 def write_report(
@@ -125,11 +126,7 @@ def _markdown(
     lines += [
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
         f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
-        "95% interval and two-sided p-value: for other segments by paired bootstrap, for other seeds by the variance "
-        "between seeds, pooled over the systems as if all depended on their seed alike (Student's t). p (Holm) is "
-        f"adjusted for the number of systems that a table tests, and so are the stars: p < {SIGNIFICANT} within that "
-        "column. p over columns is a sign-flip test in which a column counts once; where columns share a training, "
-        "another seed moves them together. ± is the standard deviation between a system's seeds.",
+        f"95% interval. [How the tables are read](#{_anchor(_LEGEND)}) stands at the end.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
@@ -143,7 +140,38 @@ def _markdown(
         lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {_counted(suite, unfinished)}."]
     if failed:
         lines += ["", "Failed:", "", *(f"- {name}: {_plain(reason)}" for name, reason in failed.items())]
+    lines += ["", f"## {_LEGEND}", "", *_legend(tables)]
     return "\n".join(lines) + "\n"
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
+def _legend(tables: list[Table]) -> list[str]:
+    """What the columns of the score tables say, of those that there are."""
+    rows = [row for table in tables for row in table.rows.values()]
+    lines = [
+        "- **Δ, p**: the interval and the two-sided p-value are for other segments by paired bootstrap, for other "
+        "seeds by the variance between seeds, pooled over the systems as if all depended on their seed alike "
+        "(Student's t).",
+        f"- **p (Holm)** is adjusted for the number of systems that a table tests. So are the stars (\\*): p < "
+        f"{SIGNIFICANT} within that column.",
+    ]
+    if any(row.over_columns for row in rows):
+        lines.append(
+            "- **p over columns**: a sign-flip test in which a column counts once; where columns share a training, "
+            "another seed moves them together."
+        )
+    if any(row.between_seeds is not None for row in rows):
+        lines.append("- **±**: standard deviation between a system's seeds, all columns pooled.")
+    if any(score.vote is not None for row in rows for score in row.columns.values()):
+        lines.append(
+            "- **vote of the seeds**: for each segment the output that most of a system's seeds have; mean of the "
+            "columns."
+        )
+    lines.append("- **minutes a run** are those of the machines that trained it, other work beside it included.")
+    return lines
 
 
 def _counted(suite: Suite, unfinished: list[str]) -> str:

@@ -54,6 +54,15 @@ def test_scores_and_differences(tmp_path):
     assert "3 of 12 runs are not finished: 1D, two, seed 1; 1D, two, seed 2; 1D, two, seed 3." in text
     assert "With one seed" not in text
     assert "all columns pooled: 5.00 (4 degrees of freedom)." in text  # 50, 55, 60 and 25, 30, 35
+    assert "](#how-the-tables-are-read)" in text
+    legend = text.partition("\n## How the tables are read\n")[2]
+    assert [line.split("**")[1] for line in legend.split("\n") if line.startswith("- ")] == [
+        "Δ, p",
+        "p (Holm)",
+        "±",
+        "vote of the seeds",
+        "minutes a run",
+    ]  # and no p over columns: 1D has one
     assert "dev,one,plain,2,55.0\n" in (tmp_path / "scores.csv").read_text()
 
 
