@@ -27,9 +27,9 @@ def drop(states: torch.Tensor, probability: float, training: bool = True) -> tor
 
 
 def _draws_itself(states: torch.Tensor, probability: float) -> bool:
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False  # torch's own is one operation that a compiler and torch.func's vmap know
-    plain = type(states) is torch.Tensor and states.device.type == "cpu"
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+        return False  # torch's own is one operation that a compiler, a tracer and torch.func's vmap know
+    plain = type(states) is torch.Tensor and states.device.type == "cpu" and 0 < probability < 1
     return plain and states.numel() >= _FEWEST and 0 < round(probability * _DRAWS) < _DRAWS
 
 
