@@ -100,8 +100,10 @@ class RowsAndCopies(torch.utils.data.Dataset):
 
 # ---- workers that load data
 
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
-"""What ends a run after a checkpoint: signals of schedulers (SLURM: --signal=USR1@120), and Ctrl-C."""
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
+)
+"""What ends a run after a checkpoint: signals of schedulers (SLURM: --signal=USR1@120), Ctrl-C, a terminal's end."""
 
 
 class WorkerInit:

@@ -53,7 +53,7 @@ class RunInterrupted(BaseException):
 
 
 class StopSignals:
-    """Takes SIGTERM, SIGINT and SIGUSR1 while a run is under way (a context manager).
+    """Takes SIGTERM, SIGINT, SIGUSR1 and SIGHUP while a run is under way (a context manager).
 
     While the model trains, the first signal is kept for the end of the update, and a second one, a second later or
     more, ends the run at once. Before and after, there is nothing to save, and the first one ends it.
@@ -73,6 +73,8 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
+                if number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN:
+                    continue  # of nohup: the run goes on without its terminal
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -88,6 +90,8 @@ class StopSignals:
         if now - before < _ONE_SIGNAL:
             return
         name = signal.Signals(number).name
+        if name == "SIGHUP":
+            _leave_closed_terminal()
         if self.phase == "training" and not self.received:
             self.received = number
             print_now(f"{name}: saving a checkpoint at the end of this update; a second signal ends the run at once.")
@@ -115,6 +119,17 @@ class StopSignals:
         if self.phase == "before":
             return f"Stopped by {name} before training began. {again} to go on."
         return f"Stopped by {name} after training, before the end of the run was written. {again} to write it."
+
+
+def _leave_closed_terminal() -> None:
+    """Discards from here on what goes to a terminal that is gone: the error of writing there would end the run."""
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
 
 
 def print_now(text: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import pty
 import runpy
 import shutil
 import signal
@@ -550,6 +551,30 @@ def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path,
         signals.phase = "after"
         with pytest.raises(RunInterrupted, match="Stopped by SIGTERM after training"):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_ends_the_run_after_saving_but_not_with_nohup(tmp_path, ignored):
+    child, terminal = pty.fork()
+    if child == 0:
+        status = 99
+        try:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+            with StopSignals(tmp_path) as signals:
+                signals.phase = "training"
+                os.write(1, b"ready")
+                deadline = time.monotonic() + (1.0 if ignored else 60.0)
+                while time.monotonic() < deadline and not signals.received:
+                    time.sleep(0.02)
+            if signals.received:
+                os.write(1, b"the terminal is gone")
+            status = 10 + signals.received
+        finally:
+            os._exit(status)  # nothing of the tests may run on here
+    while os.read(terminal, 1) != b"y":
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 10 + (0 if ignored else signal.SIGHUP)
 
 
 def test_a_signal_that_a_launcher_passes_on_counts_once(tmp_path, capfd, monkeypatch):
