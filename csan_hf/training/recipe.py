@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from .arguments import GenerationArguments, TranslationTrainingArguments
 from .options import Option, RecipeError, Section, key_path, nearest
 
 # Keys that say what to do with a recipe
-_COMMANDS = ("resume", "overwrite", "dry_run")
+COMMANDS = ("resume", "overwrite", "dry_run")
 SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
@@ -125,7 +126,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Returns what was set, without what the command line alone may say (resume, overwrite, dry_run)."""
         values = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, {})}
-        return {name: value for name, value in values.items() if name not in _COMMANDS}
+        return {name: value for name, value in values.items() if name not in COMMANDS}
 
     def to_yaml(self) -> str:
         """Returns a recipe file that gives this recipe again."""
@@ -214,13 +215,35 @@ def recipe_options(model: str = "csan") -> tuple[Option, ...]:
 # ---- the file
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+_MOST_VALUES = 100_000
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a repeated key is an error."""
+    """YAML in which a repeated key is an error, and so are aliases that make a huge content of a small file."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None and _count_values(node, {}) > _MOST_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"its aliases stand for more than {_MOST_VALUES:,} values")
+        return node
+
+
+def _count_values(node: yaml.Node, counted: dict[int, float]) -> float:
+    """The values in a node with each alias counted as what it stands for; infinite if one stands for itself."""
+    if id(node) not in counted:
+        counted[id(node)] = math.inf  # until all of it is counted
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        inner = [part for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,))]
+        counted[id(node)] = 1 + sum(_count_values(part, counted) for part in inner)
+    return counted[id(node)]
 
 
 def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        if key_node.tag == _MERGE:  # `<<: *other`, whose keys may be said again
+            continue
         key = loader.construct_object(key_node)
         if isinstance(key, list | dict | set):
             raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=key_node.start_mark)

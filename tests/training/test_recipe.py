@@ -3,6 +3,7 @@
 
 import dataclasses
 import pickle
+import textwrap
 
 import pytest
 from transformers import GenerationConfig
@@ -339,7 +340,21 @@ def test_crafted_yaml_is_refused_in_one_line(recipe_file, text, words):
     assert len(str(error.value)) < 400
 
 
-def test_aliases_that_multiply_are_looked_at_once(recipe_file):
+def test_aliases_that_multiply_or_hold_themselves_are_refused(recipe_file):
     lines = ["a: &a0 [x, x]", *(f"b{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 60))]
-    with pytest.raises(RecipeError, match="unknown key a"):
-        load_recipe(recipe_file("\n".join(lines)))
+    for text in ("\n".join(lines), "config: &a {d_model: *a}", "a: &a [*a]", "<<: &a {<<: *a}"):
+        with pytest.raises(RecipeError, match="its aliases stand for more than 100,000 values"):
+            load_recipe(recipe_file(text))
+
+
+def test_aliases_and_merged_keys_are_read(recipe_file):
+    text = """
+        data: &shared {source_lang: en, target_lang: de}
+        training: {seed: &seed 3, data_seed: *seed}
+        config: {<<: {d_model: 16, dropout: 0.1}, dropout: 0.2}
+    """
+    recipe = load_recipe(recipe_file(textwrap.dedent(text)))
+    assert recipe.training == {"seed": 3, "data_seed": 3}
+    assert recipe.config == {"d_model": 16, "dropout": 0.2}
+    with pytest.raises(RecipeError, match="'dropout' is repeated"):
+        load_recipe(recipe_file("config: {<<: {d_model: 16}, dropout: 0.1, dropout: 0.2}"))
