@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from csan_hf.files import printable
+
 BAD_INPUT = 2
 BAD: tuple[type[Exception], ...] = (OSError, ValueError, ImportError)
 INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
@@ -69,7 +71,7 @@ def _tell(error: Exception) -> None:
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{os.fsdecode(error.filename)}: {error.strerror}"
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
 def _replace_closed_streams() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -74,7 +75,9 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
                 _copy_permissions(before, temporary)
             yield file
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # a full disk does not say which
         if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
             os.replace(temporary, partial_name(path))
         raise
@@ -187,6 +190,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def digest_of_lines(lines: Iterable[str]) -> str:
+    """Returns the SHA-256 of a file that `write_lines` would write."""
+    return hashlib.sha256("".join(f"{one_line(line)}\n" for line in lines).encode()).hexdigest()
+
+
 def printable(text: str) -> str:
     """Returns a text in which what has no picture, such as a line feed, is written as "\\n"."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -198,6 +206,10 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 # ---- names
+
+
+# What some system does not take, and what a terminal obeys: control characters and those that turn the direction
+_NOT_IN_NAMES = re.compile(r"[/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def check_file_name(name: Any, what: str) -> str:
@@ -213,7 +225,7 @@ def check_file_name(name: Any, what: str) -> str:
     shown = f"{what} {str(name)[:80]!r}"
     if not isinstance(name, str) or not name:
         raise ValueError(f"{shown} must be a name, of letters, digits and _.-")
-    if re.search(r"[/\\:*?\"<>|\x00-\x1f\x7f]", name) or name.startswith((".", "~")) or name.endswith((" ", ".")):
+    if _NOT_IN_NAMES.search(name) or name.startswith((".", "~")) or name.endswith((" ", ".")):
         raise ValueError(f"{shown} cannot be the name of a file: use letters, digits and _.-")
     if _RESERVED_ON_WINDOWS.fullmatch(name):
         raise ValueError(f"{shown} is the name of a device on Windows: choose another")

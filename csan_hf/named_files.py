@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +37,15 @@ class NamedFiles:
         Raises:
             ValueError: There is neither; the message lists the YAML files beside the path and suggests a name.
         """
-        path = Path(path)
+        name, path = os.fspath(path), Path(path)
         if path.is_file():
             return path
-        if str(path) in self.names():
-            return self.file(str(path))
+        if name in self.names():
+            return self.file(name)
         beside = sorted(str(file) for file in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
         there = f" The folder holds {', '.join(beside)}." if beside else ""
         raise ValueError(
-            f"There is no {self.kind} {path}.{there}{nearest(path.stem, self.names())} `csan-hf recipes` lists those "
+            f"There is no {self.kind} {name}.{there}{nearest(path.stem, self.names())} `csan-hf recipes` lists those "
             "that come with csan_hf."
         )
 
@@ -58,5 +59,5 @@ class NamedFiles:
 
 def nearest(name: str, names: list[str]) -> str:
     """Returns a sentence that suggests the nearest of the names, or nothing if none is near."""
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name.lower().removesuffix(".yaml"), names, n=1)
     return f" Did you mean {near[0]}?" if near else ""

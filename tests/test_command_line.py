@@ -28,6 +28,7 @@ ENDINGS = {
         "error: num_beams must be at least 1, got 0",
     ),
     "full disk": (OSError(errno.ENOSPC, "No space left on device"), 2, "No space left on device"),
+    "codes for the terminal": (ValueError("no \x1b]0;x\x07 \u202ey"), 2, r"error: no \x1b]0;x\x07 \u202ey"),
     "named error": (TroubleError("no"), 7, "error: no"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "Interrupted."),
     "Ctrl-C with a word": (KeyboardInterrupt("3 lines are written."), 130, "Interrupted. 3 lines are written."),

@@ -63,11 +63,25 @@ def test_recipes_and_suites_are_copied(files, name, tmp_path, capsys):
     assert "exists: choose another" in capsys.readouterr().err
 
 
+def test_a_recipe_goes_to_standard_output_or_into_a_new_file_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["g2p"], ["g2p", "--output", "-"]):
+        assert main(["recipes", *arguments]) == 0
+        assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(SUITES.file("g2p").read_text())
+    assert main(["recipes", "--output", "new.yaml"]) == 2
+    assert "--output new.yaml: which recipe or suite?" in capsys.readouterr().err
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    assert main(["recipes", "g2p", "--output", "link.yaml"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["link.yaml"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["recipes", "nmbers"], "There is no recipe or suite nmbers. Did you mean numbers?"),
         (["recipes", "naacl_tabel1"], "Did you mean naacl_table1?"),
+        (["recipes", "G2P.yaml"], "Did you mean g2p?"),
+        (["compare", "./g2p", "--output", "runs"], "There is no suite ./g2p."),
         (["train", "scripts/recipes/nmbers.yaml"], "Did you mean numbers?"),
         (["train", "nmbers"], "There is no recipe nmbers. Did you mean numbers?"),
         (["compare", "naacl_tabel1", "--output", "runs"], "Did you mean naacl_table1?"),

@@ -1,7 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Nothing is left half-written, nothing is replaced but regular files, and line n of a text is read as line n."""
 
+import errno
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -13,7 +15,9 @@ import pytest
 
 from csan_hf import files
 from csan_hf.files import (
+    check_file_name,
     check_writable,
+    digest_of_lines,
     open_for_writing,
     open_lines,
     partial_name,
@@ -153,6 +157,26 @@ def test_permissions_are_those_of_the_umask_or_of_the_file_before(umask, tmp_pat
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~umask
     assert stat.S_IMODE((tmp_path / "old").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\x9b", "\u202e", "\u2067", "\u2028"])
+def test_names_hold_nothing_that_a_terminal_obeys(character):
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
+        check_file_name(f"a{character}b", "the system")
+    assert check_file_name("سرب\u200cی 日本語", "the system")
+
+
+def test_the_digest_of_lines_is_that_of_their_file(tmp_path):
+    lines = ["a", "", "b\u2028c", "d\r\ne"]
+    write_lines(tmp_path / "x", iter(lines))
+    assert digest_of_lines(lines) == hashlib.sha256((tmp_path / "x").read_bytes()).hexdigest()
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "x"
+    with pytest.raises(OSError, match=str(path)), open_for_writing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_longest_name_works(tmp_path):

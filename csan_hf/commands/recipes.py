@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from csan_hf.command_line import script
-from csan_hf.files import write_text
+from csan_hf.files import STANDARD_STREAM, write_text
 from csan_hf.named_files import NamedFiles, nearest
 from csan_hf.recipes import RECIPES
 from csan_hf.suites import SUITES
@@ -28,6 +28,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("name", nargs="?", help="recipe or suite to print or copy (default: list all)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="new file for the copy")
     options = parser.parse_args(arguments)
+    if options.name is None and options.output is not None:
+        raise ValueError(f"--output {options.output}: which recipe or suite? `csan-hf recipes` lists them.")
     if options.name is None:
         print("\n".join(["Recipes:", *_listed(RECIPES), "", "Suites:", *_listed(SUITES)]))
         return
@@ -36,9 +38,9 @@ def main(arguments: list[str]) -> None:
         hint = nearest(options.name, RECIPES.names() + SUITES.names())
         raise ValueError(f"There is no recipe or suite {options.name}.{hint} `csan-hf recipes` lists them.")
     text = files.file(options.name).read_text(encoding="utf-8")
-    if options.output is None:
+    if options.output is None or str(options.output) == STANDARD_STREAM:
         print(text, end="")
-    elif options.output.exists():
+    elif options.output.exists() or options.output.is_symlink():
         raise ValueError(f"{options.output} exists: choose another file.")
     else:
         write_text(options.output, text)
