@@ -12,12 +12,13 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from csan_hf.files import write_json
+from csan_hf.data.corpora import check_files
+from csan_hf.files import path_inside, printable, write_json
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 
-from .report import files_of_report, write_report
-from .results import read_tables
+from .report import REPORT, files_of_report, heading, write_report
+from .results import check_references, read_tables
 from .schedule import Progress, check_cell, is_finished, load_cell, run_cells, trained_keys
 from .speed import SPEEDS, Speed, measure_speed
 from .suite import Suite
@@ -50,6 +51,8 @@ def compare_suite(
     """
     recipes = {cell.name: load_cell(cell, output) for cell in suite.cells}
     _check_folder(suite, output)
+    if only != "report":
+        _check_data(suite, recipes, output)
     if only == "report" and not any(is_finished(cell, output) for cell in suite.cells):
         raise RecipeError(f"In {output} no run of {suite.name}, is finished: there is nothing to report.")
     with lock_folder(output):
@@ -64,6 +67,8 @@ def compare_suite(
         _say(describe_cost(suite, recipes, speeds, output, jobs))
         if only == "cost":
             return {}
+        if any(is_finished(cell, output) for cell in suite.cells):
+            check_references(suite, output)  # before hours are spent on other data
         reporter = _Reporter(suite, recipes, speeds, output, jobs, progress)
         ended = run_cells(suite.cells, output, jobs=jobs, threads=threads, report=reporter)
         reporter.close()
@@ -87,11 +92,25 @@ def _check_folder(suite: Suite, output: Path) -> None:
     foreign = [name for name in files_of_report(suite) if (output / name).exists()]
     if foreign and not (output / SPEEDS).is_file() and not (output / "runs").is_dir():
         raise RecipeError(f"{output} holds {foreign[0]}, and no runs of a suite: choose another --output.")
+    report = output / REPORT
+    if report.exists() and report.read_bytes().splitlines()[:1] != [heading(suite).encode()]:
+        raise RecipeError(f"{report} is not a report of {suite.name}: choose another --output, or delete it.")
+
+
+def _check_data(suite: Suite, recipes: dict[str, Recipe], output: Path) -> None:
+    """Checks that the files of all data sets that are still to be trained on are there."""
+    waiting = {cell.data: cell.name for cell in reversed(suite.cells) if not is_finished(cell, output)}
+    for data, cell in waiting.items():
+        try:
+            check_files(recipes[cell].data_arguments())
+        except (ValueError, OSError) as error:
+            raise RecipeError(f"data set {data}: {error}") from error
 
 
 def _write_speeds(suite: Suite, output: Path, speeds: dict[str, Speed]) -> None:
     recipes = _digests(suite)
-    write_json(output / SPEEDS, {name: {**asdict(speed), "recipe": recipes[name]} for name, speed in speeds.items()})
+    path = path_inside(output, SPEEDS)
+    write_json(path, {name: {**asdict(speed), "recipe": recipes[name]} for name, speed in speeds.items()})
 
 
 def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
@@ -104,7 +123,7 @@ def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
             if values.pop("recipe", None) == digest:
                 found[name] = Speed(**values)
                 found[name].check()
-    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         return {}
     return found
 
@@ -190,4 +209,4 @@ class _Reporter:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print("\n".join(map(printable, text.splitlines())), file=sys.stderr, flush=True)

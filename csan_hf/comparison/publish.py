@@ -14,13 +14,12 @@ from csan_hf.hub.public_files import PrivateContentError, public_content
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError
 
-from .report import files_of_report
+from .report import REPORT, files_of_report, heading
 from .results import REFERENCES, digests_of_references
 from .schedule import FINISHED, RECIPE, check_cell, is_finished, trained_keys
 from .speed import SPEEDS
 from .suite import Cell, Suite, splits_of
 
-_REPORT = "report.md"
 _LEFT_OUT = (".json", ".svg")  # of the report: the same again
 
 
@@ -64,11 +63,11 @@ def check_target(suite: Suite, output: Path, target: Path) -> None:
     """
     if target.exists() and not target.is_dir():
         raise RecipeError(f"{target} is a file: publish in a folder.")
-    if target.resolve() == output.resolve():
-        raise RecipeError(f"{target} is the folder in which the suite trains: publish in another.")
-    report = target / _REPORT
+    if target.resolve() == output.resolve() or target.resolve().is_relative_to((output / "runs").resolve()):
+        raise RecipeError(f"{target} is the folder in which the suite trains, or lies in it: publish in another.")
+    report = target / REPORT
     names = [name for name in [*files_of_report(suite), SPEEDS, REFERENCES] if (target / name).exists()]
-    if names and (_REPORT not in names or report.read_bytes().splitlines()[:1] != [_heading(suite)]):
+    if names and (REPORT not in names or report.read_bytes().splitlines()[:1] != [heading(suite).encode()]):
         raise RecipeError(f"{target / names[0]} is not of a report of {suite.name}: publish in another folder.")
     for cell in suite.cells:
         try:
@@ -82,10 +81,6 @@ def check_target(suite: Suite, output: Path, target: Path) -> None:
             )
 
 
-def _heading(suite: Suite) -> bytes:
-    return f"# {suite.name}".encode()
-
-
 def _contents(suite: Suite, output: Path) -> dict[str, bytes]:
     """Names of the files -> what they hold; all are read before the first is written."""
     contents: dict[str, bytes] = {}
@@ -93,7 +88,7 @@ def _contents(suite: Suite, output: Path) -> dict[str, bytes]:
         if is_finished(cell, output):
             contents.update(_of_cell(cell, output))
     report = [name for name in files_of_report(suite) if not name.endswith(_LEFT_OUT) and (output / name).is_file()]
-    if _REPORT not in report:
+    if REPORT not in report:
         raise RecipeError(f"{output} holds no report of {suite.name}: write one first.")
     for name in [*report, SPEEDS]:
         if (output / name).is_file():

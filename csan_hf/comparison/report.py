@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, plain_label, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.files import one_line, write_json, write_text
+from csan_hf.files import one_line, path_inside, write_json, write_text
 from csan_hf.hub.public_files import without_local_paths
 
 from .results import Row, Score, Table, read_results
@@ -29,7 +29,9 @@ from .suite import Suite
 
 SIGNIFICANT = 0.05
 _MOST_NAMES = 12
+_FEW_SEGMENTS = 30
 _LEGEND = "How the tables are read"
+REPORT = "report.md"
 
 
 def write_report(
@@ -43,6 +45,9 @@ def write_report(
         output: The suite's folder.
         speeds: System -> its speed of training; may be empty.
         failed: Cells that failed, with the reason.
+
+    Raises:
+        ValueError: A file of that name in the folder is a link that leads out of it.
     """
     facts = system_facts(suite, output, speeds)
     failed = _public_reasons(suite, output, failed)
@@ -52,11 +57,12 @@ def write_report(
             pictures[table.title] = f"{table.title}.png"
             figure = plot_differences(table, find_metric(suite.metric), suite.baseline)
             for ending in (".png", ".svg"):
-                save_figure(figure, output / f"{table.title}{ending}")
-    write_text(output / "report.md", _markdown(suite, tables, facts, pictures, _open_cells(suite, output), failed))
-    write_text(output / "scores.csv", _csv(tables))
+                save_figure(figure, path_inside(output, f"{table.title}{ending}"))
+    text = _markdown(suite, tables, facts, pictures, _open_cells(suite, output), failed)
+    write_text(path_inside(output, REPORT), text)
+    write_text(path_inside(output, "scores.csv"), _csv(tables))
     write_json(
-        output / "report.json",
+        path_inside(output, "report.json"),
         {
             "suite": suite.name,
             "metric": suite.metric,
@@ -73,7 +79,12 @@ def write_report(
 def files_of_report(suite: Suite) -> list[str]:
     """Returns the names of the files that `write_report` writes."""
     pictures = [f"{title}{ending}" for title in suite.tables for ending in (".png", ".svg")]
-    return ["report.md", "report.json", "scores.csv", *pictures]
+    return [REPORT, "report.json", "scores.csv", *pictures]
+
+
+def heading(suite: Suite) -> str:
+    """Returns the first line of a suite's report, by which it is known as this suite's."""
+    return f"# {suite.name}"
 
 
 def _public_reasons(suite: Suite, output: Path, failed: dict[str, str]) -> dict[str, str]:
@@ -122,7 +133,7 @@ def _markdown(
 ) -> str:
     metric = find_metric(suite.metric)
     better = "higher" if metric.greater_is_better else "lower"
-    lines = [f"# {suite.name}", "", *([suite.description.strip(), ""] if suite.description else [])]
+    lines = [heading(suite), "", *([suite.description.strip(), ""] if suite.description else [])]
     lines += [
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
         f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
@@ -220,6 +231,10 @@ def _caution(tables: list[Table], baseline: str) -> list[str]:
             f"With one seed: {', '.join(single)}. What another one would change is taken from the systems that have "
             "several.",
         ]
+    few = {column: count for table in tables for column, count in table.segments.items() if count < _FEW_SEGMENTS}
+    if few:
+        named = ", ".join(f"{_plain(column)} ({count})" for column, count in few.items())
+        lines += ["", f"Too few segments for what intervals and p-values say of others: {named}."]
     return lines
 
 
@@ -325,6 +340,7 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
         figure = new_figure(7.0, 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(table.columns)))
         axes = figure.add_subplot()
         axes.axvline(0, color="0.5", linewidth=1)
+        shown: dict[str, dict[str, Any]] = {}
         for place, row in enumerate(rows.values()):
             if place:
                 axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
@@ -339,13 +355,15 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
                 marker = "D" if of_all else MARKERS[table.columns.index(column) % len(MARKERS)]
                 axes.hlines(height, *test.interval, color=colour, linewidth=2.5, alpha=0.45)
                 axes.plot([test.difference], [height], color=colour, marker=marker, markersize=5, linestyle="none")
-                if place == 0:
-                    axes.plot([], [], color=colour, marker=marker, linestyle="none", label=plain_label(column))
+                shown[column] = {"color": colour, "marker": marker}
+        for column in [*table.columns, "pooled"]:
+            if column in shown:
+                axes.plot([], [], **shown[column], linestyle="none", label=plain_label(column))
         axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
         axes.invert_yaxis()
         axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="0.5", alpha=0.25)
-        if rows:
+        if shown:
             figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
     return figure

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,11 @@ from csan_hf.evaluation.resampling import (
     unequal_seeds_p_value,
 )
 from csan_hf.evaluation.significance import PairedTest, compare_resampled, holm_adjusted, sign_flip_test
-from csan_hf.files import read_lines, write_lines
+from csan_hf.files import digest_of_lines, one_line, path_inside, read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
 from .schedule import is_finished, load_cell
-from .suite import Cell, Suite
+from .suite import Cell, Suite, splits_of
 
 REFERENCES = "references.json"
 """File in a published suite's folder with digests of the references: data set/split -> SHA-256."""
@@ -89,6 +88,7 @@ class Table:
         rows: System -> row; systems without a finished run are left out.
         between_seeds: How much a seed changes the scores of all columns' segments taken together.
         unequal_seeds: The system whose seeds differ most there, and the p-value of its differing from the others.
+        segments: Number of segments of each column in which a system has a run.
     """
 
     title: str
@@ -96,6 +96,7 @@ class Table:
     rows: dict[str, Row]
     between_seeds: SeedVariance
     unequal_seeds: tuple[str, float] | None
+    segments: dict[str, int]
 
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
@@ -105,10 +106,26 @@ def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES)
         suite: The suite.
         output: Its folder.
         samples: Resamples of the bootstrap.
+
+    Raises:
+        RecipeError: A run's files are damaged, or its data are not those of the others or those that there are.
     """
     cells = [cell for cell in suite.cells if is_finished(cell, output)]
-    texts = _Texts(suite, output)
+    texts = _Texts(suite, output, cells)
     return [_table(suite, title, columns, cells, texts, samples) for title, columns in suite.tables.items()]
+
+
+def check_references(suite: Suite, output: Path) -> None:
+    """Checks that the validation and test sets are still those that the finished runs were scored with.
+
+    Raises:
+        RecipeError: They are not.
+    """
+    cells = [cell for cell in suite.cells if is_finished(cell, output)]
+    texts = _Texts(suite, output, cells)
+    for data in dict.fromkeys(cell.data for cell in cells):
+        for split in splits_of(texts.first[data].recipe):
+            texts.read(data, split)
 
 
 def read_results(cell: Cell, output: Path) -> dict[str, Any]:
@@ -139,11 +156,8 @@ def _damaged(cell: Cell, output: Path, path: Path) -> RecipeError:
 def digests_of_references(output: Path) -> dict[str, str]:
     """Returns digests of the references that a suite's report was made with: data set/split -> SHA-256."""
     paths = sorted((output / "references").glob("*/*.txt"))
-    return _read_digests(output) | {f"{path.parent.name}/{path.stem}": _digest(read_lines(path)) for path in paths}
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+    here = {f"{path.parent.name}/{path.stem}": digest_of_lines(read_lines(path)) for path in paths}
+    return _read_digests(output) | here
 
 
 def _read_digests(output: Path) -> dict[str, str]:
@@ -158,9 +172,11 @@ def _read_digests(output: Path) -> dict[str, str]:
 class _Texts:
     """References, kept in the suite's folder, and hypotheses."""
 
-    def __init__(self, suite: Suite, output: Path) -> None:
+    def __init__(self, suite: Suite, output: Path, finished: Sequence[Cell]) -> None:
         self.output = output
-        self.published = _read_digests(output)
+        self.expected = {name: (digest, "the published runs") for name, digest in _read_digests(output).items()}
+        self.expected |= _data_of_runs(finished, output)
+        self.found: dict[str, list[str]] = {}
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
         self.metrics = {
             data: load_metric(suite.metric, tokenize=cell.recipe.get("bleu_tokenize"))
@@ -169,17 +185,39 @@ class _Texts:
         self.metric = self.metrics[suite.cells[0].data]  # sums of counts are scored alike, whatever the tokenizer
 
     def references(self, data: str, split: str) -> list[str]:
-        path = self.output / "references" / data / f"{split}.txt"
-        if not path.is_file():
-            args = load_cell(self.first[data], self.output).data_arguments()
-            lines = load_translation_dataset(args, [split])[0][split]["target"]
-            if self.published.get(f"{data}/{split}", digest := _digest(lines)) != digest:
-                raise RecipeError(
-                    f"The references of {split} in {args.data_dir} are not those that the published runs in "
-                    f"{self.output} were scored with ({REFERENCES}): use the same data, prepared in the same way."
-                )
-            write_lines(path, lines)
-        return list(read_lines(path))
+        """The references: those in the suite's folder if the runs were scored with them, else the data's."""
+        key = f"{data}/{split}"
+        if key not in self.found:
+            path = path_inside(self.output, "references", data, f"{split}.txt")
+            lines = self._kept(path)
+            digest, _ = self.expected.get(key, (None, None))
+            if lines is None or digest not in (None, digest_of_lines(lines)):
+                lines = self.read(data, split)
+                write_lines(path, lines)
+            self.found[key] = lines
+        return self.found[key]
+
+    def _kept(self, path: Path) -> list[str] | None:
+        try:
+            return list(read_lines(path))
+        except (OSError, ValueError):  # not there, or damaged
+            return None
+
+    def read(self, data: str, split: str) -> list[str]:
+        """The references in the data.
+
+        Raises:
+            RecipeError: They are not those that the runs were scored with.
+        """
+        args = load_cell(self.first[data], self.output).data_arguments()
+        lines = [one_line(line) for line in load_translation_dataset(args, [split])[0][split]["target"]]
+        digest, runs = self.expected.get(f"{data}/{split}", (None, ""))
+        if digest not in (None, digest_of_lines(lines)):
+            raise RecipeError(
+                f"The references of {split} in {args.data_dir or args.dataset} are not those that {runs} in "
+                f"{self.output} were scored with: use the same data, prepared in the same way, or another --output."
+            )
+        return lines
 
     def hypotheses(self, cell: Cell, split: str) -> list[str]:
         path = cell.folder(self.output) / "hypotheses" / f"{split}.txt"
@@ -199,6 +237,31 @@ class _Texts:
         parts = zip(hypotheses, splits, strict=True)
         statistics = self.metrics[data].statistics
         return np.concatenate([statistics(lines, self.references(data, split)) for lines, split in parts])
+
+
+def _data_of_runs(cells: Sequence[Cell], output: Path) -> dict[str, tuple[str, str]]:
+    """Data set/split -> digest of its references and the run that was scored with them.
+
+    Raises:
+        RecipeError: Two runs were scored with other references, or runs of a system were trained on other data.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for cell in cells:
+        facts = read_results(cell, output).get("data")
+        if not isinstance(facts, dict):  # of an earlier version
+            continue
+        references = facts["references"] if isinstance(facts.get("references"), dict) else {}
+        own = {f"{cell.data}/{split}": str(digest) for split, digest in references.items()}
+        own[f"{cell.data}, {cell.system}"] = json.dumps(facts.get("training_set"), sort_keys=True)
+        for key, digest in own.items():
+            before, other = found.setdefault(key, (digest, cell.name))
+            if before != digest:
+                what = "scored with other references" if "/" in key else "trained on other data"
+                raise RecipeError(
+                    f"{cell.name} was {what} than {other}, so the data have changed between them: delete the folders "
+                    f"of the runs on the old data in {output / 'runs' / cell.data}, and the suite trains them again."
+                )
+    return found
 
 
 def _table(
@@ -235,6 +298,7 @@ def _table(
         _adjust(rows, list(columns)),
         resampling.variance(shared),
         _unequal_seeds(resampling.scores(shared)),
+        {column: len(run) for own in counts.values() for column, runs in own.items() for run in runs.values()},
     )
 
 

@@ -37,6 +37,11 @@ def main(arguments: list[str]) -> int:
         raise RecipeError(f"{arguments[0]} is no cell of a suite: `csan-hf train` trains a recipe.")
     threading.Thread(target=_end_with, args=(int(os.environ.get(PARENT, os.getppid())),), daemon=True).start()
     _wait_until_free(output)
+    if (output / "results.json").is_file() and not list_checkpoints(output):
+        raise RecipeError(
+            f"{output} holds a run's results without {FINISHED} and without checkpoints: delete that folder, and the "
+            "suite trains that run again."
+        )
     start = time.time()
     try:
         results = train_from_recipe(recipe)

@@ -35,6 +35,7 @@ COMMAND = (sys.executable, "-m", "csan_hf.comparison.run_cell")
 """Command that trains a cell; the path of the cell's recipe is appended."""
 # Keys of a recipe that say where a run lies and what its card says, not what is trained
 _OF_NO_EFFECT = ("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset")
+_STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 
 
@@ -62,10 +63,12 @@ def prepare_cell(cell: Cell, output: Path) -> Path:
         The path of the recipe.
 
     Raises:
-        RecipeError: The recipe is refused, or the cell's folder holds what another recipe has trained.
+        RecipeError: The recipe is refused, or the cell's folder holds what another recipe has trained, or links that
+            lead out of it, through which a run would write.
     """
     check_cell(cell, output)
     load_cell(cell, output)
+    _refuse_links(cell.folder(output))
     path = cell.folder(output) / RECIPE
     if not path.is_file() or path.read_text(encoding="utf-8") != _text(cell, output):  # moved, or its data were
         write_text(path, _text(cell, output))
@@ -76,6 +79,12 @@ def _text(cell: Cell, output: Path) -> str:
     """The recipe of a cell as a file."""
     recipe = {**cell.recipe, "output_dir": str(cell.folder(output))}
     return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+
+
+def _refuse_links(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise RecipeError(f"{path} is a link that leads out of {folder}: remove it.")
 
 
 def check_cell(cell: Cell, output: Path) -> None:
@@ -180,7 +189,8 @@ def run_cells(
 ) -> Progress:
     """Trains the cells that are not finished.
 
-    If a cell fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs, which save first.
+    If a cell fails, its reason is noted and the others continue. Ctrl-C, SIGTERM and the end of the terminal end the
+    runs, which save first.
 
     Args:
         cells: The cells, in the order in which they start.
@@ -205,7 +215,8 @@ def run_cells(
     for cell in waiting:
         prepare_cell(cell, output)  # so that a bad recipe is refused before anything is trained
     runs: list[_Run] = []
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    taken = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in taken}
     try:
         while waiting or runs:
             while waiting and len(runs) < jobs:
@@ -221,7 +232,8 @@ def run_cells(
         report(progress)
     finally:
         _end(runs)
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     return progress
 
 

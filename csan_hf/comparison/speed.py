@@ -102,13 +102,18 @@ def _measure(recipes: dict[str, Recipe], rounds: int, seconds: float, folder: Pa
     tokenized, _ = tokenize_dataset(splits, tokenizers, first.data_arguments())
     trainers, steps = {}, {}
     for name, recipe in recipes.items():
-        if recipe.training_arguments().max_steps < 1:
-            raise RecipeError(f"{name}: a suite needs training.max_steps, so that all runs have the same updates.")
         # Without anything that writes or reports
-        quiet = replace(recipe, output_dir=str(folder / name), training={**recipe.training, "report_to": "none"})
+        silent = {**recipe.training, "report_to": "none", "push_to_hub": False}
+        quiet = replace(recipe, output_dir=str(folder / name), training=silent)
+        try:
+            args, model = quiet.training_arguments(), build_model(quiet, tokenizers)
+        except (ValueError, OSError) as error:
+            raise RecipeError(f"{name}: {error}") from error
+        if args.max_steps < 1:
+            raise RecipeError(f"{name}: a suite needs training.max_steps, so that all runs have the same updates.")
         trainers[name] = TranslationTrainer(
-            build_model(quiet, tokenizers),
-            quiet.training_arguments(),
+            model,
+            args,
             tokenizers=tokenizers,
             train_dataset=tokenized["train"],
             eval_dataset=tokenized.get("validation"),

@@ -13,13 +13,14 @@ from typing import Any
 
 from csan_hf.csan.configuration_csan import CsanConfig
 from csan_hf.evaluation.metrics import find_metric
-from csan_hf.files import check_file_name
+from csan_hf.files import check_file_name, one_line
 from csan_hf.recipes import RECIPES
 from csan_hf.suites import SUITES
-from csan_hf.training.recipe import SECTIONS, RecipeError, read_yaml
+from csan_hf.training.recipe import COMMANDS, SECTIONS, RecipeError, read_yaml
 
 _KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
+_OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
 _FULL_ATTENTION = {"local_window": None, "head_area": 1}
 
 Settings = dict[str, Any]
@@ -107,9 +108,9 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         _check_names(names, f"{path}: the {kind}")  # runs lie in folders of these names
     baseline = content.get("baseline", next(iter(systems)))
     if baseline not in list(systems):
-        raise RecipeError(f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}.")
+        raise RecipeError(f"{path}: the baseline {_shown(baseline)} is not one of the systems {', '.join(systems)}.")
     base = _base(path, chosen)
-    settings = _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings")
+    settings = _part(chosen.get("settings"), f"{path}: sizes.{size}.settings")
     everywhere = merge(settings, {"data": {"data_dir": data_dir}} if data_dir else {})
     seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
     cells = [
@@ -124,8 +125,9 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         for name, of_system in systems.items()
         if seed in seeds[: of_system.get("seeds", len(seeds))]
     ]
+    _check_splits(cells, baseline, str(path))
     return Suite(
-        name=f"{_text(content, 'name', path.stem, path)}, size {size}",
+        name=f"{one_line(_text(content, 'name', path.stem, path)).strip() or path.stem}, size {size}",
         description=_text(content, "description", "", path),
         metric=_metric(content.get("metric"), path),
         baseline=baseline,
@@ -143,7 +145,7 @@ def _with_size(entries: Settings, size: Settings, key: str, path: Path) -> Setti
     merged = {}
     for name, entry in entries.items():
         where = f"{path}: {key}.{name}"
-        merged[name] = merge(_settings(entry, where), _settings(own.get(name), where))
+        merged[name] = merge(_part(entry, where), _part(own.get(name), where))
         count = merged[name].get("seeds", 1)
         if key == "systems" and (type(count) is not int or count < 1):
             raise RecipeError(f"{where}.seeds must say how many seeds, 1 or more, got {_shown(count)}.")
@@ -173,15 +175,46 @@ def _cell_recipe(
         recipe["config"] = {}
     if "preset" in system:
         layers = {**(recipe.get("config") or {}), **(own.get("config") or {})}.get("encoder_layers", 6)
+        if not isinstance(preset := system["preset"], str | None):
+            raise RecipeError(f"{where}: preset must be a name, or null for no locality, got {_shown(preset)}.")
         try:
-            fields = CsanConfig.preset_fields(system["preset"], layers) if system["preset"] else {}
+            fields = CsanConfig.preset_fields(preset, layers) if preset else {}
         except (ValueError, TypeError) as error:
             raise RecipeError(f"{where}: {error}") from error
         kept = {key: value for key, value in (recipe.get("config") or {}).items() if "local" not in key}
         recipe["config"] = {**kept, **_FULL_ATTENTION, **fields}
     recipe = merge(recipe, own)
     recipe.pop("output_dir", None)
+    _check_commands(recipe, where)
     return merge(recipe, {"training": {"seed": seed}})
+
+
+def _check_commands(recipe: Settings, where: str) -> None:
+    """Refuses what a suite decides itself, and what would show unfinished runs to others."""
+    if command := next((key for key in COMMANDS if key in recipe), None):
+        raise RecipeError(f"{where}: {command} says what to do with a run, which a suite decides: take it out.")
+    if (recipe.get("training") or {}).get("push_to_hub"):
+        raise RecipeError(
+            f"{where}: training.push_to_hub: a suite's runs would all be pushed to one name. Take it out, and push a "
+            "finished run's folder by `csan-hf push`."
+        )
+
+
+def _check_splits(cells: list[Cell], baseline: str, where: str) -> None:
+    """Refuses a system that changes what it is scored on: its scores could not be compared."""
+    held_out = {cell.data: _held_out(cell.recipe) for cell in cells if cell.system == baseline}
+    for cell in cells:
+        own, expected = _held_out(cell.recipe), held_out[cell.data]
+        if changed := [key for key in {**expected, **own} if own.get(key) != expected.get(key)]:
+            raise RecipeError(
+                f"{where}: {cell.system} has another data.{changed[0]} than {baseline}, and would be scored on other "
+                "sentences: say that under data, as a data set."
+            )
+
+
+def _held_out(recipe: Settings) -> Settings:
+    """What decides the validation and test sets."""
+    return {key: value for key, value in (recipe.get("data") or {}).items() if key not in _OF_TRAINING}
 
 
 def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
@@ -264,9 +297,11 @@ def _text(content: Settings, key: str, default: str, path: Path) -> str:
 
 
 def _seeds(seeds: Any, where: str) -> list[int]:
-    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise RecipeError(f"{where} must be a list of whole numbers, got {seeds!r}.")
-    return list(dict.fromkeys(seeds))
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
+        raise RecipeError(f"{where} must be a list of whole numbers from 0 to 2^32 - 1, got {_shown(seeds)}.")
+    if len(set(seeds)) < len(seeds):
+        raise RecipeError(f"{where}: a seed stands twice in {_shown(seeds)}, and would give the same run again.")
+    return seeds
 
 
 def _mapping(content: Settings, key: str, where: str) -> Settings:
@@ -288,6 +323,13 @@ def _settings(value: Any, where: str) -> Settings:
         if section is not None and not isinstance(section, dict) and not named:
             raise RecipeError(f"{where}: the section {key} must hold keys and values, got {_shown(section)}.")
     return value or {}
+
+
+def _part(value: Any, where: str) -> Settings:
+    """Settings that a suite itself holds."""
+    if "output_dir" in (settings := _settings(value, where)):
+        raise RecipeError(f"{where}: output_dir: the suite's --output decides where its runs lie. Take it out.")
+    return settings
 
 
 def _shown(value: Any) -> str:

@@ -17,7 +17,7 @@ from transformers import set_seed
 
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import metrics_in
-from csan_hf.files import path_inside, write_json, write_lines, write_text
+from csan_hf.files import digest_of_lines, path_inside, write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 
 from .checkpoints import (
@@ -126,6 +126,12 @@ def finish_run(trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDi
         "chosen": chosen,
         "scores": scores,
         "training": _training_facts(trainer),
+        "data": {
+            "training_set": trainer.describe_run()["training_set"],
+            "references": {
+                name: digest_of_lines(split["target"]) for name, split in tokenized.items() if name != "train"
+            },
+        },
         "environment": describe_environment(),
     }
     if recipe.task == "text2text-generation":

@@ -97,6 +97,8 @@ def test_targets_that_are_refused(suite_folder, tmp_path):
         publish_suite(make_suite(other, steps=2), other, tmp_path / "public")
     with pytest.raises(RecipeError, match="is the folder in which the suite trains"):
         publish_suite(suite, folder, folder / ".." / "suite")
+    with pytest.raises(RecipeError, match="is the folder in which the suite trains, or lies in it"):
+        publish_suite(suite, folder, folder / "runs" / "one")
     with pytest.raises(RecipeError, match=r"speeds\.json is a file: publish in a folder"):
         publish_suite(suite, folder, folder / "speeds.json")
     (folder / "report.md").unlink()

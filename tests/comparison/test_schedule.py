@@ -255,8 +255,90 @@ def test_a_report_is_written_over_nothing_else(tmp_path, monkeypatch):
         compare_suite(suite, mine)
     with pytest.raises(RecipeError, match="none no run of suite, size small, is finished"):
         compare_suite(suite, tmp_path / "none", only="report")
+    (other := tmp_path / "other" / "runs").mkdir(parents=True)
+    (other.parent / "report.md").write_text("# Another suite, size small\n")
+    with pytest.raises(RecipeError, match=r"other/report\.md is not a report of suite, size small: choose another"):
+        compare_suite(suite, other.parent)
     assert [path.name for path in mine.iterdir()] == ["report.md"]
     assert not (tmp_path / "none").exists()
+
+
+def test_missing_data_are_noticed_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "measure_speed", None)
+    suite = make_suite(tmp_path, steps=1)
+    for cell in suite.cells:
+        if cell.data == "two":
+            cell.recipe["data"] = {**cell.recipe["data"], "validation": "none.tsv"}
+    with pytest.raises(RecipeError, match=r"data set two: .*none\.tsv"):
+        compare_suite(suite, tmp_path, only="cost")
+
+
+def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
+    suite = make_suite(tmp_path, steps=1)
+    speed = Speed(10, 0.5, 10.0, 1.0, 0.0, 0.0)
+    monkeypatch.setattr(compare, "measure_speed", lambda recipes: dict.fromkeys(recipes, speed))
+    monkeypatch.setattr(schedule.run_cells, "__kwdefaults__", {**schedule.run_cells.__kwdefaults__, "command": STUB})
+    for cell in suite.cells[4:]:
+        prepare_cell(cell, tmp_path)
+        (cell.folder(tmp_path) / FINISHED).write_text("{}")  # for the moment
+    assert run_all(suite, tmp_path).done == 12
+    for cell in suite.cells[4:]:
+        shutil.rmtree(cell.folder(tmp_path))
+    lines = (tmp_path / "dev.tsv").read_text()
+    (tmp_path / "dev.tsv").write_text(lines.replace("0 x", "9 x"))
+    with pytest.raises(RecipeError, match=r"references of validation in .* are not those that plain, one, seed 1 in"):
+        compare_suite(suite, tmp_path)
+    assert not suite.cells[4].folder(tmp_path).exists()
+    (tmp_path / "dev.tsv").write_text(lines)
+    assert compare_suite(suite, tmp_path, jobs=2) == {}
+    assert (tmp_path / "report.md").is_file()
+
+
+@pytest.mark.parametrize(
+    "place", ["report.md", "scores.csv", "dev.png", "references", "runs/one/plain/seed_1/log.txt"]
+)
+def test_nothing_is_written_through_a_link_out_of_the_folder(tmp_path, place):
+    suite = make_suite(tmp_path, steps=1)
+    folder = tmp_path / "output"
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("precious")
+    path = folder / place
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "precious" / ("" if place == "references" else "file"))
+
+    def compare_all():
+        run_all(suite, folder)
+        report(suite, folder)
+
+    with pytest.raises(ValueError, match=r"is a link that leads out of .*: remove it"):
+        compare_all()
+    assert (tmp_path / "precious" / "file").read_text() == "precious"
+    assert len(list((tmp_path / "precious").iterdir())) == 1
+
+
+def test_results_without_the_mark_and_checkpoints_are_no_run_to_go_on_with(tmp_path, capsys):
+    path = prepare_cell(make_suite(tmp_path).cells[0], tmp_path)
+    (path.parent / "results.json").write_text("{}")
+    assert run_cell.main([str(path)]) == 2
+    assert "without finished.json and without checkpoints: delete that folder, and" in capsys.readouterr().err
+
+
+def test_the_end_of_the_terminal_ends_the_runs(tmp_path):
+    suite, calls = make_suite(tmp_path, steps=100_000), iter(range(2))
+    for ignored, expected in ((False, KeyboardInterrupt), (True, StopIteration)):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+        def hang_up(progress):
+            if any(share > 0 for share in progress.running.values()):
+                os.kill(os.getpid(), signal.SIGHUP)
+                next(calls)
+
+        try:
+            with pytest.raises(expected):
+                run_all(suite, tmp_path, report=hang_up)
+            assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 def test_costs(tmp_path):

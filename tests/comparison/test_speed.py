@@ -1,10 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What is timed are the updates of training."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from training.test_metrics_in_training import tiny_recipe
 
 from csan_hf.comparison import speed
+from csan_hf.training.recipe import RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
 
@@ -59,3 +63,14 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
     now[0] = 0.0
     found = speed._time_in_turn({"plain": updates("plain", 1.0)}, 1, 30.0)
     assert len(found["plain"]) >= 14
+
+
+def test_the_system_whose_recipe_is_wrong_is_named_and_nothing_is_pushed(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(TranslationTrainer, "init_hf_repo", lambda trainer, **_: seen.append("pushed"), raising=False)
+    recipe = tiny_recipe(tmp_path, max_tokens=400, push_to_hub=True)
+    assert speed.measure_speed({"plain": recipe}, rounds=1, seconds=0)
+    assert seen == []
+    odd = replace(recipe, config={**recipe.config, "d_model": 33})
+    with pytest.raises(RecipeError, match=r"odd: .*d_model"):
+        speed.measure_speed({"plain": recipe, "odd": odd}, rounds=1, seconds=0)

@@ -76,6 +76,18 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": ["one"]}, "seeds must be a list of whole numbers"),
+        ({"seeds": [-1]}, r"seeds must be a list of whole numbers from 0 to 2\^32 - 1, got \[-1\]"),
+        ({"seeds": [2**32]}, "seeds must be a list of whole numbers from 0"),
+        ({"seeds": [1, 2, 1]}, r"a seed stands twice in \[1, 2, 1\]"),
+        ({"systems": {"x": {"overwrite": True}}}, "x: overwrite says what to do with a run, which a suite decides"),
+        ({"data": {"x": {"resume": False}}}, "resume says what to do with a run"),
+        ({"systems": {"x": {"output_dir": "here"}}}, r"systems\.x: output_dir: the suite's --output decides"),
+        ({"systems": {"x": {"training": {"push_to_hub": True}}}}, r"x: training\.push_to_hub: .* to one name"),
+        (
+            {"systems": {"plain": {}, "x": {"data": {"source_lang": "c"}}}},
+            r"x has another data\.source_lang than plain, and would be scored on other sentences",
+        ),
+        ({"systems": {"plain": {}, "x": {"data": {"test": "t.tsv"}}}}, r"x has another data\.test than plain"),
         ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
         (
             {"data": {"one": {}}, "tables": {"dev": {"all": ["validation"], "again": ["validation"]}}},
@@ -92,7 +104,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"data": {"x": {"data": {"test": {2016: "t", "a": "t"}}}}}, "the test set 2016 is no text: put it in quotes"),
         ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
         ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
-        ({"systems": {"x": {"preset": ["local_soft"]}}}, "x: .*list"),
+        ({"systems": {"x": {"preset": ["local_soft"]}}}, "x: preset must be a name, or null for no locality, got "),
         ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
         ({"systems": {"x": {"seeds": "two"}}}, r"systems\.x\.seeds must say how many seeds"),
         ({"systems": {"x": {}, "X": {}}}, "the system 'X' is 'x' where files' names have no capitals"),
@@ -110,6 +122,22 @@ def test_a_suite_becomes_cells(tmp_path):
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
     with pytest.raises(RecipeError, match=words):
         load_suite(write_suite(tmp_path, **changes))
+
+
+def test_systems_may_have_training_data_of_their_own(tmp_path):
+    suite = load_suite(write_suite(tmp_path, systems={"plain": {}, "more": {"data": {"train": "more.tsv"}}}))
+    assert {cell.system: cell.recipe["data"]["train"] for cell in suite.cells} == {
+        "plain": "train.tsv",
+        "more": "more.tsv",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [("Two\nlines\n", "Two lines, size small"), (" ", "suite, size small"), ("", "suite, size small")],
+)
+def test_the_name_of_a_suite_is_one_line(tmp_path, name, heading):
+    assert load_suite(write_suite(tmp_path, name=name)).name == heading
 
 
 def test_splits_of_several_language_pairs(tmp_path):

@@ -2,6 +2,7 @@
 """Numbers of a report beside a count by hand."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -15,6 +16,7 @@ from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric, load_metric
 from csan_hf.evaluation.resampling import Resampled, SeedVariance, unequal_seeds_p_value
 from csan_hf.evaluation.significance import holm_adjusted, paired_test, sign_flip_test
+from csan_hf.files import digest_of_lines
 from csan_hf.training.recipe import RecipeError
 
 
@@ -280,3 +282,70 @@ def test_equal_systems_do_not_differ(test):
     metric = load_metric("g2p_wer")
     counts = metric.statistics(["a", "b", "c"], ["a", "b", "d"])
     assert paired_test(metric, [counts], [counts], test=test, samples=20).p_value == 1.0
+
+
+def with_data(cell, folder, references, training_set="a"):
+    """Adds to a finished cell what it was scored with."""
+    path = cell.folder(folder) / "results.json"
+    facts = {"training_set": {"sha256": training_set}, "references": {"validation": digest_of_lines(references)}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": facts}))
+
+
+REFERENCES = [f"{number % 5} x" for number in range(40)]  # as `make_suite` writes them
+
+
+def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
+    suite = make_suite(tmp_path)
+    cells = [cell for cell in suite.cells if cell.data == "one"]
+    for cell in cells:
+        finish(cell, tmp_path, 4)
+        with_data(cell, tmp_path, REFERENCES)
+    for stale in ("0 x\n" * 40, "0 x\n", "\udcff"):  # of other data, cut, no UTF-8
+        (tmp_path / "references/one").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "references/one/validation.txt").write_text(stale, errors="surrogateescape")
+        (table,) = read_tables(suite, tmp_path, samples=20)
+        assert table.rows["plain"].columns["one"].score == pytest.approx(10)
+        assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == REFERENCES
+    for cell in cells:
+        with_data(cell, tmp_path, REFERENCES[::-1])
+    with pytest.raises(RecipeError, match=r"are not those that plain, one, seed 1 in .* were scored with"):
+        read_tables(suite, tmp_path)
+
+
+def test_runs_on_changed_data_are_not_compared(tmp_path):
+    suite = make_suite(tmp_path)
+    first, second, *_, last = [cell for cell in suite.cells if cell.data == "one"]
+    for cell in (first, second, last):
+        finish(cell, tmp_path, 4)
+        with_data(cell, tmp_path, REFERENCES, training_set=cell.system)  # of each system its own
+    assert read_tables(suite, tmp_path, samples=20)
+    with_data(last, tmp_path, REFERENCES, training_set="b")
+    with pytest.raises(RecipeError, match="1D, one, seed 3 was trained on other data than 1D, one, seed 1, so"):
+        read_tables(suite, tmp_path)
+    with_data(last, tmp_path, REFERENCES[:-1], training_set="1D")
+    with pytest.raises(RecipeError, match="seed 3 was scored with other references than plain, one, seed 1, so"):
+        read_tables(suite, tmp_path)
+
+
+def test_few_segments_are_told(tmp_path):
+    suite = make_suite(tmp_path)
+    for cell in suite.cells:
+        finish(cell, tmp_path, 3)
+    tables = read_tables(suite, tmp_path, samples=20)
+    assert tables[0].segments == {"one": 40, "two": 40}
+    for segments, told in ((40, False), (29, True)):
+        write_report(suite, [replace(tables[0], segments={"one": segments})], tmp_path, {}, {})
+        text = (tmp_path / "report.md").read_text()
+        assert ("\nToo few segments for what intervals and p-values say of others: one (29).\n" in text) == told
+
+
+def test_the_legend_has_the_columns_of_all_systems(tmp_path):
+    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
+    for cell in suite.cells:
+        if cell.system != "1D" or cell.data == "one":
+            finish(cell, tmp_path, 3)
+    (table,) = read_tables(suite, tmp_path, samples=20)
+    (legend,) = plot_differences(table, find_metric("g2p_wer"), "plain").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["one", "two", "pooled"]
+    alone = replace(table, rows={"plain": table.rows["plain"]})
+    assert not plot_differences(alone, find_metric("g2p_wer"), "plain").legends

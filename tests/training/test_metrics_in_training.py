@@ -10,7 +10,9 @@ import pytest
 from huggingface_hub import ModelCard
 from training.pictures import leave_out_pictures
 
+from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
+from csan_hf.files import digest_of_lines, read_lines
 from csan_hf.hub.card_rules import card_problems
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.picture import draw_training
@@ -82,6 +84,14 @@ def test_results_and_card(run):
     for split in ("validation", "test"):
         assert stored["scores"][split]["words_missing"] == results["scores"][split]["words_missing"] >= 0
         assert "bleu" not in stored["scores"][split]
+        hypotheses = read_lines(output / "hypotheses" / f"{split}.txt")
+        assert stored["data"]["references"][split] != digest_of_lines(hypotheses)
+    recipe = load_recipe(output / "recipe.yaml")
+    splits, _ = load_translation_dataset(recipe.data_arguments())
+    assert stored["data"]["references"] == {
+        split: digest_of_lines(splits[split]["target"]) for split in ("validation", "test")
+    }
+    assert stored["data"]["training_set"]["pairs"] == len(splits["train"])
     card = ModelCard.load(output / "README.md")
     assert "| split | sentences | WER | words missing | beam |" in card.text
     assert f"| {results['scores']['test']['words_missing']:.3f} |" in card.text
