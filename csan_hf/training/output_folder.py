@@ -180,7 +180,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         if is_disk_full(error):
             raise
         raise RecipeError(
-            f"{folder} cannot be written to ({error.strerror}): change that, or choose another --output_dir."
+            f"{folder} cannot be written to ({error.strerror}): change that, or choose another folder."
         ) from error
     try:
         _lock(descriptor, folder)
