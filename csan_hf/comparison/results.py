@@ -243,7 +243,7 @@ def _data_of_runs(cells: Sequence[Cell], output: Path) -> dict[str, tuple[str, s
     """Data set/split -> digest of its references and the run that was scored with them.
 
     Raises:
-        RecipeError: Two runs were scored with other references, or runs of a system were trained on other data.
+        RecipeError: Two runs were scored with other references, or runs of a system were trained on other tokens.
     """
     found: dict[str, tuple[str, str]] = {}
     for cell in cells:
@@ -256,10 +256,12 @@ def _data_of_runs(cells: Sequence[Cell], output: Path) -> dict[str, tuple[str, s
         for key, digest in own.items():
             before, other = found.setdefault(key, (digest, cell.name))
             if before != digest:
-                what = "scored with other references" if "/" in key else "trained on other data"
+                what, why = "scored with other references", "data"
+                if "/" not in key:
+                    what, why = "trained on other tokens", "data or tokenizers"
                 raise RecipeError(
-                    f"{cell.name} was {what} than {other}, so the data have changed between them: delete the folders "
-                    f"of the runs on the old data in {output / 'runs' / cell.data}, and the suite trains them again."
+                    f"{cell.name} was {what} than {other}: the {why} have changed between them. Delete the folders of "
+                    f"those with the old ones in {output / 'runs' / cell.data}, and the suite trains these again."
                 )
     return found
 
