@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .attention_statistics import AttentionStatistics, LearnedWindows
-from .figures import COLOURS, MARKERS, figure_style, new_figure
+from .figures import COLOURS, figure_style, new_figure, style_of
 
 
 def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
@@ -131,12 +131,7 @@ def _boxes(axes: Any, layers: list[int], values: list[np.ndarray]) -> None:
 
 
 def _style(number: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "markersize": 4,
-        "linewidth": 1.2,
-    }
+    return {**style_of(number), "markersize": 4, "linewidth": 1.2}
 
 
 def _finish(axes: Any) -> None:

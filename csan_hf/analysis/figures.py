@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from csan_hf.files import open_for_writing, printable, write_text
 
-# Tell systems apart also without colour; the colours show on white and on black.
+# `style_of` tells systems apart also without colour; the colours show on white and on black.
 COLOURS = ("#3b75af", "#d97d3a", "#4f9a5b", "#c1524f", "#8a72b8", "#8d6e5c")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
 _LONGEST_LABEL = 40  # letters
 _INK = "#010203"  # in a page it becomes the colour of its text
 _STYLE: Any = {
@@ -29,6 +29,12 @@ _STYLE: Any = {
     "xtick.color": _INK,
     "ytick.color": _INK,
 }
+
+
+def style_of(number: int) -> dict[str, Any]:
+    """Returns colour and marker of a series; the first 36 all differ, neighbours in both."""
+    turn = number // len(COLOURS)
+    return {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[(number + turn) % len(_MARKERS)]}
 
 
 def new_figure(width: float = 5.2, height: float = 3.4) -> Figure:

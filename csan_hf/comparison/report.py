@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from csan_hf.analysis.figures import COLOURS, MARKERS, figure_style, new_figure, plain_label, save_figure
+from csan_hf.analysis.figures import figure_style, new_figure, plain_label, save_figure, style_of
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.files import one_line, path_inside, write_json, write_text
@@ -163,9 +163,9 @@ def _legend(tables: list[Table]) -> list[str]:
     """What the columns of the score tables say, of those that there are."""
     rows = [row for table in tables for row in table.rows.values()]
     lines = [
-        "- **Δ, p**: the interval and the two-sided p-value are for other segments by paired bootstrap, for other "
-        "seeds by the variance between seeds, pooled over the systems as if all depended on their seed alike "
-        "(Student's t).",
+        "- **Δ, p**: of the seeds that a system has in all columns that it shares with the baseline. Interval and "
+        "two-sided p-value are for other segments by paired bootstrap, for other seeds by the variance between seeds, "
+        "pooled over the systems as if all depended on their seed alike (Student's t).",
         f"- **p (Holm)** is adjusted for the number of systems that a table tests. So are the stars (\\*): p < "
         f"{SIGNIFICANT} within that column.",
     ]
@@ -351,11 +351,10 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
                     continue
                 height = place + 0.6 * (number / len(tests) - 0.5) if len(drawn) > 1 else place
                 of_all = number == len(tests)
-                colour = "black" if of_all else COLOURS[table.columns.index(column) % len(COLOURS)]
-                marker = "D" if of_all else MARKERS[table.columns.index(column) % len(MARKERS)]
-                axes.hlines(height, *test.interval, color=colour, linewidth=2.5, alpha=0.45)
-                axes.plot([test.difference], [height], color=colour, marker=marker, markersize=5, linestyle="none")
-                shown[column] = {"color": colour, "marker": marker}
+                style = {"color": "black", "marker": "D"} if of_all else style_of(table.columns.index(column))
+                axes.hlines(height, *test.interval, color=style["color"], linewidth=2.5, alpha=0.45)
+                axes.plot([test.difference], [height], **style, markersize=5, linestyle="none")
+                shown[column] = style
         for column in [*table.columns, "pooled"]:
             if column in shown:
                 axes.plot([], [], **shown[column], linestyle="none", label=plain_label(column))

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What the encoder's attention does, counted by hand on tiny models."""
 
+import itertools
 import re
 import sys
 
@@ -17,7 +18,7 @@ from csan_hf.analysis.attention_plots import (
     plot_learned_windows,
 )
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
-from csan_hf.analysis.figures import save_figure
+from csan_hf.analysis.figures import save_figure, style_of
 from csan_hf.report.attention import attention_plots
 from csan_hf.report.systems import System
 
@@ -209,3 +210,9 @@ def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
     assert sizes == [2, 2, 1]
     alone = statistics.attention_statistics(model, tokenizers, SENTENCES)
     assert alone.mass == pytest.approx(together.mass, abs=1e-6)
+
+
+def test_many_series_can_be_told_apart():
+    styles = [tuple(style_of(number).values()) for number in range(36)]
+    assert len(set(styles)) == 36
+    assert not [both for both in itertools.pairwise(styles) if both[0][0] == both[1][0] or both[0][1] == both[1][1]]
