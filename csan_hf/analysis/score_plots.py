@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from csan_hf.evaluation.metrics import CorpusMetric
 from csan_hf.evaluation.ngrams import NgramScore
 
-from .figures import COLOURS, MARKERS, figure_style, new_figure, plain_label
+from .figures import figure_style, new_figure, plain_label, style_of
 
 # The width of a figure, and that of a line with its marker, in small letters
 _LETTERS, _KEY = 78, 7
@@ -34,11 +34,11 @@ def plot_scores_by_length(
             # Systems stand side by side, so that their bars can be told apart
             places = [place + (number - (len(groups) - 1) / 2) * 0.12 for place in range(len(entries))]
             scores = [entry[metric.name] for entry in entries]
-            colour = _cycle(COLOURS, number)
-            axes.plot(places, scores, color=colour, label=plain_label(name), **_line_style(number))
+            style = _line_style(number)
+            axes.plot(places, scores, label=plain_label(name), **style)
             if entries and (key := f"{metric.name}_interval") in entries[0]:
                 lows, highs = zip(*(entry[key] for entry in entries), strict=True)
-                axes.vlines(places, lows, highs, color=colour, linewidth=2.5, alpha=0.45)
+                axes.vlines(places, lows, highs, color=style["color"], linewidth=2.5, alpha=0.45)
         some = next(iter(groups.values()))
         axes.set_xticks(range(len(some)), [_range(entry) for entry in some])
         axes.set(xlabel="words in the source", ylabel=plain_label(metric.label))
@@ -81,7 +81,7 @@ def _plot_by_order(curves: Mapping[str, Sequence[tuple[int, float]]], label: str
             axes.axhline(0, color="0.5", linewidth=1)
         for number, (name, points) in enumerate(curves.items()):
             orders, values = zip(*points, strict=True)
-            axes.plot(orders, values, color=_cycle(COLOURS, number), label=plain_label(name), **_line_style(number))
+            axes.plot(orders, values, label=plain_label(name), **_line_style(number))
         axes.set(xlabel="length of the n-grams", ylabel=plain_label(label))
         _finish(axes, len(curves))
     return figure
@@ -103,8 +103,4 @@ def _range(entry: Mapping[str, Any]) -> str:
 
 
 def _line_style(number: int) -> dict[str, Any]:
-    return {"marker": _cycle(MARKERS, number), "markersize": 5, "linewidth": 1.2}
-
-
-def _cycle(values: Sequence[str], number: int) -> str:
-    return values[number % len(values)]
+    return {**style_of(number), "markersize": 5, "linewidth": 1.2}
