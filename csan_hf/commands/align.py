@@ -120,7 +120,11 @@ def align_files(
 ) -> Iterator[Alignment]:
     """Aligns the sentence pairs of the command line."""
     model, tokenizers = load_translation_model(
-        options.model, device=options.device, dtype=options.dtype, trust_remote_code=options.trust_remote_code
+        options.model,
+        device=options.device,
+        dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
+        progress=not options.quiet,
     )
     generation = {} if options.num_beams is None else {"num_beams": options.num_beams}
     return align_stream(

@@ -137,6 +137,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, dict]:
         device=options.device if processes is None else str(processes.device),
         dtype=options.dtype,
         trust_remote_code=options.trust_remote_code,
+        progress=not options.quiet,
     )
     arguments = {name: getattr(options, name) for name in ("num_beams", "max_length", "length_penalty")}
     scores: dict[str, dict] = {}

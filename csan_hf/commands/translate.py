@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> None:
         device=options.device if processes is None else str(processes.device),
         dtype=options.dtype,
         trust_remote_code=options.trust_remote_code,
+        progress=not options.quiet,
     )
     windows = translate_stream(
         model,

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers.utils import logging
 
 from csan_hf.files import reading_folder_or_name
 
@@ -42,7 +45,12 @@ def launched_processes(device: str | None = None) -> PartialState | None:
 
 
 def load_translation_model(
-    name: str, *, device: str | None = None, dtype: str = "float32", trust_remote_code: bool = False
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    progress: bool = True,
 ) -> tuple[PreTrainedModel, TokenizerPair]:
     """Loads a checkpoint and its tokenizers for translation.
 
@@ -51,6 +59,7 @@ def load_translation_model(
         device: torch device; None = the accelerator if there is one, else the CPU.
         dtype: `float32`, `bfloat16` or `float16`.
         trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
+        progress: Whether transformers shows bars while it loads, if it does at all.
 
     Returns:
         The model in evaluation mode, and the tokenizers.
@@ -68,10 +77,21 @@ def load_translation_model(
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = "cpu" if accelerator is None else accelerator.type
     place = _usable_device(device)
-    with reading_folder_or_name(name, "model"):
+    with reading_folder_or_name(name, "model"), nullcontext() if progress else _no_bars():
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
         tokenizers = TokenizerPair.from_pretrained(name)
     return model.to(place).eval(), tokenizers
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _usable_device(name: str) -> torch.device:

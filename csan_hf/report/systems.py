@@ -73,7 +73,9 @@ def load_systems(
     def load(name: str, path: str) -> System:
         if path in files:
             return System(name, [files[path]])
-        model, tokenizers = load_translation_model(path, device=device, trust_remote_code=trust_remote_code)
+        model, tokenizers = load_translation_model(
+            path, device=device, trust_remote_code=trust_remote_code, progress=progress
+        )
         lines = translate(model, tokenizers, list(sources), progress=progress, **generate_arguments)
         return System(name, [lines], model, tokenizers)
 

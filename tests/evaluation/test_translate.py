@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
@@ -147,6 +148,16 @@ def test_loading(folder):
         load_translation_model(str(folder), dtype="int3")
     with pytest.raises(ValueError, match="device 'abacus' is unknown"):
         load_translation_model(str(folder), device="abacus")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, monkeypatch, capfd):
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", enabled)
+    load_translation_model(str(folder), device="cpu", progress=False)
+    assert "Loading" not in capfd.readouterr().err
+    assert transformers_logging.is_progress_bar_enabled() == enabled
+    load_translation_model(str(folder), device="cpu")
+    assert ("Loading" in capfd.readouterr().err) == enabled
 
 
 def load_main(name):
