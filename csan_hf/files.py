@@ -76,8 +76,9 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
             yield file
         os.replace(temporary, target)
     except BaseException as error:
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(path)  # a full disk does not say which
+        # A full disk does not say which; any other error of the block may be about something else
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            error.filename = str(path)
         if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
             os.replace(temporary, partial_name(path))
         raise

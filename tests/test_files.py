@@ -176,6 +176,9 @@ def test_a_full_disk_names_the_file(tmp_path):
     path = tmp_path / "x"
     with pytest.raises(OSError, match=str(path)), open_for_writing(path):
         raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(ConnectionResetError) as other, open_for_writing(path):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+    assert other.value.filename is None
     assert list(tmp_path.iterdir()) == []
 
 
