@@ -137,7 +137,7 @@ def _markdown(
     lines += [
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
         f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
-        f"95% interval. [How the tables are read](#{_anchor(_LEGEND)}) stands at the end.",
+        f"95% interval. [How the tables are read](#{_LEGEND.lower().replace(' ', '-')}) stands at the end.",
         "",
         *_systems_table(suite, facts),
         *_caution(tables, suite.baseline),
@@ -153,10 +153,6 @@ def _markdown(
         lines += ["", "Failed:", "", *(f"- {name}: {_plain(reason)}" for name, reason in failed.items())]
     lines += ["", f"## {_LEGEND}", "", *_legend(tables)]
     return "\n".join(lines) + "\n"
-
-
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(" ", "-")
 
 
 def _legend(tables: list[Table]) -> list[str]:
