@@ -231,10 +231,11 @@ def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
             wanted = {name: tuple(split for split in columns if split in splits[name]) for name in data}
             named = {name: (name, chosen) for name, chosen in wanted.items() if chosen}
         else:
-            only = next(iter(data))
             columns = _mapping(tables, title, where)
             named = {
-                name: (only, _list_of_splits(chosen, f"{where}.{title}.{name}")) for name, chosen in columns.items()
+                name: (_data_set_of(name, data, at), _list_of_splits(chosen, at))
+                for name, chosen in columns.items()
+                for at in (f"{where}.{title}.{name}",)
             }
         for name, (of_data, chosen) in named.items():
             if unknown := [split for split in chosen if split not in splits[of_data]]:
@@ -249,6 +250,14 @@ def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
             raise RecipeError(f"{where}.{title}: no data set has a split {', '.join(map(str, columns))}.")
         found[title] = named
     return found
+
+
+def _data_set_of(column: str, data: Settings, where: str) -> str:
+    if column in data:
+        return column
+    if len(data) > 1:
+        raise RecipeError(f"{where}: there is no data set of that name, only {', '.join(data)}.")
+    return next(iter(data))
 
 
 def _list_of_splits(splits: Any, where: str) -> tuple[str, ...]:

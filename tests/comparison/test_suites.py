@@ -93,6 +93,7 @@ def test_a_suite_becomes_cells(tmp_path):
             {"data": {"one": {}}, "tables": {"dev": {"all": ["validation"], "again": ["validation"]}}},
             "dev: validation of one stands twice",
         ),
+        ({"tables": {"dev": {"all": ["validation"]}}}, r"dev\.all: there is no data set of that name, only one, two"),
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
@@ -114,7 +115,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
         ({"tables": ["dev"]}, "tables must hold names"),
         ({"tables": {"dev": "validation"}}, "dev must hold names and their settings, got 'validation'"),
-        ({"tables": {"dev": {"x": "validation"}}}, r"tables\.dev\.x must be a list of splits, got 'validation'"),
+        ({"tables": {"dev": {"two": "validation"}}}, r"tables\.dev\.two must be a list of splits, got 'validation'"),
         ({"tables": {"../dev": ["validation"]}}, r"tables: the title '\.\./dev' cannot be the name of a file"),
         ({"tables": {"dev": ["validation"], "DEV": ["test"]}}, "the title 'DEV' is 'dev'"),
     ],
@@ -138,6 +139,11 @@ def test_systems_may_have_training_data_of_their_own(tmp_path):
 )
 def test_the_name_of_a_suite_is_one_line(tmp_path, name, heading):
     assert load_suite(write_suite(tmp_path, name=name)).name == heading
+
+
+def test_a_table_may_leave_data_sets_out(tmp_path):
+    suite = load_suite(write_suite(tmp_path, tables={"without one": {"two": ["validation", "test"]}}))
+    assert suite.tables == {"without one": {"two": ("two", ("validation", "test"))}}
 
 
 def test_splits_of_several_language_pairs(tmp_path):
