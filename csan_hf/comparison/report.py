@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import figure_style, new_figure, plain_label, save_figure, style_of
@@ -30,6 +31,7 @@ from .suite import Suite
 SIGNIFICANT = 0.05
 _MOST_NAMES = 12
 _FEW_SEGMENTS = 30
+_POOLED = "all columns pooled"
 _LEGEND = "How the tables are read"
 REPORT = "report.md"
 
@@ -324,7 +326,7 @@ def _csv(tables: list[Table]) -> str:
 
 
 def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) -> Figure:
-    """Draws each system's difference to the baseline with its 95% interval: by column, and several pooled (black).
+    """Draws each system's difference to the baseline with its 95% interval: several columns pooled (black), and each.
 
     Args:
         table: The table.
@@ -332,33 +334,38 @@ def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) ->
         baseline: The system at 0.
     """
     rows = {name: row for name, row in table.rows.items() if name != baseline}
+    several = len(table.columns) > 1
+    styles = {column: style_of(number) for number, column in enumerate(table.columns)}
+    styles = ({_POOLED: {"color": "black", "marker": "D"}} if several else {}) | styles
     with figure_style():
         figure = new_figure(7.0, 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(table.columns)))
         axes = figure.add_subplot()
         axes.axvline(0, color="0.5", linewidth=1)
-        shown: dict[str, dict[str, Any]] = {}
+        shown = set()
         for place, row in enumerate(rows.values()):
             if place:
                 axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
-            tests = [(column, row.columns[column].test) for column in table.columns if column in row.columns]
-            drawn = [*tests, ("pooled", row.pooled)] if len(table.columns) > 1 else tests
-            for number, (column, test) in enumerate(drawn):
-                if test is None:
-                    continue
-                height = place + 0.6 * (number / len(tests) - 0.5) if len(drawn) > 1 else place
-                of_all = number == len(tests)
-                style = {"color": "black", "marker": "D"} if of_all else style_of(table.columns.index(column))
-                axes.hlines(height, *test.interval, color=style["color"], linewidth=2.5, alpha=0.45)
-                axes.plot([test.difference], [height], **style, markersize=5, linestyle="none")
-                shown[column] = style
-        for column in [*table.columns, "pooled"]:
-            if column in shown:
-                axes.plot([], [], **shown[column], linestyle="none", label=plain_label(column))
+            tests = {column: row.columns[column].test for column in table.columns if column in row.columns}
+            drawn = {_POOLED: row.pooled, **tests} if several else tests
+            for number, (column, test) in enumerate(drawn.items()):
+                if test is not None:
+                    height = place + 0.6 * ((number + 0.5) / len(drawn) - 0.5)
+                    _draw_interval(axes, height, test, styles[column], column == _POOLED)
+                    shown.add(column)
         axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
-        axes.invert_yaxis()
-        axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals")
+        axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
+        better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
+        axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals {better}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="0.5", alpha=0.25)
-        if shown:
+        for column in (column for column in styles if several and column in shown):
+            axes.plot([], [], **styles[column], linestyle="none", label=plain_label(column))
+        if several and shown:
             figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
     return figure
+
+
+def _draw_interval(axes: Axes, height: float, test: PairedTest, style: dict[str, Any], stands_out: bool) -> None:
+    width, alpha = (4.0, 0.7) if stands_out else (2.5, 0.45)
+    axes.hlines(height, *test.interval, color=style["color"], linewidth=width, alpha=alpha)
+    axes.plot([test.difference], [height], **style, markersize=7 if stands_out else 5, linestyle="none")

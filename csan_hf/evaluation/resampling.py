@@ -5,7 +5,7 @@ Three seeds drawn with replacement, as segments are, say far too little of what 
 that depend on their seed alone, one in five would seem to differ. So the bootstrap draws segments and keeps the runs;
 what another seed changes is drawn from Student's t distribution, with the variance between the seeds of a system,
 pooled over the systems compared (an analysis of variance, seeds within systems). Part of that variance comes from
-single segments and is in the bootstrap's, too; it counts once.
+single segments and is in the bootstrap's, too; it counts once, and never makes the whole less than the bootstrap's.
 """
 
 from __future__ import annotations
@@ -148,8 +148,9 @@ def _with_other_seeds(drawn: np.ndarray, variance: SeedVariance, per_run: float,
     if not variance.degrees:
         return drawn
     of_segments, centre = drawn.var(), drawn.mean()
-    # What segments add to the variance between seeds is in that already
-    kept = np.sqrt(max(0.0, 1 - variance.of_segments * per_run / of_segments)) if of_segments else 1.0
+    # What segments add to the variance between seeds is in that already, less than expected if seeds happen to agree
+    counted_twice = min(variance.of_segments, variance.variance)
+    kept = np.sqrt(max(0.0, 1 - counted_twice * per_run / of_segments)) if of_segments else 1.0
     return (centre + kept * (drawn - centre)[:, None] + draw_seeds(variance, per_run, len(drawn), seed=seed)).ravel()
 
 

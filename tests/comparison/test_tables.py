@@ -153,13 +153,13 @@ def test_each_data_set_has_its_own_tokenizer(tmp_path):
 
 def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
     suite = make_suite(tmp_path, systems=("plain", "$_{$ (2)"))
-    suite.tables["dev set"] = {"_a|b$\n$_{$": suite.tables.pop("dev")["one"]}
+    suite.tables["dev set"] = {"_a|b$\n$_{$": suite.tables["dev"]["one"], "two": suite.tables.pop("dev")["two"]}
     for cell in suite.cells:
         finish(cell, tmp_path, 3)
     write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
     assert "](dev%20set.png)" in text
-    assert r"| system | _a\|b$ $_{$ |" in text
+    assert r"| system | _a\|b$ $_{$ | two |" in text
     assert "_a|b$" in (tmp_path / "dev set.svg").read_text()
 
 
@@ -346,6 +346,16 @@ def test_the_legend_has_the_columns_of_all_systems(tmp_path):
             finish(cell, tmp_path, 3)
     (table,) = read_tables(suite, tmp_path, samples=20)
     (legend,) = plot_differences(table, find_metric("g2p_wer"), "plain").legends
-    assert [text.get_text() for text in legend.get_texts()] == ["one", "two", "pooled"]
+    assert [text.get_text() for text in legend.get_texts()] == ["all columns pooled", "one", "two"]
     alone = replace(table, rows={"plain": table.rows["plain"]})
     assert not plot_differences(alone, find_metric("g2p_wer"), "plain").legends
+
+
+@pytest.mark.parametrize(("metric", "words"), [("g2p_wer", "intervals (← better)"), ("bleu", "intervals (better →)")])
+def test_the_picture_says_which_side_is_better(tmp_path, metric, words):
+    suite = make_suite(tmp_path)
+    for cell in suite.cells:
+        finish(cell, tmp_path, 3)
+    (table,) = read_tables(suite, tmp_path, samples=20)
+    (axes,) = plot_differences(table, find_metric(metric), "plain").axes
+    assert axes.get_xlabel().endswith(words)
