@@ -5,13 +5,15 @@ Three seeds drawn with replacement, as segments are, say far too little of what 
 that depend on their seed alone, one in five would seem to differ. So the bootstrap draws segments and keeps the runs;
 what another seed changes is drawn from Student's t distribution, with the variance between the seeds of a system,
 pooled over the systems compared (an analysis of variance, seeds within systems). Part of that variance comes from
-single segments and is in the bootstrap's, too; it counts once, and never makes the whole less than the bootstrap's.
+single segments and is in the bootstrap's, too; it counts once, and never takes more from the bootstrap's interval than
+that of the seeds gives back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -21,6 +23,7 @@ from .metrics import CorpusMetric
 SEED = 12345  # sacreBLEU's
 BOOTSTRAP_SAMPLES = 1000  # sacreBLEU's
 _DRAWS_AT_ONCE = 4_000_000
+_NORMAL_95 = NormalDist().inv_cdf(0.975)  # standard deviations on either side of 95% of a normal distribution
 _SEEDS_PER_SAMPLE = 100  # draws of other seeds, for each sample of segments
 
 
@@ -148,10 +151,11 @@ def _with_other_seeds(drawn: np.ndarray, variance: SeedVariance, per_run: float,
     if not variance.degrees:
         return drawn
     of_segments, centre = drawn.var(), drawn.mean()
+    seeds = draw_seeds(variance, per_run, len(drawn), seed=seed)
     # What segments add to the variance between seeds is in that already, less than expected if seeds happen to agree
-    counted_twice = min(variance.of_segments, variance.variance)
-    kept = np.sqrt(max(0.0, 1 - counted_twice * per_run / of_segments)) if of_segments else 1.0
-    return (centre + kept * (drawn - centre)[:, None] + draw_seeds(variance, per_run, len(drawn), seed=seed)).ravel()
+    counted_twice = min(variance.of_segments * per_run, (np.quantile(np.abs(seeds), 0.95) / _NORMAL_95) ** 2)
+    kept = np.sqrt(max(0.0, 1 - counted_twice / of_segments)) if of_segments else 1.0
+    return (centre + kept * (drawn - centre)[:, None] + seeds).ravel()
 
 
 def draw_seeds(variance: SeedVariance, per_run: float, samples: int, *, seed: int = SEED) -> np.ndarray:
