@@ -179,6 +179,7 @@ class _Reporter:
         self.total = sum(self.seconds.values())
         self.bar = tqdm(total=100.0, unit="%", dynamic_ncols=True) if shown and sys.stderr.isatty() else None
         self.start: tuple[float, float] | None = None
+        self.resumed: dict[str, float] = {}
         self.ended = -1
         self.told = 0.0
 
@@ -186,9 +187,12 @@ class _Reporter:
         if not self.shown:
             return
         done = sum(self.seconds[cell.name] for cell in self.suite.cells if is_finished(cell, self.output))
-        done += sum(self.seconds[name] * share for name, share in progress.running.items())
         now = time.monotonic()
         self.start = self.start or (now, done)
+        for name, share in progress.running.items():
+            done += self.seconds[name] * share
+            if share:  # what a run tells first, it did mostly before it was resumed
+                self.resumed.setdefault(name, self.seconds[name] * share)
         text = f"{progress.done} of {progress.total} runs done"
         text += f", {len(progress.failed)} failed" if progress.failed else ""
         if self.bar is not None:
@@ -197,7 +201,7 @@ class _Reporter:
             return
         ended = progress.done + len(progress.failed)
         if ended > self.ended or now - self.told > _SECONDS_BETWEEN_LINES:
-            gained, spent = done - self.start[1], now - self.start[0]
+            gained, spent = done - self.start[1] - sum(self.resumed.values()), now - self.start[0]
             left = f"; about {(self.total - done) * spent / gained / 3600:.1f} hours to go" if gained > 0 else ""
             running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
             _say(f"{text}{left}. Running: {running or 'none'}.")

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from csan_hf.comparison import compare, compare_suite, run_cell, schedule
-from csan_hf.comparison.compare import describe_cost
+from csan_hf.comparison.compare import _Reporter, describe_cost
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
 from csan_hf.comparison.run_cell import FINISHED
-from csan_hf.comparison.schedule import load_cell, prepare_cell, run_cells
+from csan_hf.comparison.schedule import Progress, load_cell, prepare_cell, run_cells
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.training.recipe import RecipeError
@@ -349,3 +349,16 @@ def test_costs(tmp_path):
     text = describe_cost(suite, recipes, {"plain": speed, "1D": speed}, tmp_path, 2)
     assert "12 runs are to be done: 7.1 hours one after the other" in text
     assert "3.5 with 2 side by side" in text
+
+
+def test_what_a_run_did_before_it_was_resumed_does_not_shorten_the_time_to_go(tmp_path, monkeypatch, capsys):
+    suite = make_suite(tmp_path, steps=3600)
+    recipes = {cell.name: load_cell(cell, tmp_path) for cell in suite.cells}
+    speed = Speed(parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0)
+    reporter = _Reporter(suite, recipes, {"plain": speed, "1D": speed}, tmp_path, 1, shown=True)
+    name = suite.cells[0].name
+    for seconds, share in ((0, 0.0), (10, 0.4), (10 + 1065, 0.9)):  # half a run of 2,130 s
+        monkeypatch.setattr(compare.time, "monotonic", lambda seconds=seconds: seconds + 1e6)
+        reporter(Progress(len(suite.cells), running={name: share}))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"0 of 12 runs done; about 6.6 hours to go. Running: {name} 90%."  # 11.1 runs
