@@ -70,5 +70,6 @@ def chromium(tmp_path_factory):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     browser.set_page_load_timeout(120)
+    browser.get("about:blank")  # the browser's start page, still loading, is no request of the page that a test opens
     yield browser
     browser.quit()
