@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What pyproject.toml, constraints.txt and the scripts say of versions agrees, for every Python that is named."""
+"""What pyproject.toml, constraints.txt and the scripts say agrees, for every Python that is named."""
 
 import os
 import re
@@ -75,3 +75,11 @@ def test_checkpoints_ask_for_the_transformers_that_the_package_asks_for():
     [transformers] = [requirement for requirement in listed("dependencies") if requirement.name == "transformers"]
     [lowest] = [bound.version for bound in transformers.specifier if bound.operator == ">="]
     assert required_version.MINIMUM_TRANSFORMERS == grid_required_version.MINIMUM_TRANSFORMERS == lowest
+
+
+def test_a_wheel_has_every_file_that_is_not_python():
+    package = ROOT / "csan_hf"
+    patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"]["csan_hf"]
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in files - packed if path.suffix != ".py" and path.name != "README.md"} == set()
