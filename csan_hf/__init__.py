@@ -6,19 +6,17 @@ finds them without `trust_remote_code`, and its translation pipeline as `pipelin
 """
 
 from . import pipelines
-from .csan import (
+from .families import FAMILIES
+from .models import (
     CsanConfig,
     CsanForConditionalGeneration,
     CsanForSequenceClassification,
     CsanForTokenClassification,
     CsanModel,
-    local_attention,
-)
-from .families import FAMILIES
-from .pervasive_attention import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
+    local_attention,
 )
 from .pipelines import TranslationPipeline
 

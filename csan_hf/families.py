@@ -64,7 +64,7 @@ class ModelFamily:
 
 FAMILIES: dict[str, ModelFamily] = {
     "csan": ModelFamily(
-        module="csan_hf.csan",
+        module="csan_hf.models",
         config="CsanConfig",
         classes={
             "AutoModel": "CsanModel",
@@ -81,7 +81,7 @@ FAMILIES: dict[str, ModelFamily] = {
         },
     ),
     "pervasive_attention": ModelFamily(
-        module="csan_hf.pervasive_attention",
+        module="csan_hf.models",
         config="PervasiveAttentionConfig",
         classes={
             "AutoModel": "PervasiveAttentionModel",

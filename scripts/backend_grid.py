@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from measuring import seconds_of
 
-from csan_hf.csan.attention_call import AttentionCall, make_call
-from csan_hf.csan.backends import BACKENDS, choose_backend, run
-from csan_hf.csan.gaussian import GaussianTerm
-from csan_hf.csan.key_area import KeyArea
-from csan_hf.csan.relative_positions import RelativePositionTerm
+from csan_hf.models.attention_call import AttentionCall, make_call
+from csan_hf.models.backends import BACKENDS, choose_backend, run
+from csan_hf.models.gaussian import GaussianTerm
+from csan_hf.models.key_area import KeyArea
+from csan_hf.models.relative_positions import RelativePositionTerm
 
 LENGTHS, WINDOWS, AREAS = (25, 64, 128, 512, 2048, 8192), (11, 129, None), (1, 3)
 TERMS = ("none", "gaussian", "rel_pos", "both")

@@ -108,7 +108,7 @@ def test_importing_the_package_and_its_help_loads_neither_plotting_nor_training_
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.splitlines()[-1].split())
-    assert "csan_hf.csan.modeling_csan" in loaded
+    assert "csan_hf.models.modeling_csan" in loaded
     assert not {name for name in loaded if name.partition(".")[0] in HEAVY}
     areas = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("csan_hf.")}
     unneeded = {

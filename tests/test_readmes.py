@@ -60,9 +60,9 @@ def is_about(readme):
 
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_python_blocks_run(readme, workplace, monkeypatch):
-    from csan_hf.csan import locality
     from csan_hf.evaluation.loading import load_translation_model
     from csan_hf.evaluation.metrics import registry
+    from csan_hf.models import locality
 
     monkeypatch.chdir(workplace)
     monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
@@ -71,7 +71,7 @@ def test_python_blocks_run(readme, workplace, monkeypatch):
     names = {"model": model, "tokenizers": tokenizers, "__name__": "readme"}
     names |= {"hypotheses": [ENGLISH], "baseline": [GERMAN], "references": [ENGLISH]}
     for block in blocks(readme, "python"):
-        block = block.replace(HUB_NAME, str(workplace / "marian")).replace("from .", "from csan_hf.csan.")
+        block = block.replace(HUB_NAME, str(workplace / "marian")).replace("from .", "from csan_hf.models.")
         exec(compile(block, str(readme), "exec"), names)
 
 

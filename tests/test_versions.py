@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from csan_hf.csan import required_version
-from csan_hf.pervasive_attention import required_version as grid_required_version
+from csan_hf.models import required_version
+from csan_hf.models import required_version as grid_required_version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

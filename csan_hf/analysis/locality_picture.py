@@ -19,12 +19,11 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from transformers import PreTrainedConfig
 
-from csan_hf.csan import CsanConfig
-from csan_hf.csan.key_area import KeyArea, visible_heads, within_window
-from csan_hf.csan.locality import PARTS, AttentionSite, LayerLocality
-from csan_hf.csan.locality_terms import DenseCells, Positions
 from csan_hf.families import FAMILIES
-from csan_hf.pervasive_attention import PervasiveAttentionConfig
+from csan_hf.models import CsanConfig, PervasiveAttentionConfig
+from csan_hf.models.key_area import KeyArea, visible_heads, within_window
+from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality
+from csan_hf.models.locality_terms import DenseCells, Positions
 
 from .heat_map import _save
 

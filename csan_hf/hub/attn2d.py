@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..pervasive_attention import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from ..models import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 
 # The 2018 name of every aggregation that exists here, and our own names of them
 _AGGREGATIONS = {"max": "max", "truncated-max": "max", "average": "average", "truncated-mean": "average"}

@@ -17,8 +17,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ..csan.checkpoint_files import auto_map, complete_checkpoint, is_foreign, set_aside_if_foreign
 from ..files import apply_umask
+from ..models.checkpoint_files import auto_map, complete_checkpoint, is_foreign, set_aside_if_foreign
 from ..pipelines import translation
 from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER
 

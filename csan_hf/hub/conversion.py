@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from ..csan import CsanConfig
-from ..csan.attention import CsanAttention
 from ..files import reading_folder_or_name
+from ..models import CsanConfig
+from ..models.csan_attention import CsanAttention
 
 logger = logging.get_logger(__name__)
 

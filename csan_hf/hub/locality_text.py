@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ..csan import CsanConfig
-from ..csan.attention import CsanAttention
-from ..csan.locality import PARTS, LayerLocality
+from ..models import CsanConfig
+from ..models.csan_attention import CsanAttention
+from ..models.locality import PARTS, LayerLocality
 
 _NAMES = {
     "encoder": "Self-attention of the encoder",

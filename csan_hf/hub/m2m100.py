@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from ..csan import CsanConfig, CsanForConditionalGeneration
+from ..models import CsanConfig, CsanForConditionalGeneration
 from .conversion import check_attention_is_kept, check_overrides, load_source, shared_fields, transfer
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from ..csan import CsanConfig, CsanForConditionalGeneration
+from ..models import CsanConfig, CsanForConditionalGeneration
 from .conversion import check_attention_is_kept, check_overrides, load_source, shared_fields, transfer
 
 # What a config of the original Marian may say and transformers' Marian ignores. Anything else than these values

@@ -11,8 +11,8 @@ from reference import tiny_csan, tiny_pervasive_attention
 from safetensors.torch import load_file, save_file
 
 from csan_hf import CsanConfig, PervasiveAttentionConfig
-from csan_hf.csan import input_checks as csan_checks
-from csan_hf.pervasive_attention import input_checks as pervasive_attention_checks
+from csan_hf.models import input_checks as csan_checks
+from csan_hf.models import input_checks as pervasive_attention_checks
 
 NAN, INFINITY = float("nan"), float("inf")
 MODELS = {

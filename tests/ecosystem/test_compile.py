@@ -2,7 +2,7 @@
 """torch.compile of forward and of a training step: the same numbers, and one program for all lengths.
 
 `aot_eager` traces forward and backward as the real compilers do, and leaves out the slow code generation. Pervasive
-Attention without hints: tests/pervasive_attention/test_precision_and_compile.py.
+Attention without hints: tests/models/test_pervasive_precision_and_compile.py.
 """
 
 import copy

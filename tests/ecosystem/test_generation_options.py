@@ -1,8 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What `generate` offers: each option does what it says, for both families.
 
-Beam search, greedy search and sampling with a cache equal those without one: see tests/csan/test_generation_cache.py
-and tests/pervasive_attention/test_generation.py.
+Beam search, greedy search and sampling with a cache equal those without one: see tests/models/test_generation_cache.py
+and tests/models/test_pervasive_generation.py.
 """
 
 import threading

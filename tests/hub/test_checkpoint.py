@@ -33,9 +33,8 @@ from transformers.dynamic_module_utils import (
 )
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration, CsanForSequenceClassification, CsanForTokenClassification
-from csan_hf.csan import configuration_csan
 from csan_hf.hub import save_self_contained
-from csan_hf.pervasive_attention import configuration_pervasive_attention
+from csan_hf.models import configuration_csan, configuration_pervasive_attention
 from csan_hf.pipelines import TASK, TranslationPipeline, register
 
 SENTENCES = ["eins zwei", "Hund", "", "drei vier Katze Hund"]

@@ -214,7 +214,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
     arguments = (ROOT / "scripts/train.py", tmp_path / "recipe.yaml", "--output_dir", output)
     run(hub, person / "home", *arguments, with_csan_hf=True, **{key: str(value) for key, value in environment.items()})
     repository = hub.repositories["tester/trained"]
-    code = {path.name for path in (ROOT / "csan_hf/csan").glob("*.py")} - {"__init__.py"}
+    code = {path.name for path in (ROOT / "csan_hf/models").glob("*.py")} - {"__init__.py"}
     assert set(repository.files) - code == PUBLIC
     for name, content in repository.files.items():
         for what in (TOKEN, USER, str(tmp_path), str(ROOT)):

@@ -1,0 +1,651 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Pervasive Attention: translation by one masked 2D DenseNet over the source × target grid (Elbayad et al., 2018).
+
+There is no encoder beside the embedding of the source: every cell of the grid sees a target prefix and a source
+token, and convolutions do the rest. Shapes: B batch, I target and J source positions, d_t and d_s widths of the
+embeddings, f_L channels of the final grid, V target vocabulary.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import initialization as init
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import can_return_tuple
+
+from .aggregation import Aggregation
+from .canvas import Canvas
+from .configuration_pervasive_attention import PervasiveAttentionConfig
+from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine
+from .dropout import drop
+from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
+from .grid_convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
+from .grid_embeddings import SinusoidalPositionalEmbedding, embed_with_positions, make_position_embedding
+from .grid_norm import GridBatchNorm
+from .input_checks import check_labels, check_size, label_loss, padding_mask
+from .keyword_checks import check_forward_keywords
+from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
+from .target_rows import rows_before_padding, rows_with_labels, words_to_explain
+
+
+@dataclass
+class PervasiveAttentionDecoderOutput(ModelOutput):
+    """What the decoder returns.
+
+    Args:
+        last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L] untied).
+        past_key_values: The cache.
+        hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
+        grid: H, the final grid.
+        attention: ρ [B, I, J] of the attention aggregations.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    grid: "PackedGrid | None" = None
+    attention: torch.Tensor | None = None
+
+    def dense_grid(self) -> torch.Tensor:
+        """H [B, I, J, f_L], zero at padding."""
+        assert self.grid is not None  # for the type checker
+        return self.grid.canvas.unpack(self.grid.cells)
+
+
+@dataclass
+class PackedGrid:
+    """The cells of a grid.
+
+    Args:
+        canvas: The places of the cells.
+        cells: [R, f_L].
+    """
+
+    canvas: Canvas
+    cells: torch.Tensor
+
+
+class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
+    """Weight initialisation, tying and the names that the library looks for."""
+
+    config: PervasiveAttentionConfig
+    config_class = PervasiveAttentionConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["PervasiveAttentionDecoder"]  # noqa: RUF012
+    _can_compile_fullgraph = False
+
+    def __init__(self, config: PervasiveAttentionConfig, *args: Any, **kwargs: Any) -> None:
+        g, layers = config.growth_rate, config.num_layers
+        # Matrices of the dense layers, 1x1 and masked, and the embeddings
+        inputs = layers * config.input_channels + g * layers * (layers - 1) // 2
+        masked = g * config.kernel_size * ((config.kernel_size + 1) // 2)
+        dense = config.bottleneck_factor * g * (inputs + layers * masked)
+        embeddings = config.vocab_size * config.source_embed_dim + config.decoder_vocab_size * config.target_embed_dim
+        learned = config.max_position_embeddings if config.position_embeddings == "learned" else 0
+        embeddings += learned * (config.source_embed_dim + config.target_embed_dim)
+        check_size(config, embeddings + dense, layers)
+        super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
+        """As `Seq2SeqPreTrained.from_pretrained`, also where the statistics have their former names."""
+        renamed = {rf"dense_block\.{former}": f"dense_block.{own}" for former, own in FORMER_NAMES.items()}
+        return super().from_pretrained(*args, key_mapping={**renamed, **(key_mapping or {})}, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """New weights: He for what a ReLU precedes, Xavier for the rest, embeddings N(0, `init_std`)."""
+        if isinstance(module, GridBatchNorm):
+            init.zeros_(module.running_mean)
+            init.ones_(module.running_var)
+            init.zeros_(module.num_batches_tracked)
+        if isinstance(module, FeatureAffine) or (isinstance(module, GridBatchNorm) and module.affine):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, PointwiseConvolution | MaskedConvolution):
+            init.normal_(module.weight, mean=0.0, std=math.sqrt(2.0 / module.weight[0].numel()))
+        elif isinstance(module, JointProjection | nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, mean=0.0, std=self.config.init_std or self.config.target_embed_dim**-0.5)
+        elif isinstance(module, SinusoidalPositionalEmbedding):
+            init.copy_(module.weight, module.create_weight(module.num_positions))
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+        """Refuse a choice that would have no effect; the library's own error would suggest to ask for support."""
+        if attn_implementation not in (None, "eager"):
+            raise ValueError(
+                f"Pervasive Attention has no attention modules, so attn_implementation={attn_implementation!r} has "
+                "nothing to run: leave `attn_implementation` unset."
+            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
+    def synchronize_batch_norm(self, process_group: Any) -> None:
+        """Let the batch normalisations share their statistics with the other processes in training.
+
+        Every process of the group must then run the same training forward and backward passes.
+
+        Args:
+            process_group: A group of torch.distributed (`torch.distributed.group.WORLD` for all processes), or None
+                to stop sharing.
+        """
+        for module in self.modules():
+            if isinstance(module, GridBatchNorm):
+                module.process_group = process_group
+
+    @torch.no_grad()
+    def refresh_batch_statistics(self, batches: Iterable[dict[str, Any]]) -> int:
+        """Replace the running statistics by their averages over batches, with the weights as they are now.
+
+        What training leaves is an average over its last few batches, with weights that were still moving, and too
+        noisy where a feature is rarely active; and averaged weights have no statistics of their own at all (Wu and
+        Johnson, 2021, "Rethinking 'Batch' in BatchNorm", section 3).
+
+        Args:
+            batches: Arguments of `forward`, as in training: a few hundred batches of training data. What is in eval
+                mode within a model in training mode stays so.
+
+        Returns:
+            The number of batches; with 0 nothing has changed.
+        """
+        norms = [module for module in self.modules() if isinstance(module, GridBatchNorm) and not module.is_frozen]
+        momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
+        if not self.training:
+            self.train()
+        count = 0
+        try:
+            for count, batch in enumerate(batches, start=1):
+                for norm in norms:
+                    norm.momentum = 1.0 / count
+                self(**batch)
+        finally:
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+            for module, mode in modes.items():
+                module.training = mode
+        return count
+
+    def num_parameters_with_masked_taps(self) -> int:
+        """Parameters as the paper counts them: k×k kernels, the masked taps included, which are not stored here."""
+        masked = sum(module.masked_taps for module in self.modules() if isinstance(module, MaskedConvolution))
+        return self.num_parameters() + masked
+
+
+class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
+    """The source embedding: what generation computes once for a sentence."""
+
+    supports_gradient_checkpointing = False  # there is nothing to compute again
+
+    def __init__(self, config: PervasiveAttentionConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.source_embed_dim)
+        self.embed_positions = make_position_embedding(config, config.source_embed_dim)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Embed source sentences.
+
+        Args:
+            input_ids: [B, J].
+            attention_mask: [B, J], 1 = a real token: positions count real tokens.
+            inputs_embeds: [B, J, d_s] instead of `input_ids`.
+            output_hidden_states: Whether to return `hidden_states`, too.
+
+        Returns:
+            `last_hidden_state` [B, J, d_s].
+        """
+        names = ("input_ids", "inputs_embeds")
+        mask = _token_mask(attention_mask, input_ids, inputs_embeds, "attention_mask")
+        embeddings = embed_with_positions(
+            self.embed_tokens, self.embed_positions, input_ids, inputs_embeds, names, mask
+        )
+        embeddings = drop(embeddings, self.config.embedding_dropout, self.training)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return BaseModelOutput(
+            last_hidden_state=embeddings, hidden_states=(embeddings,) if output_hidden_states else None
+        )
+
+
+class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
+    """The network over the grid, from target and source embeddings to one vector for each target position."""
+
+    def __init__(self, config: PervasiveAttentionConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.target_embed_dim)
+        self.embed_positions = make_position_embedding(config, config.target_embed_dim)
+        self.input_projection = JointProjection(config.target_embed_dim, config.source_embed_dim)
+        self.dense_block = DenseBlock(config)
+        self.final_norm = GridBatchNorm(config.grid_channels, config.batch_norm_eps, config.batch_norm_momentum)
+        self.aggregation = Aggregation(config)
+        self.output_projection: nn.Module = nn.Identity()
+        if config.tie_word_embeddings:
+            self.output_projection = nn.Linear(config.aggregated_channels, config.target_embed_dim)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> PervasiveAttentionDecoderOutput:
+        """Decode target prefixes.
+
+        Args:
+            input_ids: [B, I], the positions after those in the cache.
+            attention_mask: [B, past + I], 1 = a real token.
+            encoder_hidden_states: Source embeddings [B, J, d_s].
+            encoder_attention_mask: [B, J], 1 = a real token.
+            past_key_values: Cache of earlier rows.
+            inputs_embeds: [B, I, d_t] instead of `input_ids`.
+            use_cache: Whether to keep rows.
+            output_hidden_states: Whether to return `hidden_states`, too.
+
+        Raises:
+            ValueError: There is no source, source and target do not fit together or are empty, a mask has another
+                shape, or the cache is of another kind.
+        """
+        if encoder_hidden_states is None:
+            raise ValueError("`encoder_hidden_states` must be given: every cell of the grid needs a source token.")
+        if use_cache and past_key_values is None:
+            past_key_values = make_grid_cache()
+        cache = _grid_cache(past_key_values)
+        past = cache.get_seq_length() if cache is not None else 0
+        names = ("decoder_input_ids", "decoder_inputs_embeds")
+        target_mask = _token_mask(attention_mask, input_ids, inputs_embeds, "decoder_attention_mask", past)
+        embeddings = embed_with_positions(
+            self.embed_tokens, self.embed_positions, input_ids, inputs_embeds, names, target_mask, past
+        )
+        embeddings = drop(embeddings, self.config.embedding_dropout, self.training)
+        source = encoder_hidden_states
+        if 0 in (*embeddings.shape[:2], *source.shape[:2]):
+            raise ValueError(
+                f"The grid needs at least one sentence, one target and one source token, got targets "
+                f"{list(embeddings.shape[:2])} and sources {list(source.shape[:2])} ([batch, length])."
+            )
+        if source.shape[0] != embeddings.shape[0]:
+            raise ValueError(
+                f"Sources and targets must have the same number of sentences, got {source.shape[0]} sources and "
+                f"{embeddings.shape[0]} targets."
+            )
+        source_mask = _token_mask(encoder_attention_mask, None, source, "attention_mask")
+        if target_mask is not None:
+            target_mask = target_mask[:, past:]
+        shape = (source.shape[0], embeddings.shape[1], source.shape[1])
+        canvas = self._make_canvas(shape, target_mask, source_mask, encoder_attention_mask, cache)
+        grid, aggregated, attention = self._run_grid(embeddings, source, canvas, source_mask, cache)
+        hidden_state = self.output_projection(aggregated)
+        hidden_state = drop(hidden_state, self.config.dropout, self.training)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return PervasiveAttentionDecoderOutput(
+            last_hidden_state=hidden_state,
+            past_key_values=past_key_values,
+            hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
+            grid=grid,
+            attention=attention,
+        )
+
+    def _make_canvas(
+        self,
+        shape: tuple[int, int, int],
+        target_mask: torch.Tensor | None,
+        source_mask: torch.Tensor | None,
+        given_source_mask: torch.Tensor | None,
+        cache: GridCache | None,
+    ) -> Canvas:
+        """The places of cells (B, I, J); in generation those of the step before under the same source mask."""
+        beside = self.config.kernel_size // 2
+        if cache is None:
+            return Canvas.of_masks(shape, target_mask, source_mask, above=beside, beside=beside)
+        if target_mask is not None or torch.compiler.is_compiling():
+            return Canvas.of_masks(shape, target_mask, source_mask, above=0, beside=beside)
+        canvas = cache.prepared.canvas_of(shape, given_source_mask)
+        if canvas is None:
+            canvas = Canvas.of_masks(shape, None, source_mask, above=0, beside=beside)
+            cache.prepared.keep_canvas(canvas, given_source_mask)
+        return canvas
+
+    def _run_grid(
+        self,
+        target: torch.Tensor,
+        source: torch.Tensor,
+        canvas: Canvas,
+        source_mask: torch.Tensor | None,
+        cache: GridCache | None,
+    ) -> tuple[PackedGrid, torch.Tensor, torch.Tensor | None]:
+        """H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
+        rows, columns = self.input_projection(target, source)
+        of_batch = self.training or getattr(self.final_norm, "is_of_batch", False)
+        if cache is not None and (of_batch or self._needs_grad(rows, columns)):
+            raise ValueError(ONLY_IN_EVALUATION)
+        features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
+        cells = self.final_norm(features, canvas.real).relu()
+        return PackedGrid(canvas, cells), *canvas.aggregate(cells, source_mask, self.aggregation)
+
+    def _needs_grad(self, *inputs: torch.Tensor) -> bool:
+        return torch.is_grad_enabled() and (
+            any(tensor.requires_grad for tensor in inputs)
+            or any(parameter.requires_grad for parameter in self.dense_block.parameters())
+        )
+
+
+def _grid_cache(past_key_values: Cache | None) -> GridCache | None:
+    cache = past_key_values
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if cache is not None and not isinstance(cache, GridCache):
+        raise ValueError(
+            f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: leave "
+            "`past_key_values` and `cache_implementation` unset, or pass use_cache=False."
+        )
+    return cache
+
+
+def _token_mask(
+    mask: torch.Tensor | None,
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    name: str,
+    past: int = 0,
+) -> torch.Tensor | None:
+    """A mask [B, past + T] of tokens [B, T] or embeddings [B, T, d] as booleans; None = all are real."""
+    tokens = inputs_embeds if input_ids is None else input_ids
+    dimensions = 3 if input_ids is None else 2
+    if mask is None or not isinstance(tokens, torch.Tensor) or tokens.dim() != dimensions:  # `embed` refuses these
+        return None
+    return padding_mask(mask, tokens.shape[0], past + tokens.shape[1], name)
+
+
+class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedModel):  # type: ignore[override]
+    """The network without the output projection."""
+
+    def __init__(self, config: PervasiveAttentionConfig) -> None:
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.source_embed_dim)
+        self.encoder = PervasiveAttentionEncoder(config)
+        self.decoder = PervasiveAttentionDecoder(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Embed the source (unless `encoder_outputs` is given) and run the grid.
+
+        Args:
+            input_ids: Source tokens, [B, J].
+            attention_mask: [B, J], 1 = a real source token.
+            decoder_input_ids: Target tokens, [B, I]; default: the source shifted right.
+            decoder_attention_mask: [B, I], 1 = a real target token.
+            encoder_outputs: What the encoder returned for this source.
+            past_key_values: Cache of earlier target rows.
+            inputs_embeds: [B, J, d_s] instead of `input_ids`.
+            decoder_inputs_embeds: [B, I, d_t] instead of `decoder_input_ids`.
+            use_cache: Whether to return a cache; default: the config's, outside training.
+            output_attentions: Whether to return `cross_attentions`, one [B, 1, I, J]: ρ where the aggregation attends,
+                else the share of channels whose maximum lies at each source token. (What a source token adds to the
+                logit of a word takes the output projection: `PervasiveAttentionForConditionalGeneration`.)
+            output_hidden_states: Whether to return hidden states.
+        """
+        check_forward_keywords(kwargs, PervasiveAttentionModel.forward)
+        encoder_outputs, decoder_outputs = self.run(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_hidden_states=output_hidden_states,
+        )
+        cross_attentions = None
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            share = decoder_outputs.attention
+            if share is None:
+                share = self.decoder.aggregation.pooled_share(decoder_outputs.dense_grid())
+            cross_attentions = (share.unsqueeze(1),)
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,  # type: ignore[arg-type]
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            cross_attentions=cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+        )
+
+    def run(
+        self,
+        input_ids: torch.Tensor | None,
+        *,
+        attention_mask: torch.Tensor | None,
+        decoder_input_ids: torch.Tensor | None,
+        decoder_attention_mask: torch.Tensor | None,
+        encoder_outputs: BaseModelOutput | tuple | None,
+        past_key_values: Cache | None,
+        inputs_embeds: torch.Tensor | None,
+        decoder_inputs_embeds: torch.Tensor | None,
+        use_cache: bool | None,
+        output_hidden_states: bool | None,
+    ) -> tuple[BaseModelOutput, PervasiveAttentionDecoderOutput]:
+        """What `forward` computes, as the outputs of encoder and decoder."""
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                output_hidden_states=output_hidden_states,
+                return_dict=True,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:2])
+        assert isinstance(encoder_outputs, BaseModelOutput)  # for the type checker
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.decoder_inputs_from_source(input_ids)
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training and not torch.is_grad_enabled()
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs[0],
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        return encoder_outputs, decoder_outputs
+
+
+class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
+    Seq2SeqHead, PervasiveAttentionPreTrainedModel, GenerationMixin
+):
+    """Pervasive Attention with the output projection, for translation."""
+
+    def __init__(self, config: PervasiveAttentionConfig) -> None:
+        super().__init__(config)
+        # The class name would choose the causal loss, which shifts the labels once more.
+        self.loss_type = "ForMaskedLM"
+        self.model = PervasiveAttentionModel(config)
+        width = config.target_embed_dim if config.tie_word_embeddings else config.aggregated_channels
+        self.lm_head = nn.Linear(width, config.decoder_vocab_size)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits of the next target tokens and, with `labels`, their cross-entropy.
+
+        Args:
+            input_ids: Source tokens, [B, J].
+            attention_mask: [B, J], 1 = a real source token.
+            decoder_input_ids: Target tokens, [B, I]; default: `labels` shifted right.
+            decoder_attention_mask: [B, I], 1 = a real target token; default: with labels, those up to the last one
+                that is not -100; in training without labels, those before trailing padding; else all.
+            encoder_outputs: What the encoder returned for this source.
+            past_key_values: Cache of earlier target rows.
+            inputs_embeds: [B, J, d_s] instead of `input_ids`.
+            decoder_inputs_embeds: [B, I, d_t] instead of `decoder_input_ids`.
+            labels: [B, I], the tokens to predict, -100 = ignored.
+            use_cache: Whether to return a cache.
+            output_attentions: Whether to return `cross_attentions`; see `alignment`.
+            output_hidden_states: Whether to return hidden states.
+
+        Returns:
+            `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
+            `num_items_in_batch` where the Trainer passes it.
+        """
+        check_forward_keywords(kwargs, PervasiveAttentionForConditionalGeneration.forward)
+        if labels is not None:
+            check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if decoder_attention_mask is None:
+                decoder_attention_mask = rows_with_labels(labels)
+        elif self.training and decoder_attention_mask is None and decoder_input_ids is not None:
+            # A Trainer that computes the loss itself keeps the labels, but padding must not enter the statistics
+            decoder_attention_mask = rows_before_padding(decoder_input_ids, self.config)
+        encoded, decoder_outputs = self.model.run(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_hidden_states=output_hidden_states,
+        )
+        logits = self.lm_head(decoder_outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = label_loss(self.loss_function, logits, labels, kwargs.get("num_items_in_batch"))
+        cross_attentions = None
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            words = words_to_explain(labels, decoder_input_ids, decoder_attention_mask, logits)
+            cross_attentions = (self.alignment(decoder_outputs, attention_mask, words).unsqueeze(1),)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            cross_attentions=cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+        )
+
+    def alignment(
+        self,
+        decoder_outputs: PervasiveAttentionDecoderOutput,
+        attention_mask: torch.Tensor | None,
+        words: torch.Tensor,
+    ) -> torch.Tensor:
+        """The implicit alignment of target rows with source tokens.
+
+        For `"attention"` it is ρ (equation 8). Otherwise it is what each source token adds to the logit of a word
+        (equation 7), before dropout; its sum over the source tokens, plus the biases, is that logit.
+
+        Args:
+            decoder_outputs: What the decoder returned.
+            attention_mask: [B, J], 1 = a real source token.
+            words: [B, I], the word of each row.
+
+        Returns:
+            [B, I, J], zero at padding.
+        """
+        aggregation = self.model.decoder.aggregation
+        if aggregation.kind == "attention":
+            assert decoder_outputs.attention is not None
+            return decoder_outputs.attention
+        grid = decoder_outputs.dense_grid()
+        directions = F.embedding(words, self.lm_head.weight)
+        if self.config.tie_word_embeddings:
+            directions = directions @ self.model.decoder.output_projection.weight
+        source_mask = None if attention_mask is None else attention_mask.bool()
+        return aggregation.contributions(grid, source_mask, decoder_outputs.attention, directions.to(grid.dtype))
+
+    def create_masks_for_generate(
+        self, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """Leave the padding mask [B, T] as it is: the grid makes what it needs of it."""
+        return attention_mask
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Replace the library's default cache by the grid's."""
+        user_defined = model_kwargs.get("past_key_values") is not None
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
+        implementation = generation_config.cache_implementation
+        if user_defined or implementation not in (None, "dynamic") or model_kwargs.get("past_key_values") is None:
+            return
+        cache = make_grid_cache()
+        if generation_config.is_assistant:
+            cache.activate_past_recording()
+        model_kwargs["past_key_values"] = cache
+
+
+__all__ = [
+    "PervasiveAttentionForConditionalGeneration",
+    "PervasiveAttentionModel",
+    "PervasiveAttentionPreTrainedModel",
+]

@@ -1,0 +1,84 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Which backend a call runs by that names none, and the table that measures the choice."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from csan_hf.models.attention_call import make_call
+from csan_hf.models.backends import choose_backend
+from csan_hf.models.gaussian import GaussianTerm
+from csan_hf.models.key_area import KeyArea
+from csan_hf.models.locality_terms import DenseBias
+from csan_hf.models.relative_positions import RelativePositionTerm
+
+
+def choice(length, area, *terms, keys=None, dtype=torch.float32, train=False):
+    query, key = (torch.empty(1, 1, 1, 1, dtype=dtype).expand(1, 4, size, 8) for size in (length, keys or length))
+    if train:
+        query = query.clone().requires_grad_()
+    return choose_backend(make_call(query, key, key, area, terms=terms), None)
+
+
+def gaussian(length, train=False):
+    return GaussianTerm(torch.zeros(1, 1, length, requires_grad=train), torch.ones(1, 1, 1))
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_blocks_are_for_sentences_longer_than_the_window(train):
+    for window, head_area in ((11, 1), (11, 3), (129, 1), (129, 3)):
+        area = KeyArea(window, head_area)
+        assert choice(25, area, train=train) == "sdpa"
+        assert choice(1024, area, train=train) == "blocked"
+    assert choice(300, KeyArea(11), train=train) == "blocked"
+    assert choice(300, KeyArea(129), train=train) == "sdpa"
+    assert choice(1, KeyArea(11, causal=True), keys=4096) == "sdpa"
+
+
+def test_what_a_fused_kernel_cannot_do_is_written_out_in_chunks_where_it_is_long():
+    assert choice(25, KeyArea(), gaussian(25)) == "sdpa"
+    assert choice(25, KeyArea(), gaussian(25), dtype=torch.bfloat16) == "eager", "sdpa would compute in float32"
+    assert choice(25, KeyArea(), gaussian(25, train=True)) == "eager"
+    assert choice(2048, KeyArea(), gaussian(2048, train=True)) == "chunked"
+    assert choice(2048, KeyArea(), gaussian(2048)) == "chunked"
+    assert choice(1, KeyArea(causal=True), gaussian(1), keys=4096) == "sdpa"
+    values = RelativePositionTerm(torch.zeros(1, 1, 1, 3), torch.zeros(3, 8))
+    assert choice(25, KeyArea(), values) == "eager"
+    assert choice(2048, KeyArea(), values) == "chunked"
+    assert choice(2048, KeyArea(), values, train=True) == "eager"
+    assert choice(2049, KeyArea(), values, train=True) == "chunked", "from 2²⁴ pairs on memory counts"
+    assert choice(2048, KeyArea(), values, gaussian(2048), train=True) == "chunked"
+    again = RelativePositionTerm(torch.ones(1, 1, 1, 3), torch.zeros(3, 8))
+    assert choice(2048, KeyArea(), values, again, train=True) == "eager", "terms of one class hold tensors each"
+    assert choice(2048, KeyArea(), DenseBias(torch.zeros(1))) == "chunked"
+    assert choice(2048, KeyArea()) == "sdpa"
+
+
+def test_the_grid_measures_every_backend_beside_the_choice(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    grid = importlib.import_module("backend_grid")
+    small = {"LENGTHS": (9,), "WINDOWS": (3,), "AREAS": (3,), "TERMS": ("none", "both"), "TOKENS": 18}
+    for name, values in small.items():
+        monkeypatch.setattr(grid, name, values)
+    found = grid.print_grid("cpu", "float32", rounds=1)
+    assert [row["row"] for row in found] == [
+        "9 | 3 | 3 | none | forward",
+        "9 | 3 | 3 | none | forward and backward",
+        "9 | 3 | 3 | both | forward",
+        "9 | 3 | 3 | both | forward and backward",
+    ]
+    assert [set(row["seconds"]) for row in found] == [
+        {"eager", "chunked", "sdpa", "blocked", "flex_attention"},
+        {"eager", "chunked", "sdpa", "blocked"},
+        {"eager", "chunked", "blocked"},
+        {"eager", "chunked", "blocked"},
+    ]
+    for row in found:
+        assert row["ratio"] == row["seconds"][row["chosen"]] / min(row["seconds"].values()) >= 1
+    printed = capsys.readouterr().out
+    assert printed.count("\n| 9 | 3 | 3 |") == 4
+    monkeypatch.setattr(grid, "run", lambda call, name: torch.full((2, 4, 9, 64), float(name == "blocked")))
+    with pytest.raises(ValueError, match="blocked and eager differ by 1"):
+        grid.print_grid("cpu", "float32", rounds=1)

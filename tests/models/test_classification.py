@@ -1,0 +1,638 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The classification heads: what they compute, what they take over from a translation checkpoint, how they train."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference.local_attention import local_attention
+from reference.tiny_csan import ENCODER, LOCALITIES, PLAIN, VOCABULARY, padded_sources
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
+
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    CsanForSequenceClassification,
+    CsanForTokenClassification,
+    CsanModel,
+)
+
+HEADS = (CsanForSequenceClassification, CsanForTokenClassification)
+LENGTHS = (9, 4, 13, 1)
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "init_gain": 1.0,
+    "dropout": 0.0,
+    "num_labels": 3,
+}
+WINDOW = {**ENCODER, "local_window": 5}
+EVERYTHING = {**ENCODER, "local_window": 5, "head_area": 3, "localness_window": "query"}
+ENCODERS = {name: locality for name, locality in LOCALITIES.items() if "encoder" in name or name == "plain"}
+both_heads = pytest.mark.parametrize("head", HEADS)
+
+
+def tiny(head, **options):
+    """A head in eval mode whose biases are not zero and whose norms are not the identity."""
+    options = {**SIZES, "decoder_localness_layers": None, "cross_localness_layers": None, **options}
+    model = head(CsanConfig(**options))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape))
+            elif "score" in name:
+                parameter.normal_()
+    return model.eval()
+
+
+def labels_for(model, batch, problem_type="single_label_classification"):
+    rows, width = batch["input_ids"].shape
+    if isinstance(model, CsanForTokenClassification):
+        labels = torch.randint(0, model.num_labels, (rows, width))
+        return labels.masked_fill(batch["attention_mask"] == 0, -100)
+    if problem_type == "single_label_classification":
+        return torch.randint(0, model.num_labels, (rows,))
+    return torch.rand(rows, model.num_labels).round() if "multi" in problem_type else torch.randn(rows, 3)
+
+
+# What they compute
+
+
+def oracle_states(model, ids: list[int]) -> torch.Tensor:
+    """Encoder states [T, d] in float64 of one sentence, written from the papers: post-norm, ReLU, sinusoids."""
+    config = model.config
+    weights = {name: tensor.double() for name, tensor in model.model.encoder.state_dict().items()}
+    width, heads = config.d_model, config.encoder_attention_heads
+
+    def linear(name, states):
+        return states @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(name, states):
+        return F.layer_norm(states, (width,), weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def split(states):
+        return states.view(1, len(ids), heads, -1).transpose(1, 2)
+
+    states = weights["embed_tokens.weight"][ids] * math.sqrt(width)
+    for position in range(len(ids)):
+        for k in range(width // 2):
+            angle = position / 10000 ** (2 * k / width)
+            states[position, k] += math.sin(angle)
+            states[position, width // 2 + k] += math.cos(angle)
+    for layer in range(config.encoder_layers):
+        attention, local = f"layers.{layer}.self_attn", layer in config.local_layers("encoder")
+        query, key, value = (split(linear(f"{attention}.{name}_proj", states)) for name in "qkv")
+        area = {"window": config.local_window, "head_area": config.head_area} if local else {}
+        mixed = local_attention(query, key, value, **area)[0].transpose(0, 1).reshape(len(ids), width)
+        states = norm(f"{attention}_layer_norm", states + linear(f"{attention}.out_proj", mixed))
+        inner = linear(f"layers.{layer}.fc2", linear(f"layers.{layer}.fc1", states).clamp(min=0))
+        states = norm(f"layers.{layer}.final_layer_norm", states + inner)
+    return states
+
+
+@pytest.mark.parametrize("locality", [PLAIN, {**ENCODER, "local_window": 5, "head_area": 3, "localness_layers": [0]}])
+@both_heads
+@torch.no_grad()
+def test_equals_a_forward_written_by_hand(head, locality):
+    model = tiny(head, **locality)
+    sources = padded_sources(LENGTHS)
+    logits = model(**sources).logits
+    weight, bias = model.score.weight.double(), model.score.bias.double()
+    for row, length in enumerate(LENGTHS):
+        states = oracle_states(model, sources["input_ids"][row, :length].tolist())
+        if head is CsanForSequenceClassification:
+            expected, got = weight @ (states.sum(0) / length) + bias, logits[row]
+        else:
+            expected, got = states @ weight.T + bias, logits[row, :length]
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("locality", ENCODERS.values(), ids=ENCODERS)
+@both_heads
+@torch.no_grad()
+def test_padding_changes_nothing(head, locality):
+    model = tiny(head, **locality)
+    sources = padded_sources(LENGTHS)
+    together = model(**sources).logits
+    for row, length in enumerate(LENGTHS):
+        alone = model(sources["input_ids"][row : row + 1, :length]).logits[0]
+        got = together[row] if head is CsanForSequenceClassification else together[row, :length]
+        torch.testing.assert_close(got, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
+@both_heads
+@torch.no_grad()
+def test_what_stands_at_padding_is_never_read(head, locality):
+    model = tiny(head, **locality)
+    sources = padded_sources(LENGTHS)
+    other = {**sources, "input_ids": sources["input_ids"].masked_fill(sources["attention_mask"] == 0, 17)}
+    real = sources["attention_mask"].bool() if head is CsanForTokenClassification else slice(None)
+    torch.testing.assert_close(model(**other).logits[real], model(**sources).logits[real], rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_without_a_mask_every_position_is_real():
+    model = tiny(CsanForSequenceClassification, **WINDOW)
+    ids = padded_sources((5, 3))["input_ids"]
+    torch.testing.assert_close(model(ids).logits, model(ids, attention_mask=torch.ones_like(ids)).logits)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
+@both_heads
+def test_a_row_of_padding_alone_is_finite(head, locality, implementation):
+    model = tiny(head, **locality)
+    model.set_attn_implementation(implementation)
+    sources = padded_sources((6, 4))
+    sources["attention_mask"][1] = 0
+    labels = torch.tensor([0, 1]) if head is CsanForSequenceClassification else torch.zeros(2, 6).long()
+    output = model(**sources, labels=labels)
+    output.loss.backward()
+    assert output.logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    if head is CsanForSequenceClassification:
+        assert torch.equal(output.logits[1], model.score.bias)
+
+
+@both_heads
+@torch.no_grad()
+def test_embeddings_instead_of_tokens(head):
+    model = tiny(head, **WINDOW)
+    sources = padded_sources(LENGTHS)
+    embeddings = model.get_input_embeddings()(sources["input_ids"])
+    by_embeddings = model(inputs_embeds=embeddings, attention_mask=sources["attention_mask"]).logits
+    torch.testing.assert_close(by_embeddings, model(**sources).logits)
+
+
+@both_heads
+@torch.no_grad()
+def test_hidden_states_and_attentions(head):
+    model = tiny(head, **EVERYTHING)
+    model.set_attn_implementation("eager")
+    sources = padded_sources(LENGTHS)
+    output = model(**sources, output_hidden_states=True, output_attentions=True)
+    assert len(output.hidden_states) == 3
+    assert len(output.attentions) == 2
+    for weights in output.attentions:
+        assert weights.shape == (4, 4, 13, 13)
+        torch.testing.assert_close(weights.sum(-1)[0, :, :9], torch.ones(4, 9))
+        assert not weights[1, :, :, 4:].any()
+    states = output.hidden_states[-1]
+    if head is CsanForSequenceClassification:
+        states = torch.stack([states[row, :length].mean(0) for row, length in enumerate(LENGTHS)])
+    torch.testing.assert_close(model.score(states), output.logits)
+    logits, hidden, attentions = model(**sources, output_hidden_states=True, output_attentions=True, return_dict=False)
+    assert torch.equal(logits, output.logits)
+    assert (len(hidden), len(attentions)) == (3, 2)
+
+
+@both_heads
+def test_dropout_of_the_head(head):
+    assert tiny(head, dropout=0.2).dropout.p == 0.2
+    assert tiny(head, dropout=0.2, classifier_dropout=0.0).dropout.p == 0.0
+    model = tiny(head, classifier_dropout=0.5).train()
+    sources = padded_sources(LENGTHS)
+    torch.testing.assert_close(model.eval()(**sources).logits, model(**sources).logits)
+    assert not torch.equal(model.train()(**sources).logits, model(**sources).logits)
+
+
+# Losses
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_problems_of_sequence_classification(integers):
+    sources = padded_sources(LENGTHS)
+    several = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
+    values = torch.tensor([2.0, -1.0, 3.0, 0.0])
+    classes = torch.tensor([0, 2, 1, 1], dtype=torch.int32 if integers else torch.long)
+    cases = {
+        "single_label_classification": (3, classes, lambda x: F.cross_entropy(x, classes.long())),
+        "multi_label_classification": (
+            3,
+            several.long() if integers else several,
+            lambda x: F.binary_cross_entropy_with_logits(x, several),
+        ),
+        "regression": (1, values.long() if integers else values, lambda x: F.mse_loss(x[:, 0], values)),
+    }
+    for problem_type, (num_labels, labels, expected) in cases.items():
+        model = tiny(CsanForSequenceClassification, num_labels=num_labels, problem_type=problem_type)
+        output = model(**sources, labels=labels)
+        torch.testing.assert_close(output.loss, expected(output.logits))
+        column = labels[:, None] if labels.ndim == 1 else labels  # [B, 1] is as good as [B]
+        torch.testing.assert_close(model(**sources, labels=column).loss, output.loss)
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "labels", "problem_type"),
+    [
+        (1, torch.tensor([0.5, 1.0, 2.0, 3.0]), "regression"),
+        (1, torch.tensor([1, 0, 1, 0]), "regression"),
+        (3, torch.tensor([0, 1, 2, 0]), "single_label_classification"),
+        (3, torch.rand(4, 3).round(), "multi_label_classification"),
+    ],
+)
+def test_problem_is_inferred_and_kept(num_labels, labels, problem_type, tmp_path):
+    model = tiny(CsanForSequenceClassification, num_labels=num_labels)
+    assert model.config.problem_type is None
+    inferred = model(**padded_sources(LENGTHS), labels=labels).loss
+    assert model.config.problem_type == problem_type
+    model.save_pretrained(tmp_path)
+    loaded = CsanForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded.config.problem_type == problem_type
+    assert torch.equal(loaded(**padded_sources(LENGTHS), labels=labels).loss, inferred)
+
+
+def test_regression_with_several_values():
+    model = tiny(CsanForSequenceClassification, num_labels=3, problem_type="regression")
+    labels = torch.randn(4, 3)
+    output = model(**padded_sources(LENGTHS), labels=labels)
+    torch.testing.assert_close(output.loss, F.mse_loss(output.logits, labels))
+
+
+def test_ignored_tokens_have_no_loss():
+    model = tiny(CsanForTokenClassification, **WINDOW)
+    sources = padded_sources(LENGTHS)
+    labels = labels_for(model, sources)
+    output = model(**sources, labels=labels)
+    kept = labels != -100
+    assert kept.sum() == sum(LENGTHS)
+    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits[kept], labels[kept]))
+
+
+@both_heads
+def test_ignored_labels_alone_are_no_loss(head):
+    model = tiny(head)
+    sources = padded_sources(LENGTHS)
+    labels = torch.full((4,) if head is CsanForSequenceClassification else (4, 13), -100)
+    loss = model(**sources, labels=labels).loss
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not any(parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("as_tensor", [True, False])
+@pytest.mark.parametrize(
+    ("head", "problem_type"),
+    [
+        (CsanForTokenClassification, None),
+        (CsanForSequenceClassification, "single_label_classification"),
+        (CsanForSequenceClassification, "multi_label_classification"),
+        (CsanForSequenceClassification, "regression"),
+    ],
+)
+def test_accumulated_losses_add_up_to_that_of_the_whole_batch(head, problem_type, as_tensor):
+    """The Trainer counts the labels of all accumulated batches and sums what each batch returns."""
+    model = tiny(head, problem_type=problem_type)
+    sources = padded_sources(LENGTHS)
+    labels = labels_for(model, sources, problem_type or "single_label_classification")
+    count = labels.ne(-100).sum()
+    whole = model(**sources, labels=labels).loss
+    total = torch.zeros(())
+    for part in (slice(0, 1), slice(1, 4)):
+        inputs = {name: tensor[part] for name, tensor in sources.items()}
+        total = (
+            total + model(**inputs, labels=labels[part], num_items_in_batch=count if as_tensor else count.item()).loss
+        )
+    torch.testing.assert_close(total, whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@both_heads
+def test_half_precision_is_finite_and_its_loss_float32(head, dtype):
+    model = tiny(head, **EVERYTHING).to(dtype)
+    sources = padded_sources(LENGTHS)
+    output = model(**sources, labels=labels_for(model, sources))
+    assert output.logits.dtype == dtype
+    assert output.loss.dtype == torch.float32
+    assert output.loss.isfinite()
+
+
+def test_the_mean_does_not_overflow_in_half_precision():
+    from csan_hf.models.modeling_csan_classification import masked_mean
+
+    states = torch.full((1, 200, 2), 1000.0, dtype=torch.float16)
+    assert torch.equal(masked_mean(states, torch.ones(1, 200)), states[:, 0])
+    states[:, 100:] = float("nan")
+    assert torch.equal(masked_mean(states, (torch.arange(200) < 100)[None]), states[:, 0])
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
+@both_heads
+def test_every_parameter_learns(head, locality):
+    model = tiny(head, **locality).train()
+    sources = padded_sources(LENGTHS)
+    model(**sources, labels=labels_for(model, sources)).loss.backward()
+    for name, parameter in model.named_parameters():
+        if name.endswith("k_proj.bias"):
+            continue  # a softmax does not notice what is added to all its energies
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@both_heads
+def test_gradients_are_those_of_finite_differences(head):
+    model = tiny(head, **{**EVERYTHING, "localness_window": None}).double().eval()
+    sources = padded_sources((4, 2))
+    embeddings = torch.randn(2, 4, 32, dtype=torch.double)
+
+    def total(direction):
+        shifted = embeddings + direction[:, None, None] * torch.ones_like(embeddings).cumsum(-1).sin()
+        return model(inputs_embeds=shifted, attention_mask=sources["attention_mask"]).logits.sum()
+
+    assert torch.autograd.gradcheck(total, torch.zeros(2, dtype=torch.double, requires_grad=True))
+
+
+@both_heads
+def test_gradient_checkpointing_changes_nothing(head):
+    model = tiny(head, **EVERYTHING).train()
+    sources = padded_sources(LENGTHS)
+    batch = {**sources, "labels": labels_for(model, sources)}
+    model(**batch).loss.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    assert model.is_gradient_checkpointing
+    model(**batch).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], msg=name)
+
+
+# What a checkpoint gives and takes
+
+
+def vocabularies(kind):
+    return {} if kind == "shared" else {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["shared", "separate"])
+@pytest.mark.parametrize("original", [CsanForConditionalGeneration, CsanModel])
+@both_heads
+@torch.no_grad()
+def test_takes_the_encoder_of_a_translation_checkpoint(head, original, kind, tied, tmp_path, caplog):
+    options = {**SIZES, **EVERYTHING, **vocabularies(kind), "tie_word_embeddings": tied}
+    translator = original(CsanConfig(**options)).eval()
+    translator.save_pretrained(tmp_path)
+    model, report = head.from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
+    assert report["missing_keys"] == {"score.weight", "score.bias"}
+    assert not report["unexpected_keys"]
+    assert not report["mismatched_keys"]
+    assert "decoder" not in caplog.text
+    sources = padded_sources(LENGTHS)
+    encoder = getattr(translator, "model", translator).encoder
+    assert torch.equal(model.model(**sources).last_hidden_state, encoder(**sources).last_hidden_state)
+    assert model(**sources).logits.shape[-1] == 5
+    assert not any("decoder" in name for name in model.state_dict())
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    assert len(embeddings) == 1
+
+
+@pytest.mark.parametrize("kind", ["shared", "separate"])
+@both_heads
+@torch.no_grad()
+def test_saved_and_loaded_bit_for_bit(head, kind, tmp_path, caplog):
+    model = tiny(head, **EVERYTHING, **vocabularies(kind))
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    name = "model.shared.weight" if kind == "shared" else "model.encoder.embed_tokens.weight"
+    assert [key for key, tensor in stored.items() if tensor.shape == (VOCABULARY, 32)] == [name]
+    auto = (
+        AutoModelForSequenceClassification
+        if head is CsanForSequenceClassification
+        else AutoModelForTokenClassification
+    )
+    for loader in (head, auto):
+        loaded, report = loader.from_pretrained(tmp_path, output_loading_info=True)
+        assert type(loaded) is head
+        assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        for (name, one), (_, other) in zip(model.named_parameters(), loaded.named_parameters(), strict=True):
+            assert torch.equal(one, other), name
+        sources = padded_sources(LENGTHS)
+        assert torch.equal(loaded(**sources).logits, model(**sources).logits)
+
+
+@torch.no_grad()
+def test_head_of_another_size_is_made_anew(tmp_path):
+    tiny(CsanForSequenceClassification, num_labels=3).save_pretrained(tmp_path)
+    model, report = CsanForSequenceClassification.from_pretrained(
+        tmp_path, num_labels=4, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    assert {key[0] for key in report["mismatched_keys"]} == {"score.weight", "score.bias"}
+    assert model(**padded_sources(LENGTHS)).logits.shape == (4, 4)
+
+
+@pytest.mark.parametrize("kind", ["shared", "separate"])
+@both_heads
+@torch.no_grad()
+def test_resized_vocabulary_is_saved_and_loaded(head, kind, tmp_path):
+    model = tiny(head, **vocabularies(kind))
+    sources = padded_sources(LENGTHS)
+    before = model(**sources).logits
+    model.resize_token_embeddings(VOCABULARY + 7)
+    assert torch.equal(model(**sources).logits, before)
+    model.save_pretrained(tmp_path)
+    loaded = head.from_pretrained(tmp_path)
+    assert loaded.config.vocab_size == VOCABULARY + 7
+    assert loaded.config.decoder_vocab_size == (VOCABULARY + 7 if kind == "shared" else 60)
+    assert torch.equal(loaded(**sources).logits, before)
+    assert loaded(torch.tensor([[VOCABULARY + 6]])).logits.isfinite().all()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "labels", "message"),
+    [
+        (CsanForSequenceClassification, {}, torch.tensor([0, 3, 1, 1]), r"`labels`.*0 and 2.*num_labels=3.*got 3"),
+        (CsanForSequenceClassification, {}, torch.tensor([0, -1, 1, 1]), r"`labels`.*0 and 2.*got -1"),
+        (CsanForSequenceClassification, {}, torch.zeros(4, 3).long(), r"shape \[4\].*\[4, 3\].*multi_label"),
+        (CsanForSequenceClassification, {}, torch.zeros(3).long(), r"shape \[4\].*got \[3\]"),
+        (
+            CsanForSequenceClassification,
+            {"problem_type": "single_label_classification"},
+            torch.zeros(4),
+            r"`labels` must be integers.*float32",
+        ),
+        (CsanForSequenceClassification, {}, torch.zeros(4, 2), r"shape \[4, 3\].*multi_label.*got \[4, 2\]"),
+        (CsanForSequenceClassification, {"num_labels": 1}, torch.zeros(3), r"shape \[4, 1\].*regression.*got \[3\]"),
+        (CsanForTokenClassification, {}, torch.full((4, 13), 3), r"`labels`.*0 and 2.*got 3"),
+        (CsanForTokenClassification, {}, torch.zeros(4, 12).long(), r"shape \[4, 13\].*got \[4, 12\]"),
+        (CsanForTokenClassification, {}, torch.zeros(4, 13), r"`labels` must be integers.*float32"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(head, options, labels, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(head, **options)(**padded_sources(LENGTHS), labels=labels)
+
+
+def test_other_refusals():
+    with pytest.raises(ValueError, match=r"`num_labels` must be at least 1 for CsanForTokenClassification, got 0"):
+        CsanForTokenClassification(CsanConfig(**{**SIZES, "num_labels": 0}))
+    for value in (1.5, -0.1, "0.1", True):
+        with pytest.raises(ValueError, match=rf"classifier_dropout.*{value}"):
+            CsanConfig(classifier_dropout=value)
+    model = tiny(CsanForSequenceClassification, **PLAIN)
+    with pytest.raises(ValueError, match=r"`attention_mask` of shape \[batch, length\], got \[1, 1, 3, 3\]"):
+        model(torch.tensor([[3, 4, 5]]), attention_mask=torch.ones(1, 1, 3, 3))
+    with pytest.raises(ValueError, match=r"input_ids.*inputs_embeds"):
+        model()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+@both_heads
+def test_nothing_to_classify_is_refused(head, shape):
+    with pytest.raises(ValueError, match=r"`input_ids` must hold at least one sentence and one token"):
+        tiny(head, **WINDOW)(torch.zeros(shape).long())
+
+
+# Pipelines
+
+WORDS = ("<pad>", "</s>", "<unk>", "good", "bad", "film", "Anna", "met", "Ben", "in", "Rome")
+TEXTS = ["good film", "bad", "Anna met Ben in Rome"]
+
+
+def word_tokenizer():
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+
+
+def saved(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+@torch.no_grad()
+def test_text_classification_pipeline(tmp_path, caplog):
+    names = {0: "negative", 1: "neutral", 2: "positive"}
+    model = tiny(CsanForSequenceClassification, **WINDOW, vocab_size=len(WORDS), id2label=names)
+    classify = pipeline("text-classification", model=saved(model, tmp_path), device="cpu")
+    assert type(classify.model) is CsanForSequenceClassification
+    assert "not supported" not in caplog.text
+    results = classify(TEXTS, batch_size=3, top_k=None)
+    for text, result in zip(TEXTS, results, strict=True):
+        scores = model(**word_tokenizer()(text, return_tensors="pt")).logits[0].softmax(-1).tolist()
+        expected = sorted(zip(names.values(), scores, strict=True), key=lambda pair: -pair[1])
+        assert [entry["label"] for entry in result] == [name for name, _ in expected]
+        assert [entry["score"] for entry in result] == pytest.approx([score for _, score in expected], abs=1e-5)
+    assert classify("bad")[0] == classify(["bad"])[0]
+
+
+@torch.no_grad()
+def test_text_classification_pipeline_reads_the_problem(tmp_path):
+    model = tiny(CsanForSequenceClassification, vocab_size=len(WORDS), problem_type="multi_label_classification")
+    several = pipeline("text-classification", model=saved(model, tmp_path / "several"), device="cpu")
+    logits = model(**word_tokenizer()("good film", return_tensors="pt")).logits[0]
+    got = sorted(entry["score"] for entry in several("good film", top_k=None))
+    assert got == pytest.approx(logits.sigmoid().sort().values.tolist(), abs=1e-5)
+    model = tiny(CsanForSequenceClassification, vocab_size=len(WORDS), num_labels=1, problem_type="regression")
+    value = pipeline("text-classification", model=saved(model, tmp_path / "value"), device="cpu")
+    logits = model(**word_tokenizer()("good film", return_tensors="pt")).logits[0]
+    assert value("good film")[0]["score"] == pytest.approx(logits.item(), abs=1e-5)
+
+
+@torch.no_grad()
+def test_token_classification_pipeline(tmp_path, caplog):
+    names = {0: "O", 1: "B-PER", 2: "B-LOC"}
+    model = tiny(CsanForTokenClassification, **WINDOW, vocab_size=len(WORDS), id2label=names)
+    path = saved(model, tmp_path)
+    tag = pipeline("token-classification", model=path, device="cpu", ignore_labels=[])
+    assert type(tag.model) is CsanForTokenClassification
+    assert "not supported" not in caplog.text
+    for text, result in zip(TEXTS, tag(TEXTS, batch_size=3), strict=True):
+        logits = model(**word_tokenizer()(text, return_tensors="pt")).logits[0, :-1]  # </s> is no word
+        assert [entry["word"] for entry in result] == text.split()
+        assert [entry["entity"] for entry in result] == [names[label] for label in logits.argmax(-1).tolist()]
+        scores = logits.softmax(-1).max(-1).values.tolist()
+        assert [entry["score"] for entry in result] == pytest.approx(scores, abs=1e-5)
+        assert [text[entry["start"] : entry["end"]] for entry in result] == text.split()
+    grouped = pipeline("ner", model=path, device="cpu", aggregation_strategy="simple", ignore_labels=[])
+    assert {entry["entity_group"] for entry in grouped(TEXTS[2])} <= {"O", "PER", "LOC"}
+
+
+# Training
+
+
+def toy_sentences(count):
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        length = int(torch.randint(3, 9, (), generator=generator))
+        yield torch.randint(2, 8, (length,), generator=generator).tolist()
+
+
+def toy_data(head):
+    """Sentences: is the mean of their tokens above 4.5? Tokens: does the token follow a smaller one?"""
+    rows = []
+    for ids in toy_sentences(256):
+        rises = [int(later > earlier) for earlier, later in zip([9, *ids], ids, strict=False)]
+        if head is CsanForTokenClassification:
+            rows.append({"input_ids": ids, "labels": rises})
+        else:
+            rows.append({"input_ids": ids, "label": int(sum(ids) / len(ids) > 4.5)})
+    return rows
+
+
+@both_heads
+def test_learns_a_rule_in_the_trainer(head, tmp_path):
+    sizes = {**SIZES, **ENCODER, "encoder_layers": 1, "localness_layers": [0], "local_window": 3}
+    model = head(CsanConfig(**{**sizes, "vocab_size": len(WORDS), "num_labels": 2}))
+    collate = (DataCollatorForTokenClassification if head is CsanForTokenClassification else DataCollatorWithPadding)(
+        word_tokenizer()
+    )
+    rows = toy_data(head)
+    with torch.no_grad():
+        at_first = model(**collate(rows[:32])).loss.item()
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            str(tmp_path),
+            num_train_epochs=10,
+            per_device_train_batch_size=16,
+            gradient_accumulation_steps=2,
+            learning_rate=5e-3,
+            report_to=[],
+            use_cpu=True,
+            save_strategy="no",
+            disable_tqdm=True,
+            train_sampling_strategy="sequential",
+            logging_steps=1,
+        ),
+        train_dataset=rows,
+        data_collator=collate,
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[0] == pytest.approx(at_first, rel=1e-4)  # two batches accumulated are one of their size
+    predictions = trainer.predict(rows)
+    labels = predictions.label_ids
+    kept = labels != -100
+    accuracy = (predictions.predictions.argmax(-1)[kept] == labels[kept]).mean()
+    assert accuracy > 0.95

@@ -1,0 +1,132 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""FlexAttention against the eager backend (itself held to the loop oracle), forward; on CPU it has no backward."""
+
+from itertools import product
+
+import pytest
+import torch
+from reference.dispatch import Operations
+from torch.nn.attention.flex_attention import create_mask
+
+from csan_hf import local_attention
+from csan_hf.models import backend_flex
+from csan_hf.models.attention_call import AttentionCall, make_call
+from csan_hf.models.bi_directional import DirectionTerm
+from csan_hf.models.gaussian import GaussianTerm
+from csan_hf.models.key_area import KeyArea
+
+CASES = {
+    "1d": {"window": 5},
+    "2d": {"window": 5, "head_area": 3},
+    "widest area": {"window": 3, "head_area": 7},
+    "circular": {"window": 3, "head_area": 3, "head_boundary": "circular"},
+    "causal": {"window": 7, "head_area": 3, "causal": True},
+    "unrestricted": {"head_area": 3},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+@pytest.mark.parametrize("bias", ["none", "dense", "gaussian"])
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_flex_equals_eager(case: str, bias: str) -> None:
+    query, key, value = (torch.randn(2, 4, 21, 16) for _ in range(3))
+    mask = torch.ones(2, 21, dtype=torch.bool)
+    mask[0, 13:] = False
+    mask[1] = False
+    biases = {
+        "none": None,
+        "dense": torch.randn(2, 1, 21, 21),
+        "gaussian": GaussianTerm(torch.rand(2, 4, 21) * 21, torch.rand(1, 4, 1) * 10),
+    }
+    options = {**CASES[case], "bias": biases[bias], "key_padding_mask": mask}
+    expected = local_attention(query, key, value, backend="eager", **options)
+    result = local_attention(query, key, value, backend="flex_attention", **options)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+    assert not result[1].any()
+
+
+def test_flex_refuses_what_it_cannot_do() -> None:
+    states = torch.randn(1, 2, 4, 8)
+    with pytest.raises(ValueError, match="dropout"):
+        local_attention(states, states, states, window=3, dropout_p=0.1, backend="flex_attention")
+    states.requires_grad_()
+    with pytest.raises(ValueError, match="no backward on CPU"):
+        local_attention(states, states, states, window=3, backend="flex_attention")
+
+
+def call_of(area: KeyArea, queries: int, keys: int, real: torch.Tensor | None, terms: tuple = ()) -> AttentionCall:
+    query, key = torch.empty(2, 4, queries, 2), torch.empty(2, 4, keys, 2)
+    return make_call(query, key, key, area, terms=terms, key_padding_mask=real)
+
+
+def visible_by_definition(call: AttentionCall) -> torch.Tensor:
+    """[B, H, I, N, J], cell by cell."""
+    (batch, heads, queries, _), keys, area = call.query.shape, call.key.shape[2], call.area
+    visible = torch.zeros(batch, heads, queries, area.head_area, keys, dtype=torch.bool)
+    n = (area.head_area - 1) // 2
+    for b, h, i, slot, j in product(*map(range, visible.shape)):
+        distance = j - (i + keys - queries)
+        visible[b, h, i, slot, j] = (
+            (area.window is None or abs(distance) <= (area.window - 1) // 2)
+            and (not area.causal or distance <= 0)
+            and (area.head_boundary == "circular" or 0 <= h + slot - n < heads)
+            and (call.key_padding_mask is None or bool(call.key_padding_mask[b, j]))
+            and (not call.terms or (distance <= 0 if h < 2 else distance >= 0))
+        )
+    return visible
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("area", "queries", "keys", "terms"),
+    [
+        (KeyArea(3), 9, 9, ()),
+        (KeyArea(9, 3), 10, 10, ()),
+        (KeyArea(None, 3, "circular"), 5, 7, ()),
+        (KeyArea(5, 3, causal=True), 3, 11, ()),
+        (KeyArea(None, causal=True), 9, 9, ()),
+        (KeyArea(13, 7), 8, 8, (DirectionTerm(2),)),
+    ],
+)
+def test_the_block_mask_is_the_visibility(area, queries, keys, terms, padded, monkeypatch):
+    """Cells that a block leaves out are invisible, those of a block that is not looked into are all visible."""
+    monkeypatch.setattr(backend_flex, "_BLOCK", 2)
+    real = torch.arange(keys) < torch.tensor([[keys], [keys - 3]]) if padded else None
+    call = call_of(area, queries, keys, real, terms)
+    mask = backend_flex.flex_block_mask(call)
+    expected = visible_by_definition(call)
+    slot = mask.seq_lengths[1] // area.head_area
+    expected = torch.nn.functional.pad(expected, (0, slot - keys)).flatten(-2)  # [B, H, I, places]
+    cells = create_mask(mask.mask_mod, 2, 4, queries, expected.shape[-1], device="cpu")
+    assert torch.equal(cells, expected)
+
+    def cells_of(numbers: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        listed = torch.zeros(*order.shape, dtype=torch.bool)
+        places = torch.arange(order.shape[-1]) < numbers.unsqueeze(-1)
+        listed.scatter_(-1, order.long(), places)
+        blocks = listed.repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2)
+        return blocks[:, :, :queries, : expected.shape[-1]].expand_as(expected)
+
+    partial = cells_of(mask.kv_num_blocks, mask.kv_indices)
+    whole = cells_of(mask.full_kv_num_blocks, mask.full_kv_indices)
+    assert not (expected & ~partial & ~whole).any()
+    assert not (whole & ~expected).any()
+    assert not (partial & whole).any()
+    assert whole.any() or terms or area.window == 3
+    if area.window is not None and keys > area.window:
+        assert not (partial | whole).all(), "blocks beyond the window are left out"
+
+
+def test_the_block_mask_of_16k_positions_is_small() -> None:
+    """Its cells are 3.2 thousand millions; no tensor on the way holds more than a block's worth of each."""
+    length = 16_384
+    states = torch.empty(1, 4, 1, 2).expand(1, 4, length, 2)
+    real = torch.ones(1, length, dtype=torch.bool)
+    call = make_call(states, states, states, KeyArea(129, 3), key_padding_mask=real)
+    with Operations() as operations:
+        mask = backend_flex.flex_block_mask(call)
+    assert mask.kv_indices.shape == (1, 4, 128, 384)
+    assert operations.largest <= 2 * 4 * 128 * 384
+    assert operations.peak < 32 * 2**20
+    assert mask.kv_num_blocks.max() + mask.full_kv_num_blocks.max() <= 3 * 3

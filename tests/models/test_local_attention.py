@@ -1,0 +1,682 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Every backend of local_attention against the loop oracle, in outputs and gradients, over random shapes."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import local_attention as oracle
+from reference.dispatch import Operations
+from reference.localness import gaussian_energy
+from torch import Tensor
+
+from csan_hf import local_attention
+from csan_hf.models import backend_chunked
+from csan_hf.models.gaussian import GaussianTerm
+
+BACKENDS = ("eager", "chunked", "sdpa", "blocked")
+NEEDS_A_WINDOW = ("blocked",)
+FLOAT32_TOLERANCE = 1e-5
+BFLOAT16_EPS = torch.finfo(torch.bfloat16).eps  # 2^-7, one unit in the last place of 1.0
+
+
+@pytest.fixture(autouse=True)
+def _several_chunks(monkeypatch):
+    monkeypatch.setattr(backend_chunked, "_CHUNK_CELLS", 600)
+    monkeypatch.setattr(backend_chunked, "_LEAST_CHUNK", 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of local_attention; the tensors follow from it and its seed."""
+
+    batch: int
+    heads: int
+    head_width: int
+    queries: int
+    keys: int
+    window: int | None
+    head_area: int
+    head_boundary: str
+    causal: bool
+    real: tuple[tuple[bool, ...], ...] | None  # key_padding_mask
+    bias: tuple[int, ...] | str | None  # the shape of a dense bias, or "gaussian"
+    width_shape: tuple[int, ...] | None  # of a Gaussian's width, None = that of its center [B, H, I]
+    scale: float | None
+    seed: int
+
+    def mask(self) -> Tensor | None:
+        return None if self.real is None else torch.tensor(self.real)
+
+    def options(self) -> dict:
+        return {
+            "window": self.window,
+            "head_area": self.head_area,
+            "head_boundary": self.head_boundary,
+            "causal": self.causal,
+            "key_padding_mask": self.mask(),
+            "scale": self.scale,
+        }
+
+
+def _uniform(low: int, high: int, step: int = 1) -> st.SearchStrategy[int]:
+    """Like st.integers, which prefers small numbers and so draws few areas and windows worth the name."""
+    return st.sampled_from(range(low, high + 1, step))
+
+
+def _padding(draw, batch: int, keys: int) -> tuple[tuple[bool, ...], ...] | None:
+    """Rows padded on the right, on the left or anywhere; a row may be padding altogether."""
+    kind = draw(st.sampled_from(["none", "right", "left", "scattered"]))
+    if kind == "none":
+        return None
+    rows = []
+    for _ in range(batch):
+        if kind == "scattered":
+            rows.append(tuple(draw(st.lists(st.booleans(), min_size=keys, max_size=keys))))
+        else:
+            length = draw(_uniform(0, keys))
+            row = (True,) * length + (False,) * (keys - length)
+            rows.append(row if kind == "right" else row[::-1])
+    return tuple(rows)
+
+
+def _broadcastable(draw, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size if draw(st.booleans()) else 1 for size in shape)
+
+
+@st.composite
+def cases(draw, needs_a_window: bool) -> Case:
+    lengths = st.sampled_from([8, 8, 8, 24, 24, 70]).flatmap(lambda longest: _uniform(1, longest))
+    queries = draw(lengths)
+    heads = draw(_uniform(1, 5 if queries <= 24 else 2))
+    batch = draw(_uniform(1, 3 if queries <= 8 else 1))
+    kind = draw(st.sampled_from(["self", "self", "causal", "decode"] + ([] if needs_a_window else ["cross"])))
+    keys = queries
+    if kind == "decode":
+        queries = draw(_uniform(1, min(keys, 4)))
+    elif kind == "cross":
+        keys = draw(lengths)
+    window = draw(_uniform(1, 2 * keys + 5, step=2))
+    if kind == "cross" or (not needs_a_window and draw(_uniform(1, 6)) == 1):
+        window = None
+    head_boundary = draw(st.sampled_from(["mask", "circular"]))
+    head_area = draw(_uniform(1, heads if head_boundary == "circular" else 2 * heads - 1, step=2))
+    shape = (batch, heads, queries, keys)
+    bias = draw(st.sampled_from([None, "gaussian", "gaussian", "dense"]))
+    if bias == "dense":
+        bias = _broadcastable(draw, shape)
+    return Case(
+        batch=batch,
+        heads=heads,
+        head_width=draw(st.integers(1, 6)),
+        queries=queries,
+        keys=keys,
+        window=window,
+        head_area=head_area,
+        head_boundary=head_boundary,
+        causal=kind in ("causal", "decode"),
+        real=_padding(draw, batch, keys),
+        bias=bias,
+        width_shape=_broadcastable(draw, shape[:3]) if bias == "gaussian" else None,
+        scale=draw(st.sampled_from([None, None, 0.7])),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+def draw_tensors(case: Case) -> dict[str, Tensor]:
+    """Float32 leaves of a case, and the upstream gradient `upstream`."""
+    generator = torch.Generator().manual_seed(case.seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    B, H, D = case.batch, case.heads, case.head_width
+    tensors = {
+        "query": normal(B, H, case.queries, D),
+        "key": normal(B, H, case.keys, D),
+        "value": normal(B, H, case.keys, D),
+        "upstream": normal(B, H, case.queries, D),
+    }
+    if case.bias == "gaussian":
+        # Widths above a third of the length keep |G| under 20: float32's own rounding of G stays below 1e-5.
+        uniform = torch.rand(2, B, H, case.queries, generator=generator)
+        tensors["center"] = case.keys * uniform[0]
+        tensors["width"] = case.keys * (0.35 + uniform[1]) + 0.5
+        if case.width_shape is not None:
+            tensors["width"] = tensors["width"][tuple(slice(size) for size in case.width_shape)].clone()
+    elif case.bias is not None:
+        tensors["bias"] = normal(*case.bias)
+    return tensors
+
+
+def run_oracle(case: Case, tensors: dict[str, Tensor], rounding=None) -> dict[str, Tensor]:
+    """Output and gradients in float64 of the oracle."""
+    leaves = {name: tensor.double().requires_grad_(name != "upstream") for name, tensor in tensors.items()}
+    bias = leaves.get("bias")
+    if case.bias == "gaussian":
+        width = leaves["width"].expand_as(leaves["center"])
+        bias = gaussian_energy(leaves["center"], width, case.keys)
+    output = oracle.local_attention(
+        leaves["query"], leaves["key"], leaves["value"], bias=bias, rounding=rounding, **case.options()
+    )
+    return _results(output, leaves)
+
+
+def run_product(case: Case, tensors: dict[str, Tensor], backend: str | None) -> dict[str, Tensor]:
+    """Output and gradients of a backend."""
+    leaves = {name: tensor.clone().requires_grad_(name != "upstream") for name, tensor in tensors.items()}
+    bias = leaves.get("bias")
+    if case.bias == "gaussian":
+        bias = GaussianTerm(leaves["center"], leaves["width"])
+    output = local_attention(
+        leaves["query"], leaves["key"], leaves["value"], bias=bias, backend=backend, **case.options()
+    )
+    assert output.dtype == tensors["query"].dtype
+    return _results(output, leaves)
+
+
+def _results(output: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    results = {"output": output.detach()}
+    upstream = leaves.pop("upstream")
+    if output.requires_grad:
+        output.backward(upstream)
+    for name, leaf in leaves.items():
+        results[name] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+    return results
+
+
+def assert_results_close(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: dict[str, float]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, reference in expected.items():
+        assert actual[name].shape == reference.shape, name
+        assert actual[name].isfinite().all(), f"{name} is not finite"
+        error = (actual[name].double() - reference).abs().max().item()
+        assert error <= tolerance[name], f"{name}: error {error:.3g} > {tolerance[name]:.3g}"
+
+
+def compare_in_float32(case: Case, backend: str | None) -> None:
+    tensors = draw_tensors(case)
+    expected = run_oracle(case, tensors)
+    tolerance = {name: FLOAT32_TOLERANCE * max(1.0, t.abs().max().item()) for name, t in expected.items()}
+    assert_results_close(run_product(case, tensors, backend), expected, tolerance)
+
+
+def bfloat16_tolerance(expected: dict, rounded: dict, tensors: dict[str, Tensor]) -> dict[str, float]:
+    """What bfloat16 storage alone may cost, per tensor.
+
+    Energies, weights and outputs (and their gradients) are the results of matrix products, so a bfloat16
+    backend stores each of them rounded; `rounded` is the oracle with exactly these roundings, and a backend
+    whose roundings fall otherwise may err twice as far. On top come two units in the last place of the largest
+    number that the tensor's sums are made of: its last rounding, and sums that cancel to nothing.
+    """
+
+    def largest_row(name: str) -> float:
+        return tensors[name].double().norm(dim=-1).max().item()
+
+    weight_gradient = largest_row("upstream") * largest_row("value")
+    terms = {
+        "output": largest_row("value"),
+        "value": largest_row("upstream"),
+        "query": weight_gradient * largest_row("key"),
+        "key": weight_gradient * largest_row("query"),
+        "bias": weight_gradient,
+        "center": weight_gradient,
+        "width": weight_gradient,
+    }
+    return {
+        name: 2 * (rounded[name] - reference).abs().max().item()
+        + 2 * BFLOAT16_EPS * max(reference.abs().max().item(), terms[name])
+        for name, reference in expected.items()
+    }
+
+
+def bfloat16_inputs(case: Case) -> dict[str, Tensor]:
+    """Rounded, but for centers and widths, which stay float32."""
+    return {
+        name: tensor if name in ("center", "width") else tensor.bfloat16()
+        for name, tensor in draw_tensors(case).items()
+    }
+
+
+def compare_in_bfloat16(case: Case, backend: str | None) -> int:
+    """The reference is the float64 oracle on the rounded inputs.
+
+    Returns:
+        How many of the Gaussian's gradients were also held to what rounding does to them as a whole: the bounds above
+        are for the worst number of a tensor, and a gradient of zeros could be within them.
+    """
+    tensors = bfloat16_inputs(case)
+    expected = run_oracle(case, tensors)
+    rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
+    tolerance = bfloat16_tolerance(expected, rounded, tensors)
+    actual = run_product(case, tensors, backend)
+    assert_results_close(actual, expected, tolerance)
+    held = 0
+    for name in {"center", "width"} & expected.keys():
+        size, error = expected[name].norm(), (actual[name].double() - expected[name]).norm()
+        bound = 4 * (rounded[name] - expected[name]).norm() + 8 * BFLOAT16_EPS * size
+        if expected[name].numel() >= 16 and bound < size:  # enough numbers for an average, and zeros are beyond
+            assert error < bound, f"the gradient of {name} as a whole: error {error:.3g} > {bound:.3g}"
+            held += 1
+    return held
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_float32_equals_oracle(backend):
+    @settings(max_examples=60 if backend == "chunked" else 100)
+    @given(cases(needs_a_window=backend in NEEDS_A_WINDOW))
+    def compare(case):
+        compare_in_float32(case, backend)
+
+    compare()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_equals_oracle(backend):
+    held = []
+
+    @settings(max_examples=40 if backend == "chunked" else 60)
+    @given(cases(needs_a_window=backend in NEEDS_A_WINDOW))
+    def compare(case):
+        held.append(compare_in_bfloat16(case, backend))
+
+    compare()
+    assert sum(held) >= 3
+
+
+BASE = Case(
+    batch=2,
+    heads=3,
+    head_width=4,
+    queries=13,
+    keys=13,
+    window=5,
+    head_area=3,
+    head_boundary="mask",
+    causal=False,
+    real=None,
+    bias=None,
+    width_shape=None,
+    scale=None,
+    seed=1,
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(BASE, queries=70, keys=70, batch=1, window=11),
+        replace(BASE, queries=64, keys=64, batch=1, window=1, head_area=5),
+        replace(BASE, queries=65, keys=65, batch=1, window=33, causal=True, bias="gaussian"),
+        replace(BASE, queries=69, keys=69, batch=1, window=999, head_boundary="circular"),
+        replace(BASE, queries=1, keys=70, window=11, causal=True, bias="gaussian"),
+        replace(BASE, queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)),
+        replace(BASE, real=((False,) * 13, (True,) * 6 + (False,) * 7), bias="gaussian"),
+        replace(BASE, bias=(13,)),
+        replace(BASE, bias=()),
+        replace(BASE, queries=40, keys=40, bias="gaussian", width_shape=(1, 3, 1)),
+        replace(BASE, heads=5, head_area=9, bias=(5, 1, 13)),
+        replace(BASE, heads=5, head_area=5, head_boundary="circular", bias=(2, 5, 13, 13)),
+    ],
+    ids=lambda case: f"I{case.queries}-J{case.keys}-M{case.window}-N{case.head_area}-H{case.heads}",
+)
+def test_chosen_cases_equal_oracle(backend, case):
+    compare_in_float32(case, backend)
+    compare_in_bfloat16(case, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_bfloat16_gradients_are_there(backend, causal):
+    """Each as a whole is close to the oracle's, within bounds that a gradient of zeros would break.
+
+    (The bounds above are for the worst number of a tensor: gradients of center and width are below them.)
+    """
+    case = replace(BASE, queries=40, keys=40, window=11, causal=causal, bias="gaussian")
+    tensors = bfloat16_inputs(case)
+    expected = run_oracle(case, tensors)
+    rounded = run_oracle(case, tensors, rounding=oracle.round_to_bfloat16)
+    actual = run_product(case, tensors, backend)
+    for name, reference in expected.items():
+        size = reference.norm()
+        bound = 4 * (rounded[name] - reference).norm() + 2 * BFLOAT16_EPS * size
+        assert bound < size / 3, name
+        assert (actual[name].double() - reference).norm() < bound, name
+
+
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_blocked_without_a_window_is_refused(kind):
+    case = replace(BASE, window=None, keys=9 if kind == "cross" else 13, causal=kind == "causal", bias="gaussian")
+    with pytest.raises(ValueError, match=r"backend='blocked' needs a window; use 'sdpa' or 'eager'"):
+        run_product(case, draw_tensors(case), "blocked")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_narrow_gaussian(backend):
+    """A Gaussian without width picks the key at its center, and its gradients stay finite far away from it."""
+    length = 31
+    center = torch.arange(length, dtype=torch.float32).expand(1, 2, length).clone().requires_grad_()
+    width = torch.zeros(1, 2, length, requires_grad=True)
+    query, key, value = (torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3))
+    output = local_attention(query, key, value, window=11, bias=GaussianTerm(center, width), backend=backend)
+    torch.testing.assert_close(output, value)
+    output.sum().backward()
+    for leaf in (query, key, value, center, width):
+        assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_gaussian_stays_float32_under_bfloat16(backend):
+    """Far from the center all G are large and close together: in bfloat16 their differences would drown.
+
+    The energies are 0 here, so only the weights' and the output's rounding remain, half a unit each.
+    """
+    length = 40
+    query = torch.zeros(1, 2, length, 4, dtype=torch.bfloat16)
+    value = torch.randn(1, 2, length, 4).sign().bfloat16()
+    center, width = torch.zeros(1, 2, length), torch.full((1, 2, length), 8.0)
+    actual = local_attention(query, query, value, window=5, bias=GaussianTerm(center, width), backend=backend)
+    expected = oracle.local_attention(query, query, value, window=5, bias=gaussian_energy(center, width, length))
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=BFLOAT16_EPS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 5, 11])
+@pytest.mark.parametrize("length", [12, 40])
+def test_window_edge_is_exact(backend, causal, window, length):
+    """|j - i| = m is visible, m + 1 is not: what changes beyond the edge changes no bit of the output."""
+    m = (window - 1) // 2
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 3, length, 4) for _ in range(3))
+
+    def attend(key: Tensor, value: Tensor) -> Tensor:
+        return local_attention(query, key, value, window=window, head_area=3, causal=causal, backend=backend)
+
+    before = attend(key, value)
+    for j in (0, length // 2, length - 1):
+        visible_to = [i for i in range(length) if abs(i - j) <= m and (j <= i or not causal)]
+        for changed in ("key", "value"):
+            tensors = {"key": key.clone(), "value": value.clone()}
+            tensors[changed][:, :, j] += 10.0 * torch.randn(3, 4)
+            differs = (before != attend(**tensors)).any(dim=-1)[0]  # [H, I]
+            for h in range(3):
+                assert differs[h].nonzero().flatten().tolist() == visible_to
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("head_boundary", ["mask", "circular"])
+def test_head_area_edge_is_exact(backend, head_boundary):
+    heads, length = 6, 7
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, length, 4) for _ in range(3))
+    options = {"window": 5, "head_area": 3, "head_boundary": head_boundary, "backend": backend}
+    before = local_attention(query, key, value, **options)
+    for s in range(heads):
+        changed = value.clone()
+        changed[:, s] += 1.0
+        differs = (before != local_attention(query, key, changed, **options)).flatten(2).any(-1)[0]
+        near = {(s + offset) % heads for offset in (-1, 0, 1)}
+        if head_boundary == "mask":
+            near = {h for h in range(heads) if abs(h - s) <= 1}
+        assert set(differs.nonzero().flatten().tolist()) == near
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [None, "dense", "gaussian"])
+def test_queries_without_a_visible_key_yield_zeros(backend, dtype, bias):
+    """The batch has a row of padding alone; real rows must not notice what stands in padded places."""
+    lengths = torch.tensor([0, 4, 30])
+    mask = torch.arange(30) < lengths[:, None]
+    torch.manual_seed(0)
+    leaves = [torch.randn(3, 2, 30, 4, dtype=dtype, requires_grad=True) for _ in range(3)]
+    if bias == "dense":
+        leaves.append(torch.randn(3, 2, 30, 30, dtype=dtype, requires_grad=True))
+    elif bias == "gaussian":
+        leaves.extend([torch.rand(3, 2, 30).mul(30).requires_grad_(), torch.full((3, 2, 30), 5.0).requires_grad_()])
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
+        given_bias = None if not rest else rest[0] if bias == "dense" else GaussianTerm(*rest)
+        return local_attention(
+            query, key, value, window=5, head_area=3, bias=given_bias, key_padding_mask=mask, backend=backend
+        )
+
+    output = attend(*leaves)
+    assert (output[0] == 0).all()
+    assert (output[1, :, 6:] == 0).all(), "positions 6.. see no key of the four"
+    assert (output[1, :, :6] != 0).any(dim=-1).all()
+    assert output.isfinite().all()
+    output.float().sum().backward()
+    for leaf in leaves:
+        assert leaf.grad.isfinite().all()
+        assert (leaf.grad[0] == 0).all()
+    with torch.no_grad():
+        query, key, value, *rest = leaves
+        output = attend(*leaves)  # again without gradients: torch may choose another kernel then
+        padding = ~mask[:, None, :, None].expand_as(key)
+        changed = attend(query, key.masked_fill(padding, 1e4), value.masked_fill(padding, -1e4), *rest)
+    assert torch.equal(output, changed)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_padded_rows_leave_the_others_alone(backend):
+    """A row computed next to padding rows equals the row computed alone."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(3, 2, 20, 4) for _ in range(3))
+    mask = torch.arange(20) < torch.tensor([20, 9, 0])[:, None]
+    options = {"window": 7, "head_area": 3, "backend": backend}
+    together = local_attention(query, key, value, key_padding_mask=mask, **options)
+    for row, length in ((0, 20), (1, 9)):
+        alone = [tensor[row : row + 1, :, :length] for tensor in (query, key, value)]
+        expected = local_attention(*alone, **options)
+        torch.testing.assert_close(together[row : row + 1, :, :length], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_that_are_not_contiguous(backend):
+    """The model passes transposed views."""
+    torch.manual_seed(0)
+    views = [torch.randn(2, 9, 3, 4).transpose(1, 2) for _ in range(3)]
+    options = {"window": 3, "head_area": 3}
+    actual = local_attention(*views, backend=backend, **options)
+    torch.testing.assert_close(
+        actual, oracle.local_attention(*views, **options).float(), rtol=0, atol=FLOAT32_TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout(backend):
+    """Dropout acts on the weights: it keeps the mean, and hits values of other heads and positions alone."""
+    torch.manual_seed(0)
+    query = torch.zeros(8, 4, 40, 2)
+    value = torch.ones(8, 4, 40, 2)
+    options = {"window": 5, "head_area": 3, "backend": backend}
+    dropped = local_attention(query, query, value, dropout_p=0.5, **options)
+    assert dropped.std() > 0.1
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.03)
+    torch.testing.assert_close(local_attention(query, query, value, dropout_p=0.0, **options), value)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("backend", "window"), [("blocked", 11), ("chunked", None)])
+def test_memory_is_linear_in_length(backend, window, causal, monkeypatch):
+    """What forward and backward hold together, and the largest tensor, grow with the length and not its square."""
+    monkeypatch.setattr(backend_chunked, "_CHUNK_CELLS", 2**15)
+
+    def measured(length: int) -> Operations:
+        leaves = [torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3)]
+        center, width = torch.zeros(1, 2, length, requires_grad=True), torch.ones(1, 2, length)
+        with Operations() as operations:
+            output = local_attention(
+                *leaves,
+                window=window,
+                head_area=3,
+                bias=GaussianTerm(center, width),
+                key_padding_mask=torch.ones(1, length, dtype=torch.bool),
+                causal=causal,
+                backend=backend,
+            )
+            torch.autograd.grad(output.sum(), [*leaves, center])
+        return operations
+
+    short, long = measured(512), measured(1024)
+    assert long.largest < 2.5 * short.largest
+    assert long.peak < 2.5 * short.peak
+    assert long.largest < 1024 * 1024
+
+
+def test_a_named_backend_is_the_one_used(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise RuntimeError("sdpa was called")
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", refuse)
+    tensor = torch.zeros(1, 2, 5, 4)
+    local_attention(tensor, tensor, tensor, window=3, backend="eager")
+    with pytest.raises(RuntimeError, match="sdpa was called"):
+        local_attention(tensor, tensor, tensor, window=3, backend="sdpa")
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+@pytest.mark.parametrize(
+    ("options", "argument", "value"),
+    [
+        ({"window": 4}, "window", "4"),
+        ({"window": 0}, "window", "0"),
+        ({"window": -3}, "window", "-3"),
+        ({"head_area": 2}, "head_area", "2"),
+        ({"head_area": 0}, "head_area", "0"),
+        ({"head_area": 9}, "head_area", "9"),
+        ({"head_area": 5, "head_boundary": "circular"}, "head_area", "5"),
+        ({"head_boundary": "reflect"}, "head_boundary", "reflect"),
+        ({"key_padding_mask": torch.ones(2, 5, dtype=torch.bool)}, "key_padding_mask", "[2, 5]"),
+        ({"key_padding_mask": torch.ones(1, 6, dtype=torch.bool)}, "key_padding_mask", "[1, 6]"),
+        ({"key_padding_mask": torch.ones(2, 6)}, "key_padding_mask", "float32"),
+        ({"key_padding_mask": torch.ones(2, 6, dtype=torch.long)}, "key_padding_mask", "int64"),
+        ({"bias": torch.zeros(3, 6)}, "bias", "[3, 6]"),
+        ({"bias": torch.zeros(6, 6, dtype=torch.long)}, "bias", "int64"),
+        ({"dropout_p": 1.5}, "dropout_p", "1.5"),
+        ({"dropout_p": -0.1}, "dropout_p", "-0.1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_invalid_arguments_are_refused_by_name_and_value(backend, options, argument, value):
+    tensor = torch.zeros(2, 4, 6, 8)
+    options = {"window": 3, **options}
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        local_attention(tensor, tensor, tensor, backend=backend, **options)
+    message = str(refusal.value).replace("(", "[").replace(")", "]")
+    assert argument in message
+    assert value in message
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+@pytest.mark.parametrize(
+    ("queries", "keys", "options"),
+    [(5, 7, {"window": 3}), (7, 5, {"window": 3}), (7, 5, {"window": 3, "causal": True})],
+    ids=["window I<J", "window I>J", "causal I>J"],
+)
+def test_lengths_that_have_no_meaning_are_refused(backend, queries, keys, options):
+    query, key = torch.zeros(1, 2, queries, 4), torch.zeros(1, 2, keys, 4)
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        local_attention(query, key, key, backend=backend, **options)
+    assert str(queries) in str(refusal.value)
+    assert str(keys) in str(refusal.value)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+@pytest.mark.parametrize(
+    ("field", "shape"),
+    [("center", (2, 4, 9)), ("center", (2, 4, 6, 1)), ("width", (2, 3, 6)), ("width", (2, 1, 9))],
+)
+def test_a_gaussian_of_another_shape_is_refused(backend, field, shape):
+    """It belongs to the queries: [B, H, I] or broadcastable, here [2, 4, 6] with 9 keys."""
+    query, key = torch.zeros(2, 4, 6, 8), torch.zeros(2, 4, 9, 8)
+    tensors = {"center": torch.zeros(2, 4, 6), "width": torch.ones(2, 4, 6), field: torch.ones(shape)}
+    with pytest.raises(ValueError, match="bias") as refusal:
+        local_attention(query, key, key, window=5, causal=True, bias=GaussianTerm(**tensors), backend=backend)
+    assert str(list(shape)) in str(refusal.value).replace("(", "[").replace(")", "]")
+
+
+@pytest.mark.parametrize("backend", ["fast", "SDPA", ""])
+def test_unknown_backends_are_refused(backend):
+    tensor = torch.zeros(1, 2, 5, 4)
+    with pytest.raises(ValueError, match="backend") as refusal:
+        local_attention(tensor, tensor, tensor, backend=backend)
+    assert repr(backend) in str(refusal.value)
+    assert "blocked" in str(refusal.value), "the message lists the backends there are"
+
+
+@pytest.mark.parametrize(
+    ("key_shape", "value_shape"),
+    [((1, 3, 5, 4), (1, 3, 5, 4)), ((1, 2, 5, 6), (1, 2, 5, 6)), ((1, 2, 5, 4), (1, 2, 6, 4))],
+)
+def test_shapes_that_do_not_fit_are_refused(key_shape, value_shape):
+    with pytest.raises(ValueError, match=r"key|value"):
+        local_attention(torch.zeros(1, 2, 5, 4), torch.zeros(key_shape), torch.zeros(value_shape))
+
+
+def test_default_scale_is_that_of_the_head_width():
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 1, 4, 9) for _ in range(3))
+    default = local_attention(query, key, value)
+    torch.testing.assert_close(default, local_attention(query, key, value, scale=1 / math.sqrt(9)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "chunked", "sdpa", "blocked", "flex_attention"])
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+def test_a_bias_of_minus_infinity_hides(backend):
+    """As a padding mask would; a query from which everything is hidden yields zeros, and gradients stay finite."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, 3, 7, 4) for _ in range(3)]
+    bias = torch.zeros(7, 7)
+    bias[:, 5:] = bias[2] = -math.inf
+    real = torch.tensor([[True] * 5 + [False] * 2])
+    expected = local_attention(*tensors, window=3, head_area=3, key_padding_mask=real, backend=backend)
+    expected[:, :, 2] = 0.0
+    output = local_attention(*tensors, window=3, head_area=3, bias=bias, backend=backend)
+    torch.testing.assert_close(output, expected)
+    if backend != "flex_attention":
+        leaves = [tensor.clone().requires_grad_() for tensor in [*tensors, bias]]
+        local_attention(*leaves[:3], window=3, head_area=3, bias=leaves[3], backend=backend).sum().backward()
+        assert all(leaf.grad.isfinite().all() for leaf in leaves)
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
+def test_a_bias_that_is_one_number_changes_nothing():
+    tensor = torch.randn(1, 2, 5, 4)
+    for backend in (*BACKENDS, "flex_attention"):
+        output = local_attention(tensor, tensor, tensor, window=3, bias=torch.tensor(2.0), backend=backend)
+        torch.testing.assert_close(output, local_attention(tensor, tensor, tensor, window=3))
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_shapes_are_known_without_content(backend):
+    tensor = torch.empty(2, 2, 5, 4, device="meta")
+    assert local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_no_sentence_is_no_output(backend):
+    tensor = torch.zeros(0, 2, 5, 4)
+    assert local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "flex_attention", None])
+def test_tensors_that_do_not_belong_together_are_refused(backend):
+    tensor = torch.zeros(1, 2, 5, 4)
+    real = torch.ones(1, 5, dtype=torch.bool, device="meta")
+    for arguments, options, message in [
+        ((tensor[:, :, :0],) * 3, {}, "`query` must hold at least one position"),
+        ((tensor.long(),) * 3, {}, "`query` must be floating.*int64"),
+        ((tensor, tensor, tensor.double()), {}, "`value` must be floating and of the type.*float64"),
+        (([[0.0]], tensor, tensor), {}, "`query` must be a tensor, got list"),
+        ((tensor,) * 3, {"key_padding_mask": real}, "`key_padding_mask` must be on the device.*meta"),
+        ((tensor,) * 3, {"key_padding_mask": [[True]]}, "`key_padding_mask` must be a tensor"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            local_attention(*arguments, window=3, backend=backend, **options)

@@ -1,0 +1,110 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The canvas: every real cell at one place, sentences out of each other's reach, little room wasted."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.tiny_pervasive_attention import padded_sources, padded_targets, tiny_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from csan_hf.models.canvas import Canvas
+
+
+def mask_of(lengths, width, start=0):
+    places = torch.arange(width)
+    return (places >= start) & (places < start + torch.tensor(lengths)[:, None])
+
+
+def canvas_of(heights, widths, room=15, start=(0, 0), above=2, beside=2, holes=False):
+    rows, columns = mask_of(heights, room, start[0]), mask_of(widths, room, start[1])
+    if holes:
+        rows &= torch.arange(room) % 5 != 1
+        columns &= torch.arange(room) % 4 != 2
+    shape = (len(heights), room, room)
+    return Canvas.of_masks(shape, rows, columns, above, beside), rows.unsqueeze(2) & columns.unsqueeze(1)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=9),
+    start=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    holes=st.booleans(),
+    reach=st.sampled_from([(0, 0), (1, 1), (2, 2), (0, 2)]),
+)
+@settings(max_examples=100, deadline=None)
+def test_every_cell_has_its_place_and_no_window_meets_another_sentence(sizes, start, holes, reach):
+    heights, widths = zip(*sizes, strict=True)
+    above, beside = reach
+    canvas, real = canvas_of(heights, widths, start=start, above=above, beside=beside, holes=holes)
+    grid = torch.arange(1, real.numel() + 1).view(*real.shape, 1)
+    cells = canvas.pack(grid)
+    assert cells.flatten().tolist() == grid[real].flatten().tolist()
+    assert torch.equal(canvas.unpack(cells), grid * real.unsqueeze(-1))
+    image = canvas.paint(cells)
+    assert torch.equal(image, canvas.paint(cells, on=canvas.blank(cells, 1)))
+    assert torch.equal(canvas.read(image, skip=above), cells)
+    assert image.count_nonzero() == len(cells)
+    assert_windows_stay_inside(canvas, image[:, 0], grid, real, above, beside)
+
+
+def assert_windows_stay_inside(canvas, image, grid, real, above, beside):
+    """What a window at a cell sees on the canvas is what it sees in the cell's own grid."""
+    pad = torch.nn.functional.pad
+    own = pad((grid * real.unsqueeze(-1)).squeeze(-1), (beside, beside, above, 0))
+    for row in range(above + 1):
+        for column in range(2 * beside + 1):
+            expected = own[:, row : row + grid.shape[1], column : column + grid.shape[2]].unsqueeze(-1)
+            seen = pad(image, (beside, beside))[:, :, column : column + image.shape[2]]
+            seen = seen[:, row : seen.shape[1] - above + row]
+            assert torch.equal(canvas.read(seen.unsqueeze(1)), canvas.pack(expected))
+
+
+def test_sums_of_rows_and_columns():
+    canvas, real = canvas_of((3, 0, 5), (4, 2, 6), start=(1, 2), holes=True)
+    rows, columns = torch.randn(3, 15, 2), torch.randn(3, 15, 2)
+    assert torch.equal(canvas.sum_of(rows, columns), (rows.unsqueeze(2) + columns.unsqueeze(1))[real])
+
+
+def test_what_is_not_padded_is_the_canvas():
+    full = torch.ones(2, 5, dtype=torch.bool)
+    for masks in ((None, None), (full, full), (None, full)):
+        canvas = Canvas.of_masks((2, 5, 5), *masks, above=1, beside=1)
+        assert canvas.places is None
+        assert canvas.size == (2, 6, 5)
+
+
+def test_little_room_is_wasted():
+    """Of 64 sentences from 3 to 40 tokens a grid padded to the longest is 34 % real."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 41, (64,), generator=generator).tolist()
+    canvas, real = canvas_of(lengths, lengths, room=40)
+    assert real.float().mean() < 0.4
+    _, height, width = canvas.size
+    assert real.sum() > 0.75 * height * width
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts what is computed: on a GPU, each would be a kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_the_number_of_operations_is_the_same_for_all_lengths(training):
+    """Nor are lengths read more often; grouped by size, sentences of twelve lengths took twelve times as many."""
+    counts = set()
+    for lengths in ((5, 3), (7, 6, 5, 4, 3, 2, 1, 2, 3, 4, 5, 8), (40, 2, 30)):
+        model = tiny_model(kernel_size=3).train(training)
+        batch = {**padded_sources(lengths), **padded_targets(lengths)}
+        with torch.set_grad_enabled(training), CountOperations() as operations:
+            logits = model(**batch, use_cache=False).logits
+            if training:
+                logits.square().sum().backward()
+        counts.add(operations.count)
+    assert len(counts) == 1, counts

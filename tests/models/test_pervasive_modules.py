@@ -1,0 +1,329 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The dense block's modules are what they seem: modes, momentum, hooks, freezing, copies and types act on them."""
+
+import copy
+import io
+from types import SimpleNamespace
+
+import pytest
+import torch
+from reference.tiny_pervasive_attention import padded_batch, padded_sources, tiny_model
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
+
+from csan_hf.models.canvas import Canvas
+from csan_hf.models.dense_block import DenseBlock
+from csan_hf.models.dense_block_inference import FoldedReader
+from csan_hf.models.grid_norm import GridBatchNorm
+from csan_hf.models.input_checks import load_checked
+
+BATCH = padded_batch((5, 3, 2), (3, 5, 1))
+REAL = BATCH["decoder_attention_mask"].bool()
+
+
+def block_of(model) -> DenseBlock:
+    return model.model.decoder.dense_block
+
+
+def statistics(model) -> dict[str, torch.Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
+
+
+def moved(model, before: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name, now in statistics(model).items() if not torch.equal(now, before[name])}
+
+
+def step(model) -> dict[str, torch.Tensor]:
+    """Logits of the real rows, gradients and statistics of a step."""
+    logits = model(**BATCH, use_cache=False).logits[REAL]
+    logits.square().sum().backward()
+    found = {"logits": logits.detach(), **statistics(model)}
+    return found | {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def watched(model):
+    """The model with a hook, so that its modules are called one by one."""
+    block_of(model).layers[0].norm1.register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("options", [{"kernel_size": 3, "gated": True}, {"kernel_size": 5, "num_layers": 3}])
+def test_the_shortcuts_compute_what_the_modules_say(options, training):
+    expected = step(watched(tiny_model(**options).double().train(training)))
+    torch.testing.assert_close(step(tiny_model(**options).double().train(training)), expected, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        logits = tiny_model(**options).double().train(training)(**BATCH).logits[REAL]
+    torch.testing.assert_close(logits, expected["logits"], rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_modules_generate_what_the_shortcut_generates():
+    search = {"num_beams": 3, "max_new_tokens": 10, "min_new_tokens": 10}
+    expected = tiny_model(seed=1, kernel_size=5).generate(**padded_sources((6, 3, 5)), **search)
+    assert torch.equal(
+        watched(tiny_model(seed=1, kernel_size=5)).generate(**padded_sources((6, 3, 5)), **search), expected
+    )
+
+
+@pytest.mark.parametrize("part", ["norm1", "conv1", "norm2", "conv2", "dropout"])
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_forward_hooks_act(part, training):
+    model = tiny_model(kernel_size=3).train(training)
+    before = model(**BATCH, use_cache=False).logits[REAL]
+    getattr(block_of(model).layers[1], part).register_forward_hook(lambda module, inputs, output: output.sin())
+    assert (model(**BATCH, use_cache=False).logits[REAL] - before).abs().max() > 1e-3
+
+
+def test_backward_hooks_act():
+    model = tiny_model(kernel_size=3).train()
+    for part in ("norm1", "conv1", "norm2", "conv2"):
+        seen = []
+        module = getattr(block_of(model).layers[0], part)
+        handle = module.register_full_backward_hook(lambda module, inputs, outputs, seen=seen: seen.append(outputs[0]))
+        model(**BATCH).logits.square().sum().backward()
+        handle.remove()
+        assert len(seen) == 1
+        assert seen[0].abs().max() > 0
+
+
+def test_a_replaced_module_is_called():
+    model = tiny_model(kernel_size=3)
+    layer = block_of(model).layers[0]
+    expected = step(tiny_model(kernel_size=3))
+
+    class Twice(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, cells):
+            return (self.inner(cells) + self.inner(cells)) / 2
+
+    layer.conv1 = Twice(layer.conv1)
+    torch.testing.assert_close(step(model)["logits"], expected["logits"], rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        layer.conv1 = nn.Linear(layer.conv1.inner.in_features, layer.conv1.inner.out_features)
+    assert (step(model)["logits"] - expected["logits"]).abs().max() > 1e-3
+
+
+class Quantized(torch.Tensor):
+    """A weight that linear maps alone understand, as quantised ones do."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.mul, torch.isnan, torch.Tensor.isnan, torch.Tensor.mul, torch.Tensor.__mul__):
+            raise NotImplementedError(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@torch.no_grad()
+def test_weights_of_another_type_are_left_to_their_module():
+    model = tiny_model(kernel_size=3)
+    expected = model(**BATCH).logits
+    conv1 = block_of(model).layers[0].conv1
+    conv1.weight = nn.Parameter(conv1.weight.detach().as_subclass(Quantized), requires_grad=False)
+    assert type(conv1.weight) is Quantized
+    torch.testing.assert_close(torch.as_tensor(model(**BATCH).logits), expected, rtol=1e-5, atol=1e-5)
+    assert load_checked(lambda source, **_: (model, {"missing_keys": []}), "a checkpoint") is model
+
+
+@pytest.mark.parametrize("how", ["eval", "frozen"])
+def test_one_norm_rests(how):
+    """In eval mode, or without a trainable parameter: its statistics stay and are what is normalised with."""
+    model = tiny_model(kernel_size=3).double().train()
+    norm = block_of(model).layers[1].norm2
+    before = statistics(model)
+    norm.eval() if how == "eval" else norm.requires_grad_(False)
+    fast = step(model)
+    name = "model.decoder.dense_block.layers.1.norm2"
+    assert before.keys() - moved(model, before) == {f"{name}.running_mean", f"{name}.running_var"}
+    again = watched(tiny_model(kernel_size=3).double().train())
+    norm = block_of(again).layers[1].norm2
+    norm.eval() if how == "eval" else norm.requires_grad_(False)
+    torch.testing.assert_close(fast, step(again), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
+def test_a_frozen_network_moves_nothing(slow):
+    """An adapter on it is trained with the statistics that it will be used with."""
+    model = tiny_model(kernel_size=3).train().requires_grad_(False)
+    model.lm_head.requires_grad_(True)
+    before = statistics(model)
+    step(watched(model) if slow else model)
+    assert model.refresh_batch_statistics([BATCH]) == 1
+    assert not moved(model, before)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
+def test_momentum_is_each_norms_own(slow):
+    model = tiny_model(kernel_size=3).double().train()
+    before = statistics(model)
+    block_of(model).layers[0].norm2.momentum = 0.0
+    block_of(model).feature_norm.momentum = 1.0
+    model.model.decoder.final_norm.momentum = None
+    model = watched(model) if slow else model
+    with torch.no_grad():
+        model(**BATCH)
+    twin = tiny_model(kernel_size=3).double().train()
+    for module in twin.modules():
+        if isinstance(module, GridBatchNorm):
+            module.momentum = 1.0
+    with torch.no_grad():
+        twin(**BATCH)
+    now, batch = statistics(model), statistics(twin)
+    for name, found in now.items():
+        resting = "layers.0" in name
+        whole = name.split(".running")[0].endswith(("feature_norm", "final_norm"))
+        weight = 0.0 if resting else 1.0 if whole else 0.1
+        expected = before[name] + weight * (batch[name] - before[name])
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_norms_put_into_eval_mode_rest_and_dropout_goes_on():
+    model = tiny_model(kernel_size=3, dropout=0.5).train()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    before = statistics(model)
+    with torch.no_grad():
+        first, second = model(**BATCH).logits, model(**BATCH).logits
+    assert not torch.equal(first, second)
+    assert not moved(model, before)
+
+
+def test_statistics_load_under_their_former_names(tmp_path):
+    model = tiny_model(kernel_size=3)
+    block_of(model).feature_norm.running_mean.normal_()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    former = {name.replace("dense_block.feature_norm.", "dense_block."): tensor for name, tensor in weights.items()}
+    assert former.keys() != weights.keys()
+    save_file(former, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    twin = tiny_model(kernel_size=3)
+    assert not twin.load_state_dict(former, strict=False).unexpected_keys
+    loaded = type(model).from_pretrained(tmp_path)
+    loaded.save_pretrained(tmp_path / "again")
+    for found in (loaded, type(model).from_pretrained(tmp_path / "again"), twin):
+        assert torch.equal(block_of(found).feature_norm.running_mean, block_of(model).feature_norm.running_mean)
+
+
+def test_a_copied_block_is_frozen_by_its_own_weights():
+    block = copy.deepcopy(block_of(tiny_model()))
+    block.requires_grad_(False)
+    assert block.feature_norm.is_frozen
+
+
+def test_torchs_update_bn_fills_averaged_weights():
+    model = tiny_model(kernel_size=3).double().train()
+    averaged = AveragedModel(model, use_buffers=False)
+    batches = [BATCH, padded_batch((4, 4), (4, 4))]
+
+    class Unpack(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, batch):
+            return self.module(**batch.arguments)
+
+    class Arguments(SimpleNamespace):
+        def to(self, device):
+            return self
+
+    update_bn((Arguments(arguments=batch) for batch in batches), Unpack(averaged))
+    model.refresh_batch_statistics(batches)
+    torch.testing.assert_close(statistics(averaged.module), statistics(model), rtol=1e-9, atol=1e-12)
+
+
+class Unpicklable:
+    """Stands for a process group, which can be neither copied nor saved."""
+
+    def __reduce__(self):
+        raise TypeError("cannot pickle a process group")
+
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot copy a process group")
+
+
+def test_models_that_share_statistics_are_copied_and_saved():
+    model, group = tiny_model(), Unpicklable()
+    model.synchronize_batch_norm(group)
+    for made in (copy.deepcopy(model), AveragedModel(model).module):
+        assert block_of(made).feature_norm.process_group is group
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert block_of(loaded).feature_norm.process_group is None, "processes end with their run"
+    assert torch.equal(loaded(**BATCH).logits, tiny_model()(**BATCH).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_statistics_are_float32_in_every_type(dtype, tmp_path):
+    model = tiny_model()
+    before = statistics(model)
+    model.save_pretrained(tmp_path)
+    for made in (tiny_model().to(dtype), type(model).from_pretrained(tmp_path, dtype=dtype)):
+        assert made.lm_head.weight.dtype == dtype
+        assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
+        torch.testing.assert_close(statistics(made), before, rtol=0, atol=0)
+    if dtype == torch.bfloat16:
+        made.train()(**BATCH).logits.float().square().sum().backward()
+        assert all(buffer.dtype == torch.float32 for buffer in statistics(made).values())
+    assert all(buffer.dtype == torch.float64 for buffer in statistics(tiny_model().double()).values())
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.5])
+@pytest.mark.parametrize("gated", [False, True])
+def test_dropout(probability, gated):
+    """Rate and scale in the forward pass, and the same mask and scale in the backward pass."""
+    model = tiny_model(num_layers=1, growth_rate=3, kernel_size=3, gated=gated).double()
+    block = block_of(model)
+    layer, first, growth = block.layers[0], model.config.input_channels, 3
+    with torch.no_grad():  # the transition hands on the new features, and its ReLU cuts nothing off
+        block.transition.norm.weight.fill_(1.0)
+        block.transition.norm.bias.fill_(100.0)
+        block.transition.conv.weight.zero_()
+        block.transition.conv.weight[:growth, first:] = torch.eye(growth)
+    canvas = Canvas.of_masks((1, 50, 50), None, None, above=1, beside=1)
+    inputs = torch.randn(2500, first, dtype=torch.double)
+
+    def new_features() -> torch.Tensor:
+        made = block(inputs, canvas)[:, :growth] - 100.0
+        norm = block.feature_norm
+        return made * torch.sqrt(norm.running_var[first:] + norm.eps) + norm.running_mean[first:]
+
+    whole = new_features()
+    layer.dropout.p = probability
+    layer.dropout.train()
+    dropped = new_features()
+    kept = dropped.abs() > 1e-9
+    assert abs(1 - kept.double().mean().item() - probability) < 0.03
+    scale = kept / (1 - probability)
+    torch.testing.assert_close(dropped, whole * scale, rtol=1e-6, atol=1e-9)
+    weights = (layer.conv2.weight, layer.conv1.weight, layer.norm1.bias)
+    gradient = torch.randn_like(dropped)
+    expected = torch.autograd.grad(whole, weights, gradient * scale)
+    torch.testing.assert_close(torch.autograd.grad(dropped, weights, gradient), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_weights_of_all_signs_are_folded_into_a_clamp(dtype):
+    """Zero, tiny and negative weights of a normalisation that a reader of features has."""
+    torch.manual_seed(0)
+    weight = torch.tensor([1.5, -0.7, 0.0, -0.0, 1e-30, -1e-30, 5e-324, 1e-3], dtype=torch.float64)
+    bias = torch.tensor([0.2, -0.3, 0.5, -0.5, 1.0, -1.0, 1.0, 0.0], dtype=torch.float64)
+    conv, shift, features = torch.randn(3, 8).double(), torch.randn(3).double(), torch.randn(50, 8).to(dtype)
+    reader = FoldedReader.of(weight, bias, conv, shift, dtype)
+    expected = (weight * features.double() + bias).relu() @ conv.t() + shift
+    torch.testing.assert_close(reader(features, torch.empty(400, dtype=dtype)), expected.to(dtype))
+
+
+@torch.no_grad()
+def test_a_broken_weight_is_not_folded_away():
+    """A diverged model says so in evaluation, too."""
+    model = tiny_model(kernel_size=3)
+    block_of(model).layers[1].norm1.weight[0] = torch.nan
+    assert model(**BATCH, use_cache=False).logits[REAL].isnan().all()

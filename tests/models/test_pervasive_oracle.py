@@ -1,0 +1,357 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The whole network against the loop oracle: outputs, gradients, batch statistics, alignments, parameter names."""
+
+from itertools import product
+
+import pytest
+import torch
+from reference import pervasive_attention as oracle
+from reference.tiny_pervasive_attention import (
+    AGGREGATIONS,
+    SHARED,
+    SIZES,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    padded_batch,
+    tiny_model,
+)
+from torch import Tensor
+
+from csan_hf.models.grid_norm import GridBatchNorm
+
+# The last sentence is padded in source and target; no length is below the reach of the largest kernel (3 to a side).
+PADDED = padded_batch((5, 3, 2), (3, 5, 1))
+UNPADDED = padded_batch((4, 4), (4, 4))
+# Padding on the left and in the middle: a cell is real or it is not, wherever it stands.
+HOLES = padded_batch((5, 5, 5), (4, 4, 4))
+HOLES["attention_mask"] = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 0, 0, 1, 0]])
+HOLES["decoder_attention_mask"] = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]])
+# float64 is the sharp test. float32 divides by a batch's deviation in eight norms before a gradient arrives.
+TOLERANCES = {torch.float64: (1e-9, 1e-9), torch.float32: (1e-5, 1e-4)}  # outputs in eval mode, everything else
+
+VARIANTS = {
+    "tied": {},
+    "untied": {"tie_word_embeddings": False},
+    "shared and tied": SHARED,
+    "shared and untied": {**SHARED, "tie_word_embeddings": False},
+}
+
+
+def _cases() -> dict[str, dict]:
+    """Every aggregation, gate and kernel together; tying and sharing go round so that each meets each of these."""
+    cases = {}
+    for index, (aggregation, gated, kernel_size) in enumerate(product(AGGREGATIONS, (False, True), (1, 3, 5, 7))):
+        variant = list(VARIANTS)[(index + index // 4 + index // 8) % len(VARIANTS)]
+        name = f"{aggregation}, {'gated, ' if gated else ''}k={kernel_size}, {variant}"
+        cases[name] = {
+            "aggregation": aggregation,
+            "gated": gated,
+            "kernel_size": kernel_size,
+            **VARIANTS[variant],
+        }
+    return cases
+
+
+CASES = _cases()
+every_case = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
+
+
+def leaves_of(model) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The state dict in float64, tied names as one leaf, and the leaves under their parameters' first names."""
+    by_tensor = {id(p): p.detach().double().clone().requires_grad_() for p in model.parameters()}
+    state = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        state[name] = by_tensor.get(id(tensor), tensor.detach().clone())
+    return state, {name: by_tensor[id(p)] for name, p in model.named_parameters()}
+
+
+def run_oracle(model, batch: dict[str, Tensor], state: dict[str, Tensor] | None = None) -> oracle.Result:
+    return oracle.run(
+        model.state_dict() if state is None else state,
+        model.config,
+        batch["input_ids"],
+        batch["attention_mask"],
+        batch["decoder_input_ids"],
+        batch["decoder_attention_mask"],
+        training=model.training,
+    )
+
+
+def weigh(logits: dict[oracle.Row, Tensor]) -> Tensor:
+    """A sum of all logits of all real rows, each with a random weight of its own."""
+    generator = torch.Generator().manual_seed(11)
+    total = 0.0
+    for row in sorted(logits):
+        weights = torch.randn(len(logits[row]), generator=generator, dtype=torch.float64)
+        total = total + logits[row] @ weights.to(logits[row].dtype)
+    return total
+
+
+def assert_equals_oracle(options: dict, batch: dict[str, Tensor], training: bool, seed: int = 0) -> None:
+    """Logits and the gradients of all parameters, in float64 and in float32."""
+    model = tiny_model(seed, **options).train(training)
+    state, leaves = leaves_of(model)
+    expected = run_oracle(model, batch, state).logits
+    weigh(expected).backward()
+    assert torch.stack(list(expected.values())).std() > 0.1, "outputs that differ"
+    for dtype, (eval_tolerance, tolerance) in TOLERANCES.items():
+        model = tiny_model(seed, **options).to(dtype).train(training)
+        outputs = model(**batch, use_cache=False).logits
+        assert outputs.dtype == dtype
+        actual = {row: outputs[row] for row in expected}
+        bound = tolerance if training else eval_tolerance
+        for row in expected:
+            torch.testing.assert_close(actual[row].double(), expected[row], rtol=bound, atol=bound)
+        with torch.no_grad():
+            without_gradients = tiny_model(seed, **options).to(dtype).train(training)(**batch).logits
+        for row in expected:
+            torch.testing.assert_close(without_gradients[row].double(), expected[row], rtol=bound, atol=bound)
+        weigh(actual).backward()
+        for name, parameter in model.named_parameters():
+            found, right = (torch.zeros_like(p) if p.grad is None else p.grad for p in (parameter, leaves[name]))
+            torch.testing.assert_close(
+                found.double(), right, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+
+@every_case
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_padded_batch(options, training):
+    assert_equals_oracle(options, PADDED, training)
+
+
+@every_aggregation
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_unpadded_batch(aggregation, training):
+    options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == "average"}
+    assert_equals_oracle(options, UNPADDED, training, seed=1)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 5, 7])
+@pytest.mark.parametrize("batch", [PADDED, HOLES], ids=["padded", "holes"])
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_several_shelves(kernel_size, batch, gated):
+    options = {"aggregation": "max", "kernel_size": kernel_size, "gated": gated}
+    assert_equals_oracle(options, batch, training=True, seed=3)
+
+
+@every_aggregation
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_padding_on_the_left_and_in_the_middle(aggregation, training):
+    options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == "max"}
+    assert_equals_oracle(options, HOLES, training, seed=2)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_embeddings": "learned"},
+        {"position_embeddings": "learned", "gated": True, "aggregation": "max_attention", **SHARED},
+        {"num_layers": 4, "kernel_size": 3},
+        {"num_layers": 1, "growth_rate": 4, "bottleneck_factor": 2, "aggregation": "attention"},
+        {"batch_norm_eps": 0.3, "batch_norm_momentum": 0.4},
+    ],
+    ids=["positions", "positions, shared", "deeper", "another bottleneck", "another epsilon"],
+)
+def test_other_sizes(options, training):
+    assert_equals_oracle(options, PADDED, training, seed=3)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("frozen", ["embed", "conv1", "conv2", "norm", "transition", "decoder"])
+def test_frozen_parameters(frozen, training):
+    """Freezing some parameters changes the others' gradients in nothing; a frozen norm is one in eval mode."""
+    gradients = []
+    for freeze in (False, True):
+        model = tiny_model(gated=True, kernel_size=3, aggregation="max_attention").double().train(training)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not (freeze and frozen in name))
+        if frozen in ("norm", "decoder"):
+            for module in model.modules():
+                if isinstance(module, GridBatchNorm):
+                    module.training = training and freeze
+        model(**PADDED).logits[PADDED["decoder_attention_mask"].bool()].square().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if frozen not in name})
+        assert all((p.grad is None) == (freeze and frozen in name) for name, p in model.named_parameters())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_two_forwards_before_their_backwards(training):
+    """What a forward keeps for its backward is its own, and a backward may be repeated."""
+    model = tiny_model(kernel_size=3).double().train(training)
+
+    def gradients(*losses: Tensor) -> dict[str, Tensor]:
+        model.zero_grad()
+        for loss in losses:
+            loss.backward(retain_graph=True)
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    losses = []
+    for batch in (PADDED, UNPADDED):
+        losses.append(model(**batch).logits[batch["decoder_attention_mask"].bool()].square().sum())
+    both, first, second = gradients(losses[1], losses[0]), gradients(losses[0]), gradients(losses[1])
+    for name, gradient in both.items():
+        torch.testing.assert_close(gradient, first[name] + second[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_gradient_checkpointing_changes_nothing(training):
+    """Neither logits nor gradients, and the statistics are brought up to date once."""
+    found = []
+    for checkpointing in (False, True):
+        model = tiny_model(kernel_size=3, gated=True).double()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.train(training)
+        logits = model(**PADDED, use_cache=False).logits[PADDED["decoder_attention_mask"].bool()]
+        logits.square().sum().backward()
+        found.append((logits, dict(model.named_buffers()), {name: p.grad for name, p in model.named_parameters()}))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_gradients_of_small_weights(training):
+    """Of norms whose weights are 0, tiny, and large beside them."""
+
+    def shrink(model):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(("norm1.weight", "transition.norm.weight")):
+                    parameter[::3] = 0.0
+                    parameter[1::3] *= 1e-4
+        return model.double().train(training)
+
+    found = []
+    for hooked in (False, True):
+        model = shrink(tiny_model(kernel_size=3))
+        if hooked:
+            model.model.decoder.dense_block.layers[0].register_forward_hook(lambda *_: None)
+        model(**PADDED).logits[PADDED["decoder_attention_mask"].bool()].square().sum().backward()
+        found.append({name: p.grad for name, p in model.named_parameters()})
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+@every_aggregation
+def test_without_masks_everything_is_real(aggregation):
+    model = tiny_model(aggregation=aggregation, kernel_size=3).double()
+    batch = {name: ids for name, ids in UNPADDED.items() if name.endswith("ids")}
+    torch.testing.assert_close(model(**batch).logits, model(**UNPADDED).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.4])
+@pytest.mark.parametrize("batch", [PADDED, UNPADDED, HOLES], ids=["padded", "unpadded", "holes"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_running_statistics(batch, gated, momentum):
+    """new = (1 - momentum) * old + momentum * (mean, unbiased variance) over the batch's real cells."""
+    model = tiny_model(kernel_size=3, gated=gated, batch_norm_momentum=momentum).double().train()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    statistics = run_oracle(model, batch).statistics
+    model(**batch)
+    after = dict(model.named_buffers())
+    cells = int((batch["attention_mask"].sum(1) * batch["decoder_attention_mask"].sum(1)).sum())
+    assert {name.rpartition(".")[0] for name in after if name.endswith("running_mean")} == set(statistics)
+    for name, found in statistics.items():
+        assert found.count == cells
+        mean, variance = found.running(before[f"{name}.running_mean"], before[f"{name}.running_var"], momentum)
+        torch.testing.assert_close(after[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(after[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-9)
+        assert after[f"{name}.num_batches_tracked"] == before[f"{name}.num_batches_tracked"] + 1
+
+
+def test_statistics_rest_in_eval_mode():
+    model = tiny_model()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(**PADDED)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+@every_aggregation
+@pytest.mark.parametrize("batch", [PADDED, HOLES], ids=["padded", "holes"])
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@torch.no_grad()
+def test_alignments(aggregation, batch, variant):
+    """cross_attentions are rho ("attention") or the contributions alpha to the logit of the label (the others)."""
+    model = tiny_model(aggregation=aggregation, kernel_size=3, **variant).double()
+    labels = torch.randint(2, TARGET_VOCABULARY, batch["decoder_input_ids"].shape)
+    outputs = model(**batch, labels=labels, output_attentions=True)
+    assert len(outputs.cross_attentions) == 1
+    found = outputs.cross_attentions[0]
+    B, J = batch["input_ids"].shape
+    assert found.shape == (B, 1, labels.shape[1], J)
+    result = run_oracle(model, batch)
+    right = result.attention
+    if aggregation != "attention":
+        right = oracle.alignment(model.state_dict(), model.config, result, labels)
+    for b, i in result.logits:
+        for j in range(J):
+            expected = right.get((b, i, j), torch.tensor(0.0, dtype=torch.float64))
+            torch.testing.assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
+
+
+def expected_shapes(options: dict) -> dict[str, tuple[int, ...]]:
+    """The checkpoint format: every name of the state dict and its shape."""
+    sizes = {**SIZES, "kernel_size": 5, **options}
+    d_s, d_t, L, g = (sizes[name] for name in ("source_embed_dim", "target_embed_dim", "num_layers", "growth_rate"))
+    k, middle, first = sizes["kernel_size"], 4 * g, (d_s + d_t) // 2
+    C = first + L * g
+    last = C // 2
+    pooled = 2 * last if sizes.get("aggregation") == "max_attention" else last
+
+    def statistics(name: str, channels: int) -> dict[str, tuple[int, ...]]:
+        return {
+            f"{name}.running_mean": (channels,),
+            f"{name}.running_var": (channels,),
+            f"{name}.num_batches_tracked": (),
+        }
+
+    def affine(name: str, channels: int) -> dict[str, tuple[int, ...]]:
+        return {f"{name}.weight": (channels,), f"{name}.bias": (channels,)}
+
+    decoder, block = "model.decoder", "model.decoder.dense_block"
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.encoder.embed_tokens.weight": (SOURCE_VOCABULARY, d_s),
+        f"{decoder}.embed_tokens.weight": (TARGET_VOCABULARY, d_t),
+        f"{decoder}.input_projection.weight": (first, d_t + d_s),
+        f"{decoder}.input_projection.bias": (first,),
+        **statistics(f"{block}.feature_norm", C),
+        **affine(f"{block}.transition.norm", C),
+        f"{block}.transition.conv.weight": (last, C),
+        **affine(f"{decoder}.final_norm", last),
+        **statistics(f"{decoder}.final_norm", last),
+        "lm_head.weight": (TARGET_VOCABULARY, d_t if sizes.get("tie_word_embeddings", True) else pooled),
+        "lm_head.bias": (TARGET_VOCABULARY,),
+    }
+    for index in range(L):
+        layer, channels = f"{block}.layers.{index}", first + index * g
+        shapes |= affine(f"{layer}.norm1", channels) | affine(f"{layer}.norm2", middle)
+        shapes |= statistics(f"{layer}.norm2", middle)
+        shapes[f"{layer}.conv1.weight"] = (middle, channels)
+        shapes[f"{layer}.conv2.weight"] = (2 * g if sizes.get("gated") else g, middle, k // 2 + 1, k)
+    if "attention" in sizes.get("aggregation", "max"):
+        shapes |= {f"{decoder}.aggregation.attention.weight": (1, last), f"{decoder}.aggregation.attention.bias": (1,)}
+    if sizes.get("tie_word_embeddings", True):
+        shapes |= {
+            f"{decoder}.output_projection.weight": (d_t, pooled),
+            f"{decoder}.output_projection.bias": (d_t,),
+        }
+    return shapes
+
+
+@every_aggregation
+@pytest.mark.parametrize("options", [{}, {"gated": True, "kernel_size": 7}, {"tie_word_embeddings": False}])
+def test_checkpoint_format(aggregation, options):
+    options = {**options, "aggregation": aggregation}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tiny_model(**options).state_dict().items()}
+    assert shapes == expected_shapes(options)
+
+
+def test_tied_tables_are_one_tensor():
+    tied, untied = tiny_model(), tiny_model(tie_word_embeddings=False)
+    assert tied.lm_head.weight is tied.model.decoder.embed_tokens.weight
+    assert untied.lm_head.weight is not untied.model.decoder.embed_tokens.weight
+    shared = tiny_model(**SHARED)
+    tables = [shared.model.shared, shared.model.encoder.embed_tokens, shared.model.decoder.embed_tokens]
+    assert len({id(table.weight) for table in tables} | {id(shared.lm_head.weight)}) == 1

@@ -1,0 +1,139 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What the layers of one forward share: masks made once, and nothing that differs from layer to layer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from reference.dispatch import Operations
+from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+
+from csan_hf import CsanConfig
+from csan_hf.models import attention
+from csan_hf.models.attention_call import AttentionCall, SharedMasks, make_call
+from csan_hf.models.backends import run
+from csan_hf.models.key_area import KeyArea
+from csan_hf.models.locality_terms import Term
+from csan_hf.models.modeling_csan import CsanEncoder
+
+
+def operations_of_a_layer(specification, train):
+    """What each layer after the first adds to the encoder's operations, for a padded batch."""
+    counts = []
+    for depth in (1, 2):
+        config = CsanConfig(
+            vocab_size=50,
+            d_model=16,
+            encoder_attention_heads=4,
+            encoder_ffn_dim=16,
+            encoder_layers=depth,
+            encoder_locality=[specification] * depth,
+        )
+        encoder = CsanEncoder(config).train(train)
+        with torch.set_grad_enabled(train), Operations() as operations:
+            encoder(**padded_sources((9, 4)))
+        counts.append(operations.count)
+    return counts[1] - counts[0]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_local_layer_costs_no_more_operations_than_a_plain_one(train):
+    """An area of heads takes its keys and values from the neighbours: padded, and seen through a view, each."""
+    plain = operations_of_a_layer(None, train)
+    assert operations_of_a_layer({"window": 5}, train) <= plain
+    assert operations_of_a_layer({"window": 5, "head_area": 3}, train) <= plain + 4
+    assert operations_of_a_layer({"bi_direct": True}, train) <= plain
+
+
+MIXED = {
+    **PLAIN,
+    "encoder_layers": 6,
+    "encoder_locality": [
+        {"window": 5},
+        {"window": 3},
+        {"window": 5, "bi_direct": True},
+        {"window": 5, "local_hard": {"width": 1.5, "cut_off": True}},
+        {"window": 5, "local_hard": {"width": 3.0, "cut_off": True}},
+        {"window": 5, "head_area": 3, "local_hard": {"width": 3.0, "cut_off": True}},
+    ],
+    "decoder_layers": 4,
+    "decoder_locality": [{"window": 5}, {"window": 3}, {"window": 5, "gaussian": "layer"}, {"window": 5}],
+}
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+@torch.no_grad()
+def test_layers_that_see_something_else_share_nothing(implementation, monkeypatch):
+    """Whole sentences and decoding from the cache, padded on the left, as with masks made by each layer."""
+    model = tiny_model(attn_implementation=implementation, **MIXED)
+    ids = padded_sources((9, 4))["input_ids"]
+    ids[1] = ids[1].roll(5)
+    inputs = {"input_ids": ids, "attention_mask": torch.tensor([[1] * 9, [0] * 5 + [1] * 4])}
+    targets = {"decoder_input_ids": ids, "decoder_attention_mask": inputs["attention_mask"]}
+    search = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": 2, "output_logits": True}
+
+    def everything():
+        whole = model(**inputs, **targets).logits
+        return [whole, *model.generate(**inputs, **search, return_dict_in_generate=True).logits]
+
+    shared = everything()
+    monkeypatch.setattr(AttentionCall, "once", lambda self, name, make: make())
+    for one, other in zip(shared, everything(), strict=True):
+        assert torch.equal(one, other)
+
+
+@torch.no_grad()
+def test_weights_are_built_only_where_they_are_asked_for(monkeypatch):
+    def refuse(call):
+        raise AssertionError("weights were built")
+
+    model = tiny_model(
+        attn_implementation="eager", **{**PLAIN, "encoder_locality": [{"window": 5, "head_area": 3}] * 2}
+    )
+    expected = model(**padded_sources((6, 3)), output_attentions=True)
+    assert len(expected.encoder_attentions) == 2
+    monkeypatch.setattr(attention, "attention_with_weights", refuse)
+    torch.testing.assert_close(model(**padded_sources((6, 3))).logits, expected.logits)
+    with pytest.raises(AssertionError, match="weights were built"):
+        model(**padded_sources((6, 3)), output_attentions=True)
+
+
+class Near(Term):
+    """A term of somebody else's that sees so many tokens on either side."""
+
+    reach: Any
+
+    def visible(self, cells):
+        reach = self.reach
+        return cells.distance.abs() <= (max(reach) if isinstance(reach, list) else reach)
+
+
+@dataclass
+class NearInAList(Near):
+    reach: list[int]
+
+
+@dataclass(slots=True)
+class NearInASlot(Near):
+    reach: int
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "blocked"])
+@pytest.mark.parametrize(("kind", "reaches"), [(NearInAList, ([0], [2])), (NearInASlot, (0, 2))])
+def test_terms_that_hold_anything_share_no_mask_wrongly(kind, reaches, backend):
+    torch.manual_seed(0)
+    tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
+    for reach in reaches:
+        terms = (kind(reach),)
+        once = make_call(tensor, tensor, tensor, KeyArea(window=7), terms=terms, shared=shared)
+        alone = make_call(tensor, tensor, tensor, KeyArea(window=7), terms=terms)
+        assert torch.equal(run(once, backend), run(alone, backend))
+
+
+def test_a_term_in_slots_says_that_it_wants_a_gradient():
+    @dataclass(slots=True)
+    class Slotted(Term):
+        weight: torch.Tensor
+
+    assert Slotted(torch.ones(1, requires_grad=True)).requires_grad
