@@ -9,7 +9,7 @@ import pytest
 from transformers import GenerationConfig
 
 from csan_hf.commands.train import format_help, split_command_line
-from csan_hf.credentials import find_credentials
+from csan_hf.credentials import find_credentials, holds_credential
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
 from csan_hf.training.options import RecipeError, Section
@@ -275,6 +275,14 @@ def test_what_an_environment_variable_keeps_secret_is_refused(recipe_file, monke
     with pytest.raises(RecipeError, match="run_name is a credential") as error:
         load_recipe(recipe_file("name: my model\ntraining: {run_name: x0123456789abcdef0123}"))
     assert "0123456789" not in str(error.value)
+
+
+@pytest.mark.parametrize("variable", ["PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"])
+def test_paths_that_a_variable_names_are_no_credentials(tmp_path, monkeypatch, variable):
+    monkeypatch.setenv(variable, str(tmp_path))
+    paths = {"output_dir": f"{tmp_path}/run", "data.data_dir": f"{tmp_path}/data", "init_from": f"{tmp_path}/model"}
+    assert load_recipe(None, list(paths.items())).output_dir == f"{tmp_path}/run"
+    assert not holds_credential(f"trained in {tmp_path}/run")
 
 
 def test_what_is_nested_too_deeply_to_be_looked_at_is_an_error_of_one_line():
