@@ -178,11 +178,12 @@ def _cell_recipe(
         if not isinstance(preset := system["preset"], str | None):
             raise RecipeError(f"{where}: preset must be a name, or null for no locality, got {_shown(preset)}.")
         try:
-            fields = CsanConfig.preset_fields(preset, layers) if preset else {}
+            fields = CsanConfig.preset_fields(preset, layers, own.get("config")) if preset else {}
         except (ValueError, TypeError) as error:
             raise RecipeError(f"{where}: {error}") from error
         kept = {key: value for key, value in (recipe.get("config") or {}).items() if "local" not in key}
         recipe["config"] = {**kept, **_FULL_ATTENTION, **fields}
+        own["config"] = {key: value for key, value in (own.get("config") or {}).items() if key not in fields}
     recipe = merge(recipe, own)
     recipe.pop("output_dir", None)
     _check_commands(recipe, where)

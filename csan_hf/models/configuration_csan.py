@@ -1,46 +1,22 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of CSAN, the Transformer with locality in its attention."""
 
-from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
-
-# isort: split
-import dataclasses
 import difflib
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from transformers.activations import ACT2FN
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
-from .checkpoint_files import complete_checkpoint
-from .key_area import check_head_area, check_tokens, check_window
-from .keyword_checks import check_config_keywords
+from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
+from .key_area import MOST_TOKENS, check_head_area, check_window
 from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets
-from .locality_methods import LOCALNESS_WINDOWS
-
-if TYPE_CHECKING:
-    # Never run: from a checkpoint in a folder, transformers 4 copies only the files that this one names. Without the
-    # files that these import it would fail before `required_version` can say that it is too old.
-    from .bi_directional import BiDirectional  # noqa: F401
-    from .block import BlockSummary  # noqa: F401
-    from .convolutions import Convolutions  # noqa: F401
-    from .dropout import drop  # noqa: F401
-    from .gaussian import GaussianTerm  # noqa: F401
-    from .local_hard import LocalHard  # noqa: F401
-    from .locality_terms import Positions  # noqa: F401
-    from .neighbor import Neighbor  # noqa: F401
-    from .relative_positions import RelativePositionTerm  # noqa: F401
-    from .window_and_heads import Window  # noqa: F401
+from .locality_methods import LOCALITY_METHODS  # noqa: F401  (registers them)
 
 logger = logging.get_logger(__name__)
 
-INITIALIZATIONS = ("xavier", "normal")
-SINUSOIDS = ("marian", "m2m_100")
 
-
-class CsanConfig(PreTrainedConfig):
+class CsanConfig(Seq2SeqConfig):
     """Configuration of a CSAN: Marian's fields, and where and how its attention is local.
 
     The defaults are the paper's 2D-CSAN on Transformer-base (Yang et al., NAACL 2019): a window of 11 tokens and an
@@ -121,61 +97,39 @@ class CsanConfig(PreTrainedConfig):
         "num_hidden_layers": "encoder_layers",
     }
 
-    vocab_size: int = 32000
-    decoder_vocab_size: int = None  # type: ignore[assignment]  # `vocab_size` once initialised
-    share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
-    is_encoder_decoder: bool = True
-    is_decoder: bool = False
-
-    d_model: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    encoder_attention_heads: int = 8
-    decoder_attention_heads: int = 8
-    encoder_ffn_dim: int = 2048
-    decoder_ffn_dim: int = 2048
+    d_model: int = bounded(512, 1)
+    encoder_layers: int = bounded(6, 1, MOST_LAYERS)
+    decoder_layers: int = bounded(6, 1, MOST_LAYERS)
+    encoder_attention_heads: int = bounded(8, 1)
+    decoder_attention_heads: int = bounded(8, 1)
+    encoder_ffn_dim: int = bounded(2048, 1)
+    decoder_ffn_dim: int = bounded(2048, 1)
     activation_function: str = "relu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    classifier_dropout: float | None = None
-    encoder_layerdrop: float = 0.0
-    decoder_layerdrop: float = 0.0
+    dropout: float | int = bounded(0.1, 0, 1)
+    attention_dropout: float | int = bounded(0.0, 0, 1)
+    activation_dropout: float | int = bounded(0.0, 0, 1)
+    classifier_dropout: float | int | None = bounded(None, 0, 1)
+    encoder_layerdrop: float | int = bounded(0.0, 0, 1)
+    decoder_layerdrop: float | int = bounded(0.0, 0, 1)
     normalize_before: bool = False
-    max_position_embeddings: int = 1024
-    sinusoids: str = "marian"
+    max_position_embeddings: int = bounded(1024, 1)
+    sinusoids: Literal["marian", "m2m_100"] = "marian"
     scale_embedding: bool = True
-    initialization: str = "xavier"
-    init_gain: float = 0.5
-    init_std: float = 0.02
+    initialization: Literal["xavier", "normal"] = "xavier"
+    init_gain: float | int = bounded(0.5, above=0)
+    init_std: float | int = bounded(0.02, above=0)
 
     local_window: int | None = 11
     head_area: int = 3
-    head_boundary: str = "mask"
-    localness_window: str | None = None
-    localness_window_size: float = 10.0
-    localness_layers: list[int] | None = None
-    decoder_localness_layers: list[int] | None = None
-    cross_localness_layers: list[int] | None = None
-    encoder_locality: list[dict[str, Any] | None] | None = None
-    decoder_locality: list[dict[str, Any] | None] | None = None
-    cross_locality: list[dict[str, Any] | None] | None = None
-
-    use_cache: bool = True
-    decoder_start_token_id: int = 0
-    pad_token_id: int = 0
-    eos_token_id: int | list[int] | None = 1
-    bos_token_id: int | None = None
-    forced_eos_token_id: int | list[int] | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Fill in the derived defaults and validate."""
-        if self.decoder_vocab_size is None:
-            self.decoder_vocab_size = self.vocab_size
-        check_config_keywords(self, kwargs, {field.name for field in dataclasses.fields(self)})
-        super().__post_init__(**kwargs)
-        self.validate_fields()
+    head_boundary: Literal["mask", "circular"] = "mask"
+    localness_window: Literal["fixed", "layer", "query", "head"] | None = None
+    localness_window_size: float | int = bounded(10.0, above=0, most=MOST_TOKENS)
+    localness_layers: list[int] | tuple[int, ...] | None = None
+    decoder_localness_layers: list[int] | tuple[int, ...] | None = None
+    cross_localness_layers: list[int] | tuple[int, ...] | None = None
+    encoder_locality: list[Any] | tuple[Any, ...] | None = None
+    decoder_locality: list[Any] | tuple[Any, ...] | None = None
+    cross_locality: list[Any] | tuple[Any, ...] | None = None
 
     @classmethod
     def base(cls, **overrides: Any) -> "CsanConfig":
@@ -194,21 +148,23 @@ class CsanConfig(PreTrainedConfig):
         Args:
             name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`, `"block"`, `"cnn"`,
                 `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), or a preset of another registered method.
-            **fields: Fields of the config; they win over the preset's.
+            **fields: Fields of the config; they win over the preset's. Locality in its short form comes beside the
+                preset's: `preset("rel_pos", local_window=11)` is REL_POS within a window.
 
         Raises:
             ValueError: There is no such preset, or a field is out of range.
         """
-        values = {**_SIZES["base"], "local_window": None, "head_area": 1, **fields}
-        return cls(**values | cls.preset_fields(name, values["encoder_layers"]) | fields)
+        size = {**_SIZES["base"], **{key: value for key, value in fields.items() if key not in _SHORT_FORM}}
+        return cls(**size | cls.preset_fields(name, size["encoder_layers"], fields))
 
     @classmethod
-    def preset_fields(cls, name: str, encoder_layers: int) -> dict[str, Any]:
-        """The fields of a preset, for a model of any size.
+    def preset_fields(cls, name: str, encoder_layers: int, beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The fields that say what is local under a preset, for a model of any size.
 
         Args:
             name: See `preset`.
             encoder_layers: Depth of the encoder, of which the lowest three layers are local.
+            beside: Fields given beside the preset; those of locality are part of the result, and win.
 
         Raises:
             ValueError: There is no such preset.
@@ -218,14 +174,42 @@ class CsanConfig(PreTrainedConfig):
             close = difflib.get_close_matches(str(name), presets, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-        values = dict(presets[name])
+        beside = beside or {}
+        given = {key: value for key, value in beside.items() if key in _SHORT_FORM}
+        values = {**_FULL_ATTENTION, **presets[name], **given}
         specification = values.get("encoder_locality")
-        if isinstance(specification, Mapping):
-            local = min(_LOCAL_BY_DEFAULT, encoder_layers)
-            values["encoder_locality"] = [dict(specification) for _ in range(local)] + [None] * (
-                encoder_layers - local
-            )
-        return values
+        if not isinstance(specification, Mapping):
+            return values
+        if beside.get("encoder_locality") is not None:
+            return {**values, "encoder_locality": beside["encoder_locality"]}
+        layers = values.pop("localness_layers", None)
+        layers = range(min(_LOCAL_BY_DEFAULT, encoder_layers)) if layers is None else layers
+        own = _long_form("encoder", values)
+        if "head_area" in own and dict(specification.get("relative_positions") or {}).get("per_head"):
+            # The heads of an area share one softmax, and so the tables
+            own["relative_positions"] = {**specification["relative_positions"], "per_head": False}
+        values["encoder_locality"] = [
+            {**specification, **own} if index in layers else None for index in range(encoder_layers)
+        ]
+        if values.get("decoder_localness_layers") or values.get("cross_localness_layers"):
+            return values  # which read the short form
+        return {**_FULL_ATTENTION, "encoder_locality": values["encoder_locality"]}
+
+    def specifications(self, part: str) -> Sequence[Mapping[str, Any] | None]:
+        """Locality of a part in its long form, whichever form the config has: one specification, or None, a layer.
+
+        Args:
+            part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
+        """
+        long: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
+        if long is not None:
+            return long
+        depth = self.encoder_layers if part == "encoder" else self.decoder_layers
+        layers = getattr(self, _LAYER_FIELDS[part])
+        if layers is None:
+            layers = range(_LOCAL_BY_DEFAULT) if part == "encoder" else []
+        specification = _long_form(part, vars(self))
+        return [specification if index in layers else None for index in range(depth)]
 
     def layer_locality(self, part: str, index: int) -> LayerLocality | None:
         """What is local in one attention; `None` = full attention. Everything else reads this rule.
@@ -237,14 +221,10 @@ class CsanConfig(PreTrainedConfig):
         Raises:
             ValueError: A specification is impossible, or names a method that is not registered.
         """
-        specifications = getattr(self, f"{part}_locality")
-        if specifications is not None:
-            name, specification = f"{part}_locality[{index}]", specifications[index]
-        else:
-            name, specification = _LAYER_FIELDS[part], self._short_form(part, index)
+        specification = self.specifications(part)[index]
         if specification is None:
             return None
-        return layer_locality(specification, self.attention_site(part, index), name)
+        return layer_locality(specification, self.attention_site(part, index), f"{part}_locality[{index}]")
 
     def attention_site(self, part: str, index: int) -> AttentionSite:
         """Where an attention stands, and its sizes; see `layer_locality`."""
@@ -257,179 +237,87 @@ class CsanConfig(PreTrainedConfig):
         Args:
             part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
         """
-        return [index for index in self._candidates(part) if self.layer_locality(part, index) is not None]
+        depth = len(self.specifications(part))
+        return [index for index in range(depth) if self.layer_locality(part, index) is not None]
 
     def localities(self) -> list[LayerLocality]:
         """What is local in any attention of the model."""
-        found = [self.layer_locality(part, index) for part in PARTS for index in self._candidates(part)]
+        found = [self.layer_locality(part, index) for part in PARTS for index in self.local_layers(part)]
         return [locality for locality in found if locality is not None]
-
-    def _candidates(self, part: str) -> Sequence[int]:
-        """Layers that may be local; others are not looked at, however many a config asks for."""
-        specifications = getattr(self, f"{part}_locality")
-        return self._named_layers(part) if specifications is None else range(len(specifications))
-
-    def _depth(self, part: str) -> int:
-        return self.encoder_layers if part == "encoder" else self.decoder_layers
-
-    def _named_layers(self, part: str) -> list[int]:
-        """Layers that the short form names for a part."""
-        layers = getattr(self, _LAYER_FIELDS[part])
-        if layers is None:
-            return list(range(min(_LOCAL_BY_DEFAULT, self.encoder_layers))) if part == "encoder" else []
-        return sorted(layers)
-
-    def _short_form(self, part: str, index: int) -> dict[str, Any] | None:
-        """The specification that the flat fields amount to in one layer."""
-        if index not in self._named_layers(part):
-            return None
-        specification: dict[str, Any] = {}
-        if part != "cross" and self.local_window is not None:
-            specification["window"] = self.local_window
-        if part != "cross" and self.head_area > 1:
-            specification["head_area"] = {"size": self.head_area, "boundary": self.head_boundary}
-        if self.localness_window is not None:
-            specification["gaussian"] = {"width": self.localness_window, "size": self.localness_window_size}
-        return specification
-
-    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does; with a model's config, also the code to load it where csan_hf is not installed.
-
-        Args:
-            save_directory: The directory; created if missing. Saving a model calls this method, too.
-            push_to_hub: See transformers.
-            kwargs: See transformers.
-        """
-        is_of_model = bool(self.architectures or getattr(self, "auto_map", None))
-        named = complete_checkpoint(self, save_directory) if is_of_model else self
-        super(CsanConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""
-        self._validate_sizes()
-        self._validate_tokens()
-        self._validate_locality()
-
-    def _validate_sizes(self) -> None:
-        for name in _POSITIVE_FIELDS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}.")
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
-        for name in _PROBABILITY_FIELDS:
-            value = getattr(self, name)
-            if name == "classifier_dropout" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-                raise ValueError(f"`{name}` must be a number between 0 and 1, got {value!r}.")
-        for name in ("init_gain", "init_std"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
-                raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
+        super().validate_fields()
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, name):
                 raise ValueError(f"`d_model` ({self.d_model}) must be a multiple of `{name}` ({getattr(self, name)}).")
-        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size}) with "
-                f"share_encoder_decoder_embeddings=True; set it to False for separate vocabularies."
-            )
-        for name, choices in (("initialization", INITIALIZATIONS), ("sinusoids", SINUSOIDS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"`{name}` must be one of {list(choices)}, got {getattr(self, name)!r}.")
         if self.sinusoids == "m2m_100" and (self.d_model < 4 or self.d_model % 2):
             raise ValueError(f"`d_model` must be even and at least 4 with sinusoids='m2m_100', got {self.d_model}.")
-        if not isinstance(self.activation_function, str) or self.activation_function not in ACT2FN:
+        if self.activation_function not in ACT2FN:
             raise ValueError(
                 f"`activation_function` must be a name that transformers knows, such as 'relu', 'gelu' or 'silu', got "
                 f"{self.activation_function!r}."
             )
-
-    def _validate_tokens(self) -> None:
-        # Padding stands on both sides
-        sizes = {
-            "pad_token_id": min(self.vocab_size, self.decoder_vocab_size),
-            "decoder_start_token_id": self.decoder_vocab_size,
-        }
-        for name, size in sizes.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
-                raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
-        for name in ("eos_token_id", "bos_token_id", "forced_eos_token_id"):
-            value = getattr(self, name)
-            for token in (value or [value]) if isinstance(value, list | tuple) else [] if value is None else [value]:
-                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.decoder_vocab_size:
-                    raise ValueError(
-                        f"`{name}` must be None or a token (or a list of tokens) of the vocabulary, 0 to "
-                        f"{self.decoder_vocab_size - 1}, got {value!r}."
-                    )
+        self._validate_locality()
 
     def _validate_locality(self) -> None:
-        self._validate_short_form()
-        for part in PARTS:
-            specifications, name, depth = getattr(self, f"{part}_locality"), f"{part}_locality", self._depth(part)
-            if specifications is None:
-                continue
-            if not isinstance(specifications, list | tuple) or len(specifications) != depth:
-                raise ValueError(
-                    f"`{name}` must hold one specification (or None) for each of the {depth} layers, got "
-                    f"{specifications!r}."
-                )
-            if getattr(self, _LAYER_FIELDS[part]):
-                raise ValueError(
-                    f"`{name}` and `{_LAYER_FIELDS[part]}` ({getattr(self, _LAYER_FIELDS[part])}) both say which "
-                    f"layers are local; leave one of them out."
-                )
-            for index in range(depth):
-                self.layer_locality(part, index)
-        self._say_what_has_no_effect()
-
-    def _validate_short_form(self) -> None:
-        for part, name in _LAYER_FIELDS.items():
-            _check_layers(getattr(self, name), name, self._depth(part))
         check_window(self.local_window, "local_window")
         check_head_area(self.head_area, None, self.head_boundary)
-        for part in ("encoder", "decoder"):
-            if getattr(self, f"{part}_locality") is None and self._named_layers(part):
+        for part, name in _LAYER_FIELDS.items():
+            long, layers = getattr(self, f"{part}_locality"), getattr(self, name)
+            depth = self.encoder_layers if part == "encoder" else self.decoder_layers
+            if layers is not None and (len(set(layers)) < len(layers) or not set(layers) <= set(range(depth))):
+                raise ValueError(f"`{name}` must hold layer numbers from 0 to {depth - 1}, each once, got {layers}.")
+            if long is not None and len(long) != depth:
+                raise ValueError(
+                    f"`{part}_locality` must hold one specification (or None) for each of the {depth} layers, got "
+                    f"{long!r}."
+                )
+            if long is not None and layers:
+                raise ValueError(
+                    f"`{part}_locality` and `{name}` ({layers}) both say which layers are local: leave one out."
+                )
+            if long is None and part != "cross" and any(self.specifications(part)):
                 check_head_area(self.head_area, self.attention_site(part, 0).num_heads, self.head_boundary)
-        if self.localness_window is not None and self.localness_window not in LOCALNESS_WINDOWS:
-            raise ValueError(
-                f"`localness_window` must be None or one of {list(LOCALNESS_WINDOWS)}, got {self.localness_window!r}."
-            )
-        size = self.localness_window_size
-        if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
-            raise ValueError(f"`localness_window_size` must be a positive number of tokens, got {size!r}.")
-        check_tokens(size, "localness_window_size")
         if self.cross_localness_layers and self.localness_window is None:
             raise ValueError(
                 f"`cross_localness_layers` ({self.cross_localness_layers}) needs a `localness_window`: only the "
                 f"Gaussian applies to cross-attention."
             )
+        self.localities()  # every specification is possible
+        self._check_short_form_is_read()
 
-    def _say_what_has_no_effect(self) -> None:
+    def _check_short_form_is_read(self) -> None:
         """Refuse or warn about short-form fields that no layer reads."""
-        short = [part for part in PARTS if getattr(self, f"{part}_locality") is None]
-        reads = any(self._named_layers(part) for part in short)
-        given = [name for name in ("local_window", "head_area", "localness_window") if self._is_set(name)]
-        if given and not reads and len(short) < len(PARTS):
-            long = ", ".join(f"`{part}_locality`" for part in PARTS if part not in short)
+        long = [part for part in PARTS if getattr(self, f"{part}_locality") is not None]
+        names = _SHORT_FORM[:3] if self.transformers_version else _SHORT_FORM[:5]
+        given = [name for name in names if getattr(self, name) not in (None, 1, getattr(type(self), name))]
+        if given and long and not any(any(self.specifications(part)) for part in PARTS if part not in long):
+            fields = ", ".join(f"`{part}_locality`" for part in long)
             raise ValueError(
-                f"`{given[0]}` ({getattr(self, given[0])}) has no effect beside {long}, which says what is local: put "
-                f"it into the specifications, or leave it out."
+                f"`{given[0]}` ({getattr(self, given[0])}) has no effect beside {fields}, which says what is local: "
+                f"put it into the specifications, or leave it out."
             )
-        is_on = self.local_window is not None or self.head_area > 1 or self.localness_window is not None
         for name in _LAYER_FIELDS.values():
-            if getattr(self, name) and not is_on:
+            if getattr(self, name) and not _long_form("cross" if "cross" in name else "encoder", vars(self)):
                 logger.warning_once(
                     f"`{name}` ({getattr(self, name)}) has no effect: locality is off (local_window=None, "
                     f"head_area=1, localness_window=None)."
                 )
 
-    def _is_set(self, name: str) -> bool:
-        """Whether a field of the short form switches something on, and not just by default."""
-        return getattr(self, name) not in (None, 1, type(self).__dataclass_fields__[name].default)
+
+def _long_form(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The specification that the flat fields amount to in a local layer of a part."""
+    specification: dict[str, Any] = {}
+    if part != "cross" and fields["local_window"] is not None:
+        specification["window"] = fields["local_window"]
+    if part != "cross" and fields["head_area"] != 1:
+        boundary = fields.get("head_boundary", CsanConfig.head_boundary)
+        specification["head_area"] = {"size": fields["head_area"], "boundary": boundary}
+    if fields.get("localness_window") is not None:
+        size = fields.get("localness_window_size", CsanConfig.localness_window_size)
+        specification["gaussian"] = {"width": fields["localness_window"], "size": size}
+    return specification
 
 
 _LAYER_FIELDS = {
@@ -439,33 +327,15 @@ _LAYER_FIELDS = {
 }
 _LOCAL_BY_DEFAULT = 3
 """Encoder layers, from the lowest, that are local where nothing else is said (NAACL 2019, section 4.2)."""
-_POSITIVE_FIELDS = (
-    "vocab_size",
-    "decoder_vocab_size",
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "max_position_embeddings",
+_SHORT_FORM = (
+    "local_window",
+    "head_area",
+    "localness_window",
+    "head_boundary",
+    "localness_window_size",
+    *_LAYER_FIELDS.values(),
 )
-_FLAGS = (
-    "share_encoder_decoder_embeddings",
-    "tie_word_embeddings",
-    "normalize_before",
-    "scale_embedding",
-    "use_cache",
-)
-_PROBABILITY_FIELDS = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "classifier_dropout",
-    "encoder_layerdrop",
-    "decoder_layerdrop",
-)
+_FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
 _SIZES: dict[str, dict[str, Any]] = {
     "base": {
         "d_model": 512,
@@ -488,18 +358,6 @@ _SIZES: dict[str, dict[str, Any]] = {
         "dropout": 0.3,
     },
 }
-
-
-def _check_layers(layers: list[int] | None, name: str, depth: int) -> None:
-    if layers is None:
-        return
-    if not isinstance(layers, list | tuple):
-        raise ValueError(f"`{name}` must be None or a list of layer numbers counted from 0, got {layers!r}.")
-    for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
-            raise ValueError(f"`{name}` must hold layer numbers from 0 to {depth - 1}, got {layer!r} in {layers}.")
-    if len(set(layers)) != len(layers):
-        raise ValueError(f"`{name}` names a layer twice: {layers}.")
 
 
 __all__ = ["CsanConfig"]

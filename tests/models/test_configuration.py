@@ -102,7 +102,10 @@ def test_round_trip_through_json(tmp_path) -> None:
     ("fields", "message"),
     [
         ({"local_window": 10**40 + 1}, "`local_window` must be at most 2147483647 tokens"),
-        ({"localness_window": "fixed", "localness_window_size": 1e300}, "`localness_window_size` must be at most"),
+        (
+            {"localness_window": "fixed", "localness_window_size": 1e300},
+            "`localness_window_size` must be .* at most 2147483647, got 1e",
+        ),
         ({"encoder_locality": [{"window": 2**63 + 1}]}, r"`encoder_locality\[0\].window` must be at most"),
         ({"encoder_locality": [{"gaussian": {"width": "fixed", "size": 10**400}}]}, r"gaussian.size` must be at most"),
         ({"encoder_locality": [{"local_hard": 1e300}]}, r"local_hard` must be at most"),
@@ -115,3 +118,54 @@ def test_round_trip_through_json(tmp_path) -> None:
 def test_numbers_beyond_any_sentence_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         CsanConfig(encoder_layers=1, **fields)
+
+
+def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path) -> None:
+    long, short = tmp_path / "long", tmp_path / "short"
+    CsanConfig(encoder_layers=1, encoder_locality=[{"window": 5}]).save_pretrained(long)
+    CsanConfig().save_pretrained(short)
+    for directory, field, value in [
+        (long, "local_window", 5),
+        (long, "encoder_locality", [None, None]),
+        (short, "local_window", 4),
+        (short, "dropout", 7.0),
+        (short, "localness_layers", [5, 6]),
+        (short, "d_model", 500),
+        (short, "hidden_size", "512"),
+        (short, "encoder_layers", 10**8),
+        (short, "architectures", [3]),
+    ]:
+        name = CsanConfig.attribute_map.get(field, field)
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            CsanConfig.from_pretrained(directory, **{field: value})
+        edited = {**CsanConfig.from_pretrained(directory).to_dict(), name: value}
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            CsanConfig.from_dict(edited)
+    loaded, unused = CsanConfig.from_pretrained(short, local_window=5, unheard_of=1, return_unused_kwargs=True)
+    assert (loaded.local_window, unused) == (5, {"unheard_of": 1})
+    loaded.local_window = 6
+    with pytest.raises(ValueError, match="`local_window`"):
+        loaded.save_pretrained(tmp_path / "again")
+
+
+def test_short_form_beside_a_preset_composes() -> None:
+    rel_pos = {"relative_positions": {"max_distance": 16, "per_head": True}}
+    gaussian = {"gaussian": {"width": "fixed", "size": 4.0}}
+    for fields, added in [
+        ({"local_window": 11}, {"window": 11}),
+        ({"local_window": 9}, {"window": 9}),
+        ({"localness_window": "fixed", "localness_window_size": 4.0}, gaussian),
+    ]:
+        config = CsanConfig.preset("rel_pos", **fields)
+        assert config.specifications("encoder") == [{**rel_pos, **added}] * 3 + [None] * 3
+        assert CsanConfig.from_dict(config.to_dict()).localities() == config.localities()
+    config = CsanConfig.preset("bi_direct", head_area=3, head_boundary="circular", localness_layers=[5])
+    area = {"head_area": {"size": 3, "boundary": "circular"}}
+    assert config.specifications("encoder") == [None] * 5 + [{"bi_direct": True, **area}]
+    config = CsanConfig.preset("bi_direct", local_window=11, decoder_localness_layers=[0])
+    assert config.specifications("decoder")[0] == {"window": 11}
+    shared = {"relative_positions": {"max_distance": 16, "per_head": False}}  # as an area of heads has one softmax
+    area = {"head_area": {"size": 3, "boundary": "mask"}}
+    assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {**shared, **area}
+    with pytest.raises(ValueError, match="`head_boundary`"):
+        CsanConfig.preset("rel_pos", head_boundary="circular", encoder_locality=[{"window": 5}] * 6)

@@ -1,0 +1,184 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What the configurations of all families share: fields, declared bounds, refusal of misspelt fields, saving."""
+
+from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
+
+# isort: split
+import dataclasses
+import difflib
+import operator
+import os
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from huggingface_hub.dataclasses import type_validator
+from transformers import GenerationConfig
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+from .checkpoint_files import complete_checkpoint
+
+logger = logging.get_logger(__name__)
+
+MOST_LAYERS = 1000
+"""Bound of numbers of layers: a config.json that asks for millions would keep the machine busy without a word."""
+# What transformers and its companions keep in a config beside the fields of its class, or hand to it.
+_OF_THE_LIBRARY = {
+    "attn_implementation",
+    "auto_map",
+    "custom_pipelines",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "per_layer_config",
+    "prefix",
+    "problem_type",
+    "pruned_heads",
+    "quantization_config",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+}
+
+
+def bounded(
+    default: Any,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field of a config with the numbers that it may hold: `dropout: float | int = bounded(0.1, 0, 1)`.
+
+    Args:
+        default: Its default.
+        least: The least number allowed; None = no bound.
+        most: The largest number allowed.
+        above: A number that it must exceed.
+        below: A number that it must stay under.
+    """
+    bounds = {"above": above, "at least": least, "below": below, "at most": most}
+    bounds = {words: bound for words, bound in bounds.items() if bound is not None}
+    return dataclasses.field(default=default, metadata={"bounds": bounds})
+
+
+class Seq2SeqConfig(PreTrainedConfig):
+    """Base of the families' configurations: encoder-decoders with one shared or two separate vocabularies.
+
+    Fields are checked by their types and by the bounds declared beside them (`bounded`), on construction, on loading
+    (with overrides: `from_pretrained(d, dropout=0.3)`) and before saving, so that what is saved loads.
+
+    Raises:
+        ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the
+            value. (A keyword that resembles no field gives a warning and is kept as an attribute, as in transformers.)
+    """
+
+    architectures: list[str] | None = None
+    vocab_size: int = bounded(32000, 1)
+    decoder_vocab_size: int = bounded(None, 1)  # `vocab_size` once initialised
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    is_decoder: bool = False
+    use_cache: bool = True
+    decoder_start_token_id: int = 0
+    pad_token_id: int = 0
+    eos_token_id: int | list[int] | None = 1
+    bos_token_id: int | list[int] | None = None
+    forced_eos_token_id: int | list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in the derived defaults and validate."""
+        if self.decoder_vocab_size is None:
+            self.decoder_vocab_size = self.vocab_size
+        self._check_keywords(kwargs)
+        super().__post_init__(**kwargs)
+        self.validate_fields()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a config as transformers does, with overrides among its fields checked like all others."""
+        fields = {field.name for field in dataclasses.fields(cls)} - {"dtype"}
+        overrides = {name: kwargs.pop(name) for name in list(kwargs) if cls.attribute_map.get(name, name) in fields}
+        overrides = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}
+        return super().from_dict({**config_dict, **overrides}, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save as transformers does; with a model's config, also the code to load it where csan_hf is not installed.
+
+        Args:
+            save_directory: The directory; created if missing. Saving a model calls this method, too.
+            push_to_hub: See transformers.
+            kwargs: See transformers.
+        """
+        self.validate_fields()
+        is_of_model = bool(self.architectures or getattr(self, "auto_map", None))
+        named = complete_checkpoint(self, save_directory) if is_of_model else self
+        super(Seq2SeqConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    def validate_fields(self) -> None:
+        """Raise `ValueError` where the configuration is impossible; the message names field and value."""
+        for field in dataclasses.fields(self):
+            _check_field(field, getattr(self, field.name))  # transformers' own have no types at run time
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size}) with "
+                f"share_encoder_decoder_embeddings=True; set it to False for separate vocabularies."
+            )
+        for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id", "bos_token_id", "forced_eos_token_id"):
+            # Padding stands on both sides
+            size = min(self.vocab_size, self.decoder_vocab_size) if name == "pad_token_id" else self.decoder_vocab_size
+            value = getattr(self, name)
+            tokens = value if isinstance(value, list) else [] if value is None else [value]
+            if value == [] or not all(0 <= token < size for token in tokens):
+                raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
+
+    def _check_keywords(self, keywords: dict[str, Any]) -> None:
+        """Refuse or warn about keywords that name no field: transformers would keep them without effect.
+
+        For a config that was saved earlier (it names a `transformers_version`) there are only warnings: it loads.
+        """
+        known = {*_OF_THE_LIBRARY, *self.attribute_map, *GenerationConfig._get_default_generation_params()}
+        for name in keywords:
+            if name in known or name.startswith("_") or hasattr(type(self), name):
+                continue
+            fields = [field.name for field in dataclasses.fields(self)]
+            close = difflib.get_close_matches(name, fields, n=1, cutoff=0.8)
+            message = f"{type(self).__name__} has no field {name!r}"
+            if close and self.transformers_version is None:
+                raise ValueError(f"{message}. Did you mean {close[0]!r}?")
+            logger.warning_once(f"{message}: it has no effect.")
+
+
+def _check_field(field: dataclasses.Field, value: Any) -> None:
+    """Raise `ValueError` unless a value has its field's type and lies within the bounds declared there."""
+    bounds = field.metadata.get("bounds", {})
+    try:
+        type_validator(field.name, value, field.type)
+        fits = value is None or all(_HOLDS[words](value, bound) for words, bound in bounds.items())
+    except TypeError:
+        fits = False
+    if not fits or value in (float("inf"), float("-inf")):
+        limits = " and ".join(f"{words} {bound}" for words, bound in bounds.items())
+        raise ValueError(f"`{field.name}` must be {_in_words(field.type)} {limits}".strip() + f", got {value!r}.")
+
+
+def _in_words(kind: Any) -> str:
+    """A type as a message names it."""
+    if get_origin(kind) is Literal:
+        return f"one of {list(get_args(kind))}"
+    if get_origin(kind) in (Union, UnionType):
+        kinds = get_args(kind)
+        return " or ".join(_in_words(each) for each in kinds if each is not int or float not in kinds)
+    return _WORDS.get(kind) or str(kind)
+
+
+_HOLDS = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+_WORDS = {bool: "True or False", int: "an integer", float: "a number", str: "a string", type(None): "None"}
+
+
+__all__ = ["Seq2SeqConfig"]
