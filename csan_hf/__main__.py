@@ -3,6 +3,6 @@
 
 import sys
 
-from csan_hf.commands import main
+from csan_hf_cli import main
 
 sys.exit(main())

@@ -26,8 +26,8 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.command_line import script
 from csan_hf.files import write_json
+from csan_hf_cli import script
 
 SIZES = {
     "small": {"d_model": 256, "layers": 3, "heads": 4, "ffn": 1024, "vocab": 8000},

@@ -19,9 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from csan_hf.command_line import script
 from csan_hf.files import read_lines
 from csan_hf.training.checkpoints import list_checkpoints
+from csan_hf_cli import script
 
 SCRIPTS = Path(__file__).parent
 TOKENS = 4000
@@ -47,7 +47,7 @@ TINY = {
 }
 
 
-def launch(processes: int, script: str, *arguments: object) -> None:
+def launch(processes: int, name: str, *arguments: object) -> None:
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
@@ -56,7 +56,7 @@ def launch(processes: int, script: str, *arguments: object) -> None:
         "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]),
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
-    subprocess.run([*command, str(SCRIPTS / script), *map(str, arguments)], check=True, env=environment)
+    subprocess.run([*command, "-m", "csan_hf", name, *map(str, arguments)], check=True, env=environment)
 
 
 def train(folder: Path, processes: int, tokens: int, overrides: list[str], accumulated: int = 1) -> dict[int, float]:
@@ -64,7 +64,7 @@ def train(folder: Path, processes: int, tokens: int, overrides: list[str], accum
     words = [word for key, value in TINY.items() for word in (f"--{key}", value)]
     words += ["--training.max_tokens", tokens, "--training.gradient_accumulation_steps", accumulated]
     recipe = SCRIPTS / "recipes" / "numbers.yaml"
-    launch(processes, "train.py", recipe, "--output_dir", folder, "--overwrite", *words, *overrides)
+    launch(processes, "train", recipe, "--output_dir", folder, "--overwrite", *words, *overrides)
     state = json.loads((list_checkpoints(folder)[-1] / "trainer_state.json").read_text())
     return {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
 
@@ -85,7 +85,7 @@ def compare_translations(folder: Path, processes: int) -> None:
     outputs = [folder / f"translated_by_{count}" for count in (1, processes)]
     for count, output in zip((1, processes), outputs, strict=True):
         # Small batches, so that there are several for each process
-        launch(count, "evaluate.py", "--model", folder, "--output_dir", output, "--max_batch_tokens", 200, "--quiet")
+        launch(count, "evaluate", "--model", folder, "--output_dir", output, "--max_batch_tokens", 200, "--quiet")
     for path in sorted(outputs[0].glob("*.hypotheses.txt")):
         one, several = (list(read_lines(output / path.name)) for output in outputs)
         same = sum(left == right for left, right in zip(one, several, strict=True))

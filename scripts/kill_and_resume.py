@@ -7,7 +7,7 @@
 
 The run, with data-loading workers, is signalled as a scheduler or a terminal does it: the whole process group at once,
 by KILL, TERM, INT and USR1 in turn, at random moments of its start, its updates, its saves and its end; and started
-again with the same command each time. Unknown options are passed on to scripts/train.py. The exit status is 1 if any
+again with the same command each time. Unknown options are passed on to `csan-hf train`. The exit status is 1 if any
 weight, hypothesis or score differs, if one of the other signals lost an update, or if a run went on in spite of one.
 """
 
@@ -19,7 +19,6 @@ import multiprocessing
 import os
 import random
 import re
-import runpy
 import shutil
 import signal
 import sys
@@ -31,7 +30,7 @@ from typing import Any
 
 import yaml
 
-from csan_hf.command_line import script
+from csan_hf_cli import script
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = {
@@ -77,7 +76,7 @@ class IgnoredSignalError(RuntimeError):
 
 @dataclass
 class Run:
-    """One start of scripts/train.py in a process group of its own, and what it has printed.
+    """One start of `csan-hf train` in a process group of its own, and what it has printed.
 
     The process is a fork of this one, which has imported everything and computed nothing: importing would take most of
     the time.
@@ -255,12 +254,12 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def import_everything() -> Callable[[list[str]], int]:
-    """Imports what a run needs, for one thread, and returns the main function of scripts/train.py."""
+    """Imports what a run needs, for one thread, and returns the main function of `csan-hf train`."""
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.path.insert(0, str(ROOT))
     for module in ("csan_hf.training", "csan_hf.hub", "torch.utils.tensorboard"):
         importlib.import_module(module)
-    return runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
+    return importlib.import_module("csan_hf.commands.train").main
 
 
 def parse_arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from csan_hf.command_line import script
 from csan_hf.data.sigmorphon import prepare_multilingual
+from csan_hf_cli import script
 
 MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")
 

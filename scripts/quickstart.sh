@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Sets up .venv (first time), trains a small CSAN to translate English number-words, dates and times into German
 # (recipe scripts/recipes/numbers.yaml), scores it on held-out sentences and translates three sentences.
-# OUTPUT chooses the folder (default runs/numbers); further arguments go to scripts/train.py.
+# OUTPUT chooses the folder (default runs/numbers); further arguments go to csan-hf train.
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 export TOKENIZERS_PARALLELISM=false
 output=${OUTPUT:-runs/numbers}
-python scripts/train.py scripts/recipes/numbers.yaml --output_dir "$output" "$@"
+csan-hf train numbers --output_dir "$output" "$@"
 echo
 echo "Three sentences through the pipeline:"
 python - "$output" <<'PYTHON'
@@ -30,4 +30,4 @@ for sentence, result in zip(sentences, translator(sentences, num_beams=5)):
 PYTHON
 echo
 echo "In $output: the checkpoint, the tokenizer, README.md (the model card), training.png (loss and BLEU over steps),"
-echo "results.json (scores) and hypotheses/. Next: python scripts/translate.py --model $output"
+echo "results.json (scores) and hypotheses/. Next: csan-hf translate --model $output"

@@ -1,24 +1,26 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf`: its table of subcommands, what it imports and when, and the recipes that come with it."""
+"""`csan-hf`: its table, its options, how it ends, and what it imports when."""
 
 import ast
+import errno
+import importlib
+import json
+import os
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from csan_hf.commands import COMMANDS, main
 from csan_hf.recipes import RECIPES
 from csan_hf.suites import SUITES
+from csan_hf_cli import COMMANDS, build_parser, main, run, script
 
-PACKAGE = Path(__file__).parents[1] / "csan_hf"
-
-
-def test_every_file_is_a_command_and_every_command_a_file():
-    files = {path.stem for path in (PACKAGE / "commands").glob("*.py")} - {"__init__"}
-    assert files == {name.replace("-", "_") for name in COMMANDS}
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "csan_hf"
 
 
 def test_help_lists_every_command(capsys):
@@ -28,94 +30,239 @@ def test_help_lists_every_command(capsys):
     assert main([]) == 2
 
 
-def test_a_misspelt_command_suggests_the_nearest(capsys):
-    assert main(["trian"]) == 2
-    assert capsys.readouterr().err == "error: there is no command 'trian': did you mean train?\n"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name, capsys):
-    try:
-        status = main([name, "--help"])
-    except SystemExit as stop:  # argparse's way to end
-        status = stop.code
-    assert status == 0
+    assert main([name, "--help"]) == 0
     assert f"usage: csan-hf {name} " in capsys.readouterr().out
+
+
+FROZEN = json.loads((Path(__file__).parent / "fixtures" / "options.json").read_text())
+
+
+@pytest.mark.parametrize("name", [name for name in FROZEN if not name.startswith("train ")])
+def test_every_option_that_existed_is_still_there(name):
+    """With its default and its choices; fixtures/options.json is what `argparse` had when it was frozen."""
+    module, function = COMMANDS[name][0].split(":")
+    parser = build_parser(getattr(importlib.import_module(module), function))
+    here = {action.option_strings[0] if action.option_strings else action.dest: action for action in parser._actions}
+    for option, frozen in FROZEN[name].items():
+        action = here[option]
+        assert (action.nargs == 0) == (frozen.get("nargs") == 0), option
+        assert action.required == (frozen.get("required", False)) or not action.option_strings, option
+        if name != "report" or option != "--metrics":  # there None means the default metrics
+            default = action.default if isinstance(action.default, int | float | None) else str(action.default)
+            assert default == frozen["default"], option
+        if "choices" in frozen:
+            assert list(action.choices or action._typehint.__args__) == frozen["choices"], option
+
+
+@pytest.mark.parametrize("model", ["csan", "pervasive_attention"])
+def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
+    assert main(["train", "--model", model, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert [key for key in FROZEN[f"train {model}"] if f"  {key}  (" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("trian", "error: there is no command 'trian': did you mean train?\n"),
+        ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
+        ("recipes naacl_tabel1", "Did you mean naacl_table1?"),
+        ("recipes G2P.yaml", "Did you mean g2p?"),
+        ("recipes --output new.yaml", "--output new.yaml: which recipe or suite?"),
+        ("compare ./g2p --output runs", "There is no suite ./g2p."),
+        ("train scripts/recipes/nmbers.yaml", "Did you mean numbers?"),
+        ("train nmbers", "There is no recipe nmbers. Did you mean numbers?"),
+        ("compare naacl_tabel1 --output runs", "Did you mean naacl_table1?"),
+        ("compare g2p --output runs --jobs 0", "--jobs must be at least 1, got 0."),
+        ("compare g2p --output runs --only all --publish ''", "the name of a folder is empty"),
+        ("translate", "required: model (csan-hf translate --help lists the arguments)"),
+        ("translate --model x --num_beams few", "key \"num_beams\": Expected a <class 'int'>. Got value: few"),
+        ("translate --model x --dtype int8", "Got value: int8"),
+        ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
+        ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
+        ("evaluate --model x --source y", "--source and --reference go together"),
+        ("demo x --port 70000", "--port must be from 1 to 65535, got 70000"),
+        ("convert x y --local_window", "--local_window takes a value."),
+    ],
+)
+def test_a_mistake_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(words)) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["convert", "convert-attn2d"])
+def test_a_conversion_overwrites_nothing(command, tmp_path, capsys):
+    weights = tmp_path / "run" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"trained")
+    (tmp_path / "source").write_bytes(b"")
+    assert main([command, str(tmp_path / "source"), str(weights.parent)]) == 2
+    assert "run is not empty: choose a new DIRECTORY" in capsys.readouterr().err
+    assert weights.read_bytes() == b"trained"
+
+
+def test_a_function_is_a_command(capsys):
+    """Positional-only parameters, options, flags, lists, and fields that nobody names."""
+
+    def command(first: str, more: list[str], /, *, flag: bool = False, names: list[str] | None = None, **fields: int):
+        """Do it, 100 %.
+
+        Args:
+            first: one
+            more: several
+            flag: whether
+            names: of them
+        """
+        print(first, more, flag, names, fields)
+
+    assert run(command, ["a", "b", "c", "--size=5", "--layers", "0", "1"]) == 0
+    assert capsys.readouterr().out == "a ['b', 'c'] False None {'size': 5, 'layers': [0, 1]}\n"
+    assert run(lambda arguments: len(arguments), ["--as", "it", "is"]) == 3
+
+
+@pytest.mark.parametrize("words", [["--names", "x", "y"], ["--names", "x", "--names", "y"]])
+def test_a_list_may_be_repeated(words, capsys):
+    def command(*, names: list[str] | None = None):
+        """Do it.
+
+        Args:
+            names: of them
+        """
+        print(names)
+
+    assert run(command, words) == 0
+    assert capsys.readouterr().out == "['x', 'y']\n"
 
 
 def test_recipes_and_suites_are_listed(capsys):
     assert main(["recipes"]) == 0
     recipes, suites = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
-    assert recipes[0] == "Recipes:"
+    assert (recipes[0], suites[0]) == ("Recipes:", "Suites:")
     assert [line.split()[0] for line in recipes[1:]] == RECIPES.names()
-    assert suites[0] == "Suites:"
     assert [line.split()[0] for line in suites[1:]] == SUITES.names()
     assert all(len(line.split()) > 3 for line in recipes[1:] + suites[1:]), "every one says what it is"
     assert not set(RECIPES.names()) & set(SUITES.names())
 
 
 @pytest.mark.parametrize(("files", "name"), [(RECIPES, "numbers"), (SUITES, "naacl_table1")])
-def test_recipes_and_suites_are_copied(files, name, tmp_path, capsys):
-    copy = tmp_path / "mine.yaml"
+def test_recipes_and_suites_are_copied_into_new_files_only(files, name, tmp_path, capsys):
+    expected = files.file(name).read_text()
+    for output in ([], ["--output", "-"]):
+        assert main(["recipes", name, *output]) == 0
+        assert capsys.readouterr().out == expected
+    copy = tmp_path / "new" / "mine.yaml"
     assert main(["recipes", name, "--output", str(copy)]) == 0
-    assert yaml.safe_load(copy.read_text()) == yaml.safe_load(files.file(name).read_text())
-    assert main(["recipes", name, "--output", str(copy)]) == 2
-    assert "exists: choose another" in capsys.readouterr().err
-
-
-def test_a_recipe_goes_to_standard_output_or_into_a_new_file_only(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for arguments in (["g2p"], ["g2p", "--output", "-"]):
-        assert main(["recipes", *arguments]) == 0
-        assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(SUITES.file("g2p").read_text())
-    assert main(["recipes", "--output", "new.yaml"]) == 2
-    assert "--output new.yaml: which recipe or suite?" in capsys.readouterr().err
+    assert yaml.safe_load(copy.read_text()) == yaml.safe_load(expected)
     (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
-    assert main(["recipes", "g2p", "--output", "link.yaml"]) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["link.yaml"]
+    for taken in (copy, tmp_path / "link.yaml"):
+        assert main(["recipes", name, "--output", str(taken)]) == 2
+        assert "exists: choose another" in capsys.readouterr().err
+    assert not (tmp_path / "elsewhere.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["recipes", "nmbers"], "There is no recipe or suite nmbers. Did you mean numbers?"),
-        (["recipes", "naacl_tabel1"], "Did you mean naacl_table1?"),
-        (["recipes", "G2P.yaml"], "Did you mean g2p?"),
-        (["compare", "./g2p", "--output", "runs"], "There is no suite ./g2p."),
-        (["train", "scripts/recipes/nmbers.yaml"], "Did you mean numbers?"),
-        (["train", "nmbers"], "There is no recipe nmbers. Did you mean numbers?"),
-        (["compare", "naacl_tabel1", "--output", "runs"], "Did you mean naacl_table1?"),
-    ],
-)
-def test_a_misspelt_name_suggests_the_nearest(arguments, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    assert told in capsys.readouterr().err
+# ---- how commands and scripts end
 
+
+class TroubleError(Exception):
+    pass
+
+
+ENDINGS = {
+    "file that is not there": (FileNotFoundError(errno.ENOENT, "No such file or directory", "x.txt"), 2, "x.txt: No"),
+    "folder": (IsADirectoryError(errno.EISDIR, "Is a directory", b"x"), 2, "error: x: Is a directory"),
+    "bad value": (ValueError("num_beams must be,\n  got 0"), 2, "error: num_beams must be, got 0"),
+    "package": (ImportError("pip install it"), 2, "error: pip install it"),
+    "codes for the terminal": (ValueError("no \x1b]0;x\x07 \u202ey"), 2, r"error: no \x1b]0;x\x07 \u202ey"),
+    "named error": (TroubleError("no"), 7, "error: no"),
+    "Ctrl-C": (KeyboardInterrupt(), 130, "Interrupted."),
+    "Ctrl-C with a word": (KeyboardInterrupt("3 lines are written."), 130, "Interrupted. 3 lines are written."),
+}
+
+
+@pytest.mark.parametrize(("error", "status", "text"), ENDINGS.values(), ids=ENDINGS)
+def test_an_error_is_one_line(error, status, text, capsys):
+    @script({TroubleError: 7})
+    def command(arguments):
+        raise error
+
+    assert command([]) == status
+    told = capsys.readouterr().err
+    assert text in told
+    assert told.count("\n") == 1
+
+
+def test_what_is_not_expected_is_not_hidden():
+    @script()
+    def command(arguments):
+        raise KeyError("a mistake of ours")
+
+    with pytest.raises(KeyError):
+        command([])
+
+
+def test_of_several_processes_one_says_what_was_given_to_all(monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+
+    @script()
+    def command(error):
+        raise error
+
+    assert command(ValueError("same for all")) == 2
+    assert command(OSError("only mine")) == 2
+    assert capsys.readouterr().err == "error: only mine\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_reader_that_leaves_and_a_full_device():
+    """In a process of its own, whose streams Python flushes once more when it exits."""
+    python = f'"{sys.executable}" -c "import csan_hf_cli, sys; sys.exit(csan_hf_cli.main([\'recipes\']))"'
+    shell = f"{python} | true; echo ${{PIPESTATUS[0]}}; {python} >/dev/full; echo $?"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, cwd=ROOT)
+    pipe, full = done.stdout.split()
+    assert pipe in ("0", "141")  # 0: it had written before the reader left
+    assert full == "2"
+    assert done.stderr == "error: [Errno 28] No space left on device\n"
+
+
+# ---- what is imported when
 
 HEAVY = ("datasets", "evaluate", "gradio", "jsonargparse", "matplotlib", "num2words", "onnx")
 HEAVY += ("pandas", "pyarrow", "rapidfuzz", "sacrebleu", "selenium", "sentencex", "tensorboard")
+AREAS = ("training", "data", "evaluation", "analysis", "comparison", "report", "hub", "recipes", "suites", "commands")
 
 
-def test_importing_the_package_and_its_help_loads_neither_plotting_nor_training_nor_corpora():
+def test_importing_the_package_loads_neither_plotting_nor_training_nor_corpora():
     """Only what the Auto classes and models of transformers load by themselves comes with it."""
     code = (
         "import sys, transformers.models.marian.modeling_marian, transformers.pipelines.base\n"
         "before = set(sys.modules)\n"
-        "from csan_hf.commands import main\n"
-        "main(['--help'])\n"
-        "print(*(set(sys.modules) - before), file=sys.stderr)\n"
+        "import csan_hf\n"
+        "print(*(set(sys.modules) - before))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stderr.splitlines()[-1].split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = done.stdout.split()
     assert "csan_hf.models.modeling_csan" in loaded
     assert not {name for name in loaded if name.partition(".")[0] in HEAVY}
-    areas = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("csan_hf.")}
-    unneeded = {
-        f"csan_hf.{area}"
-        for area in ("training", "data", "evaluation", "analysis", "comparison", "report", "hub", "recipes", "suites")
-    }
-    assert not areas & {f"csan_hf.{area}" for area in unneeded}
+    assert not {name for name in loaded if name.startswith("csan_hf.") and name.split(".")[1] in AREAS}
+
+
+@pytest.mark.parametrize("word", ["--help", "recipes", "--version"])
+def test_what_needs_no_model_answers_at_once(word):
+    code = "import csan_hf_cli, sys; print(csan_hf_cli.main(sys.argv[1:]), 'torch' in sys.modules, file=sys.stderr)"
+    taken = []
+    for _ in range(3):  # the least, on a machine that does other things, too
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True, check=True, cwd=ROOT)
+        taken.append(time.perf_counter() - start)
+    assert done.stderr == "0 False\n"
+    assert done.stdout
+    assert min(taken) < 0.5
 
 
 # ---- imports within the package
@@ -171,25 +318,13 @@ def find_cycle(graph):
 
 def test_no_modules_import_each_other():
     """Neither at their head nor in functions, where a cycle hides; a package's `__init__` counts for what it names."""
+    assert find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c"], "a cycle is found"
     graph = {name: sorted(set(imports_of(name, path))) for name, path in MODULES.items()}
-    assert len(graph) > 100
     assert graph["csan_hf.commands.train"], "imports are found"
     assert find_cycle(graph) == []
 
 
-def test_a_cycle_is_found():
-    assert find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c"]
-    assert find_cycle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
-
-
 def test_every_file_names_its_licence():
-    files = [
-        path for folder in ("csan_hf", "scripts", "tests") for path in sorted((PACKAGE.parent / folder).rglob("*.py"))
-    ]
-    assert len(files) > 300
-    without = [
-        path
-        for path in files
-        if path.stat().st_size and "Apache License, Version 2.0" not in path.read_text(encoding="utf-8")[:200]
-    ]
-    assert without == []
+    files = [path for folder in ("csan_hf", "scripts", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts = {path: path.read_text(encoding="utf-8")[:200] for path in files if path.stat().st_size}
+    assert [path for path, text in texts.items() if "Apache License, Version 2.0" not in text] == []

@@ -11,8 +11,9 @@ import pytest
 
 from csan_hf.analysis import Alignment
 from csan_hf.analysis.tokenized_text import TokenizedText
-from csan_hf.commands import demo, main
+from csan_hf.commands import demo
 from csan_hf.demo import DemoModel, build_demo, highlight_source, titles_of
+from csan_hf_cli import main
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TEXT = "The number is two."

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from hub.conftest import build_csan, build_tokenizer
 
+from csan_hf_cli import COMMANDS, main
+
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted([ROOT / "README.md", ROOT / "scripts/README.md", *ROOT.glob("csan_hf/*/README.md")])
 HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs this
-ELSEWHERE = ("scripts/push_to_hub.py", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
+ELSEWHERE = ("push", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
 
 
 def blocks(readme, language):
@@ -76,7 +78,7 @@ def test_python_blocks_run(readme, workplace, monkeypatch):
 
 
 def commands(readme):
-    """The commands of a README: script, its arguments, and what is piped into it."""
+    """The commands of a README: a subcommand or a script, its arguments, and what is piped into it."""
     for block in blocks(readme, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
@@ -85,7 +87,7 @@ def commands(readme):
             piped = words[1] if words[:1] == ["echo"] else None
             if piped is not None:
                 words = words[3:]
-            if words[:1] == ["python"]:
+            if words[:1] in (["python"], ["csan-hf"]):
                 words = words[1:]
             if words:
                 yield words[0], words[1:], piped
@@ -94,24 +96,22 @@ def commands(readme):
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_commands_run(readme, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
-    for script, arguments, piped in commands(readme):
-        assert (workplace / script).is_file(), script
-        if script in ELSEWHERE:
+    for name, arguments, piped in commands(readme):
+        assert name in COMMANDS or (workplace / name).is_file(), name
+        if name in ELSEWHERE:
             continue
         if piped is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
-        if script.endswith("train.py"):
+        if name == "train":
             arguments = [*arguments, "--dry_run", "true"]
-        status = runpy.run_path(script, run_name="readme")["main"](arguments)
-        assert status == 0, f"{script} {arguments}: {capsys.readouterr().err}"
+        command = main if name in COMMANDS else runpy.run_path(name, run_name="readme")["main"]
+        status = command([name, *arguments] if name in COMMANDS else arguments)
+        assert status == 0, f"{name} {arguments}: {capsys.readouterr().err}"
 
 
 def test_the_blocks_are_found():
     assert sum(len(blocks(readme, "python")) for readme in READMES) >= 5
-    assert {script for readme in READMES for script, _, _ in commands(readme)} >= {
-        "scripts/train.py",
-        "scripts/align.py",
-    }
+    assert {name for readme in READMES for name, _, _ in commands(readme)} >= {"train", "align"}
 
 
 @pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md"], ids=is_about)

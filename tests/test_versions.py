@@ -82,4 +82,4 @@ def test_a_wheel_has_every_file_that_is_not_python():
     patterns = tomllib.loads(PROJECT)["tool"]["setuptools"]["package-data"]["csan_hf"]
     packed = {path for pattern in patterns for path in package.glob(pattern)}
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert {path for path in files - packed if path.suffix != ".py" and path.name != "README.md"} == set()
+    assert {path for path in files - packed if path.suffix not in (".py", ".md")} == set()

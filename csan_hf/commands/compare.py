@@ -1,84 +1,149 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Trains and compares the systems of a suite.
+"""`csan-hf compare` for a suite of systems that it trains, `csan-hf report` for translations that are there."""
 
-A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists those that come with csan_hf. Its
-cost is printed first. The same command continues after any interruption; a finished run is never repeated, a failed
-one is tried again. The report (report.md, report.json, scores.csv and pictures) is written into the folder of the
-suite. --publish copies it, with what it rests on, to another folder, without models: copied back as --output on
-another machine, the suite goes on from there.
-
-    csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1 --jobs 2
-    csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
-"""
-
-import argparse
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
-from csan_hf.command_line import script
 from csan_hf.comparison import compare_suite, load_suite, publish_suite
 from csan_hf.comparison.publish import check_target
+from csan_hf.evaluation.metrics import DEFAULT_METRICS
+from csan_hf.files import check_writable
+from csan_hf.report import check_card, check_settings, compare_systems, load_systems, show_in_card, write_report
+from csan_hf.report.systems import name_and_paths
+
+from . import open_parallel
 
 
-def _folder(name: str) -> Path:
-    if not name:
-        raise argparse.ArgumentTypeError("the name of a folder is empty")
-    return Path(name)
+def compare(
+    suite: str,
+    /,
+    *,
+    output: str,
+    size: str | None = None,
+    data_dir: str | None = None,
+    jobs: int = 1,
+    threads: int = 1,
+    only: Literal["all", "cost", "report"] = "all",
+    publish: str | None = None,
+    quiet: bool = False,
+) -> int:
+    """Trains and compares the systems of a suite.
 
+    A suite names systems × data sets × seeds over one recipe; `csan-hf recipes` lists those that come with csan_hf.
+    Its cost is printed first. The same command continues after any interruption; a finished run is never repeated, a
+    failed one is tried again. The report (report.md, report.json, scores.csv and pictures) is written into the folder
+    of the suite. --publish copies it, with what it rests on, to another folder, without models: copied back as
+    --output on another machine, the suite goes on from there.
 
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="csan-hf compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("suite", metavar="SUITE", help="YAML file, or the name of a suite")
-    parser.add_argument("--output", type=_folder, required=True, metavar="FOLDER", help="folder of the suite")
-    parser.add_argument("--size", help="one of the suite's sizes (default: the first)")
-    parser.add_argument("--data_dir", metavar="FOLDER", help="folder of the data, instead of the recipe's")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side (%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each run (%(default)s)")
-    parser.add_argument(
-        "--only",
-        choices=["all", "cost", "report"],
-        default="all",
-        help="cost: check all recipes and print the suite's cost; report: report on finished runs (%(default)s)",
-    )
-    parser.add_argument(
-        "--publish",
-        type=_folder,
-        metavar="FOLDER",
-        help="folder for the report and the finished runs' hypotheses, to share or to commit",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    options = parser.parse_args(arguments)
-    for name in ("jobs", "threads"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(options, name)}.")
-    if options.publish and options.only == "cost":
+        csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1 --jobs 2
+        csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
+
+    Args:
+        suite: YAML file, or the name of a suite
+        output: folder of the suite
+        size: one of the suite's sizes (default: the first)
+        data_dir: folder of the data, instead of the recipe's
+        jobs: runs side by side
+        threads: threads of each run
+        only: cost: check all recipes and print the suite's cost; report: report on finished runs
+        publish: folder for the report and the finished runs' hypotheses, to share or to commit
+        quiet: no progress
+    """
+    for name, count in (("jobs", jobs), ("threads", threads)):
+        if count < 1:
+            raise ValueError(f"--{name} must be at least 1, got {count}.")
+    if not output or publish == "":
+        raise ValueError("the name of a folder is empty: give --output and --publish a folder.")
+    if publish and only == "cost":
         raise ValueError("--publish needs a report, and --only cost writes none.")
-    return options
-
-
-@script()
-def main(arguments: list[str]) -> int:
-    """Runs `csan-hf compare`."""
-    options = parse_arguments(arguments)
-    suite = load_suite(options.suite, size=options.size, data_dir=options.data_dir)
-    if options.publish:
-        check_target(suite, options.output, options.publish)  # before anything is trained
-    failed = compare_suite(
-        suite,
-        options.output,
-        jobs=options.jobs,
-        threads=options.threads,
-        only=options.only,
-        progress=not options.quiet,
-    )
+    loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
+    if publish:
+        check_target(loaded, folder, Path(publish))  # before anything is trained
+    failed = compare_suite(loaded, folder, jobs=jobs, threads=threads, only=only, progress=not quiet)
     for name, reason in failed.items():
         print(f"Failed: {name}: {reason}", file=sys.stderr)
-    if options.only != "cost":
-        print(f"The report is {options.output / 'report.md'}.")
-    if options.publish:
-        files = publish_suite(suite, options.output, options.publish)
-        print(f"Published {len(files)} files in {options.publish}.")
+    if only != "cost":
+        print(f"The report is {folder / 'report.md'}.")
+    if publish:
+        files = publish_suite(loaded, folder, Path(publish))
+        print(f"Published {len(files)} files in {publish}.")
     return 1 if failed else 0
+
+
+def report(
+    systems: list[str],
+    /,
+    *,
+    source: Path,
+    reference: Path,
+    output: Path = Path("report.html"),
+    plots: Path | None = None,
+    card: bool = False,
+    title: str | None = None,
+    metrics: list[str] | None = None,
+    bleu_tokenize: str | None = None,
+    test: Literal["bootstrap", "randomisation"] = "bootstrap",
+    samples: int = 1000,
+    aligned: int = 1000,
+    num_beams: int | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Writes a page that compares translations: scores with significance, plots, every sentence with its alignment.
+
+    A system is a checkpoint (a folder or Hub name, which translates --source) or a file with one translation per line;
+    NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. The first system is compared
+    with each of the others. The page is one file that loads nothing.
+
+        csan-hf report runs/numbers baseline.txt --source test.en --reference test.de --output report.html
+
+    Args:
+        systems: [NAME=]PATH[,PATH…]; those after the first are baselines
+        source: source sentences, one per line (may be .gz)
+        reference: their references, one per line
+        output: the page
+        plots: folder for the plots as PNG and SVG
+        card: show the plots in the model card of the first system, a run's folder
+        title: heading (default: the names of the systems)
+        metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default: bleu chrf)
+        bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: 13a)
+        test: of significance
+        samples: resamples of the bootstrap
+        aligned: sentences that get an alignment
+        num_beams: beams of checkpoints (default: the model's)
+        device: cpu, cuda, cuda:1... (default: the accelerator if there is one)
+        trust_remote_code: run model code from checkpoints
+        quiet: no progress bars
+    """
+    run = name_and_paths(systems[0])[1][0]
+    if card:
+        check_card(run)
+    # Before checkpoints translate, which may take hours
+    check_writable(output)
+    if plots is not None:
+        check_writable(plots / "scores_by_length.png")
+    settings: Any = {
+        "metrics": metrics or list(DEFAULT_METRICS),
+        "tokenize": bleu_tokenize,
+        "test": test,
+        "samples": samples,
+        "aligned": aligned,
+    }
+    check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
+    sources, references = open_parallel(source, reference)
+    loaded = load_systems(
+        systems,
+        sources,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        progress=not quiet,
+        num_beams=num_beams,
+    )
+    title = title or " and ".join(system.name for system in loaded)
+    page = compare_systems(loaded, sources, references, title=title, progress=not quiet, **settings)
+    write_report(page, output, plots=plots)
+    if card:
+        show_in_card(page, run)
+    print(f"The report is {output}.")

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from accelerate import PartialState
 
-from csan_hf.command_line import script
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.options import RecipeError, describe_type
 from csan_hf.training.recipe import SECTIONS, find_family, load_recipe, recipe_options
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
+from csan_hf_cli import script
 
 
 def split_command_line(arguments: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], bool]:

@@ -14,7 +14,6 @@ import threading
 import time
 from pathlib import Path
 
-from csan_hf.command_line import script
 from csan_hf.files import write_json
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.options import RecipeError
@@ -22,6 +21,7 @@ from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import load_recipe
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
+from csan_hf_cli import script
 
 from .schedule import FINISHED, PARENT, RECIPE
 

@@ -129,7 +129,7 @@ def test_evaluate_loads_the_file_of_a_metric(name, tmp_path):
         )
 
 
-# The module alone, and something small in the library's place; scripts/train.py needs both beside scripts/evaluate.py
+# The module alone, and something small in the library's place; csan-hf train needs both beside csan-hf evaluate
 FIND_THE_LIBRARY = """
 import importlib.util, sys
 specification = importlib.util.spec_from_file_location("library", sys.argv[1])

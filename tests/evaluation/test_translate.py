@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
+import csan_hf_cli
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate, translate_stream
@@ -160,18 +160,14 @@ def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, monkeypa
     assert ("Loading" in capfd.readouterr().err) == enabled
 
 
-def load_main(name):
-    return runpy.run_path(str(ROOT / "scripts" / name))["main"]
-
-
 @pytest.fixture(scope="module")
 def translate_main():
-    return load_main("translate.py")
+    return lambda arguments: csan_hf_cli.main(["translate", *arguments])
 
 
 @pytest.fixture(scope="module")
 def evaluate_main():
-    return load_main("evaluate.py")
+    return lambda arguments: csan_hf_cli.main(["evaluate", *arguments])
 
 
 @pytest.fixture
@@ -196,7 +192,7 @@ def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp
 def test_translate_script_line_for_line(folder, model, tokenizers):
     """In a process of its own, with real standard streams."""
     result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "translate.py"), "--model", str(folder), "--device", "cpu"],
+        [sys.executable, "-m", "csan_hf", "translate", "--model", str(folder), "--device", "cpu"],
         input="\n".join(SENTENCES).encode() + b"\n",
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},

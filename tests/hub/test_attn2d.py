@@ -1,13 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import pickle
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForSeq2SeqLM
 
+import csan_hf_cli
 from csan_hf import PervasiveAttentionForConditionalGeneration
 from csan_hf.hub import convert_attn2d
 
@@ -456,8 +455,7 @@ def test_wrong_overrides_are_refused():
 
 
 def run_script(*arguments):
-    script = Path(__file__).parents[2] / "scripts" / "convert_attn2d.py"
-    return runpy.run_path(str(script))["main"](list(map(str, arguments)))
+    return csan_hf_cli.main(["convert-attn2d", *map(str, arguments)])
 
 
 def test_script(tmp_path, capsys):

@@ -1,9 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """M2M100 and NLLB models as CSANs."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import (
@@ -15,6 +12,7 @@ from transformers import (
     pipeline,
 )
 
+import csan_hf_cli
 from csan_hf import CsanForConditionalGeneration
 from csan_hf.hub import convert_m2m100
 from csan_hf.pipelines import translation_pipeline
@@ -104,8 +102,7 @@ def test_script_takes_the_languages_along(tmp_path):
     model = build(vocab_size=len(tokenizer))
     model.save_pretrained(tmp_path / "nllb")
     tokenizer.save_pretrained(tmp_path / "nllb")
-    script = Path(__file__).parents[2] / "scripts/convert_marian.py"
-    assert runpy.run_path(str(script))["main"]([str(tmp_path / "nllb"), str(tmp_path / "csan")]) == 0
+    assert csan_hf_cli.main(["convert", str(tmp_path / "nllb"), str(tmp_path / "csan")]) == 0
     languages = {"src_lang": "deu_Latn", "tgt_lang": "eng_Latn", "max_new_tokens": 8, "device": "cpu"}
     expected = translation_pipeline(model, tokenizer=tokenizer, **languages)("ab cd")
     assert translation_pipeline(tmp_path / "csan", **languages)("ab cd") == expected

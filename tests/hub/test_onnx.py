@@ -2,13 +2,13 @@
 """Exported models translate as the models that they were made of."""
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
 import torch
 from reference import tiny_csan, tiny_pervasive_attention
 
+import csan_hf_cli
 from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 
 MODELS = {
@@ -53,12 +53,11 @@ def test_int8_by_the_script(tmp_path, capsys):
     root = Path(__file__).parents[2]
     sentences = json.loads((root / "tests/fixtures/csan/expected.json").read_text())["sentences"]
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
-    main = runpy.run_path(str(root / "scripts/export_onnx.py"))["main"]
-    command = [str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "int8"]
-    assert main([*command, "--check", str(tmp_path / "source.txt")]) == 0
+    command = ["export-onnx", str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "int8"]
+    assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
     assert f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
     assert (tmp_path / "onnx/tokenizer.json").is_file()
-    assert main(command) == 2
+    assert csan_hf_cli.main(command) == 2
     assert "is not empty" in capsys.readouterr().err
 
 

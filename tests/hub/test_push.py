@@ -4,7 +4,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
 from reference.loopback_hub import LoopbackHub, Repository
 
+import csan_hf_cli
 from csan_hf import CsanForTokenClassification
 from csan_hf.hub import (
     IncompleteCheckpointError,
@@ -162,8 +162,8 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         directory = save_self_contained(model, tokenizers, tmp_path / name)
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
     push_checkpoint(tmp_path / "tester/csan", "tester/csan", check=False)
-    script = ROOT / "scripts/push_to_hub.py"
-    run(hub_here, tmp_path / "home", script, tmp_path / "tester/grid", "tester/grid", with_csan_hf=True)
+    command = ("-m", "csan_hf", "push")
+    run(hub_here, tmp_path / "home", *command, tmp_path / "tester/grid", "tester/grid", with_csan_hf=True)
     for name in expected:
         files = set(hub_here.repositories[name].files)
         assert files >= {"README.md", "config.json", "generation_config.json", "model.safetensors", "translation.py"}
@@ -211,7 +211,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
     leftovers = ["training_args.bin", "_damaged-checkpoint-1/optimizer.pt", "last-checkpoint/rng_state.pth"]
     hub.repositories["tester/trained"] = Repository(dict.fromkeys(leftovers, f"{TOKEN} {person}".encode()))
     environment = {"HOME": person, "USER": USER, "LOGNAME": USER, "HF_TOKEN": TOKEN}
-    arguments = (ROOT / "scripts/train.py", tmp_path / "recipe.yaml", "--output_dir", output)
+    arguments = ("-m", "csan_hf", "train", tmp_path / "recipe.yaml", "--output_dir", output)
     run(hub, person / "home", *arguments, with_csan_hf=True, **{key: str(value) for key, value in environment.items()})
     repository = hub.repositories["tester/trained"]
     code = {path.name for path in (ROOT / "csan_hf/models").glob("*.py")} - {"__init__.py"}
@@ -313,8 +313,7 @@ def test_a_missing_shard_and_a_poor_card_are_named(joint, tmp_path):
 
 def test_nothing_incomplete_is_uploaded(hub_here, joint, tmp_path, capsys):
     directory = save_self_contained(*joint, tmp_path / "model")
-    main = runpy.run_path(str(ROOT / "scripts/push_to_hub.py"))["main"]
-    assert main([str(directory), "tester/model"]) == 2
+    assert csan_hf_cli.main(["push", str(directory), "tester/model"]) == 2
     error = capsys.readouterr().err
     assert "error: " in error
     assert "README.md, the model card, is missing" in error

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
+import csan_hf_cli
 from csan_hf import (
     CsanConfig,
     CsanForConditionalGeneration,
@@ -22,7 +23,6 @@ from csan_hf import (
 )
 from csan_hf.analysis import align, channel_shares
 from csan_hf.analysis.figures import page_svg
-from csan_hf.commands.report import main
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric, load_metrics, register_metric, unregister_metric
@@ -335,11 +335,11 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
     ],
 )
 def test_settings_are_looked_at_before_anything_is_translated(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("csan_hf.commands.report.load_systems", None)
+    monkeypatch.setattr("csan_hf.commands.compare.load_systems", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "s").write_text("eins\n")
     arguments = [f"{tmp_path}/s", *(argument.format(folder=tmp_path) for argument in arguments)]
-    assert main([*arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]) == 2
+    assert csan_hf_cli.main(["report", *arguments, "--source", f"{tmp_path}/s", "--reference", f"{tmp_path}/s"]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["s"]
 

@@ -4,7 +4,6 @@
 The folder holds a tokenizer, tokenized data and models; every process adds a file `found-RANK.pt`.
 """
 
-import importlib.util
 import itertools
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from datasets import DatasetDict
 from transformers import AutoModelForSeq2SeqLM
 
 import csan_hf  # noqa: F401  (registers the families)
+import csan_hf_cli
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation import translate
 from csan_hf.hub import model_card
@@ -89,10 +89,7 @@ def main(folder: Path, arguments: list[str]) -> None:
     PartialState().wait_for_everyone()
     callbacks.draw_training = lambda history, path: None  # the end of the run draws the picture that is looked for
     model_card.draw_locality = lambda config, path: None
-    specification = importlib.util.spec_from_file_location("train", "scripts/train.py")
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
-    sys.exit(script.main(arguments))
+    sys.exit(csan_hf_cli.main(["train", *arguments]))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ CONFIGS = sorted(FOLDER.glob("*.yaml"))
 
 def launch(path, *options):
     """What `accelerate launch` makes of a configuration: its arguments and the environment of the processes."""
-    command = ["--config_file", str(path), *options, "scripts/train.py", "RECIPE.yaml", "--output_dir", "runs/x"]
+    command = ["--config_file", str(path), *options, "-m", "csan_hf", "train", "RECIPE.yaml", "--output_dir", "runs/x"]
     args, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
     return args, prepare_multi_gpu_env(args)
 
@@ -25,8 +25,8 @@ def test_accelerate_reads_and_launches_it(path):
     config = load_config_from_file(str(path))
     assert config.num_processes in (2, 8, 32)
     args, environment = launch(path)
-    assert args.training_script == "scripts/train.py"
-    assert args.training_script_args == ["RECIPE.yaml", "--output_dir", "runs/x"]
+    assert (args.module, args.training_script) == (True, "csan_hf")
+    assert args.training_script_args == ["train", "RECIPE.yaml", "--output_dir", "runs/x"]
     assert args.multi_gpu or args.use_fsdp  # what makes accelerate start more than one process
     assert args.nproc_per_node == str(config.num_processes // config.num_machines)
     assert environment["ACCELERATE_MIXED_PRECISION"] == config.mixed_precision

@@ -2,7 +2,6 @@
 """Metrics of a recipe: in validation, picture, progress line, results and card."""
 
 import json
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 from training.pictures import leave_out_pictures
 
+import csan_hf_cli
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.files import digest_of_lines, read_lines
@@ -127,8 +127,8 @@ def test_picture(metric, tmp_path, monkeypatch):
 
 
 def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
-    main = runpy.run_path(str(ROOT / "scripts" / "evaluate.py"))["main"]
-    assert main(["--model", str(run[0]), "--split", "test", "--device", "cpu", "--quiet", "--num_beams", "1"]) == 0
+    options = ["--split", "test", "--device", "cpu", "--quiet", "--num_beams", "1"]
+    assert csan_hf_cli.main(["evaluate", "--model", str(run[0]), *options]) == 0
     assert capsys.readouterr().out.startswith("split  sentences     WER  words missing  sentences/s\ntest ")
     scores = json.loads((run[0] / "evaluation" / "scores.json").read_text())["scores"]["test"]
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]

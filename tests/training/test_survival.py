@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import pty
-import runpy
 import shutil
 import signal
 import sys
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from training.pictures import leave_out_pictures
 from transformers import TrainerCallback
 
+import csan_hf_cli
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import describe_dataset
 from csan_hf.training import RecipeError, load_recipe
@@ -637,10 +637,9 @@ def _train(arguments, log, place):
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
     leave_out_pictures(pytest.MonkeyPatch())
-    main = runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
     if place:
         _kill_at(place)
-    sys.exit(main(arguments))
+    sys.exit(csan_hf_cli.main(["train", *arguments]))
 
 
 @pytest.fixture(scope="module")

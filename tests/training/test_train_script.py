@@ -1,9 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""scripts/train.py from end to end: a tiny model on the built-in numbers."""
+"""`csan-hf train` from end to end: a tiny model on the built-in numbers."""
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 from transformers import Trainer
+
+import csan_hf_cli
 
 ROOT = Path(__file__).parents[2]
 RECIPE = {
@@ -65,7 +66,7 @@ def run(recipe, tmp_path_factory):
     """The script in a process of its own."""
     output = tmp_path_factory.mktemp("run") / "out"
     result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train.py"), str(recipe), "--output_dir", str(output)],
+        [sys.executable, "-m", "csan_hf", "train", str(recipe), "--output_dir", str(output)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
@@ -138,7 +139,7 @@ def test_the_checkpoint_loads_and_scores_alike(run):
 @pytest.fixture(scope="module")
 def main():
     """The script's main(), called in this process: faster than a subprocess for what ends at once."""
-    return runpy.run_path(str(ROOT / "scripts" / "train.py"))["main"]
+    return lambda arguments: csan_hf_cli.main(["train", *arguments])
 
 
 class Crash(BaseException):

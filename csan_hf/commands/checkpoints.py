@@ -1,0 +1,176 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""`csan-hf convert`, `convert-attn2d`, `export-onnx` and `push`: checkpoints that come from elsewhere or go there."""
+
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from transformers import PreTrainedConfig
+
+from csan_hf import hub
+from csan_hf.data import TokenizerPair
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.families import FAMILIES
+from csan_hf.files import read_lines, reading_folder_or_name
+from csan_hf.pipelines import TextTranslationPipeline
+
+
+def convert(source: str, directory: Path, /, **fields: Any) -> None:
+    """Convert a Marian, M2M100 or NLLB checkpoint to a CSAN for fine-tuning.
+
+        csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --local_window 11 --head_area 3
+        csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --local_window 11
+
+    Any field of `CsanConfig` is an option; values are YAML, and several values make a list: `--localness_layers 0 1`,
+    `--localness_window query`, `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off. A
+    tokenizer of the original Marian or of M2M100 needs the package sentencepiece.
+
+    Args:
+        source: directory or Hub name of a checkpoint
+        directory: where to save the self-contained CSAN, with the tokenizer where there is one; new or empty
+    """
+    if Path(source).exists() and Path(source).resolve() == directory.resolve():
+        raise ValueError(f"{directory} is the checkpoint itself, which would be lost: choose another DIRECTORY")
+    _check_new(directory)
+    for name, value in fields.items():
+        if name.endswith("localness_layers") and value is not None and not isinstance(value, list):
+            fields[name] = [value]
+    try:
+        with reading_folder_or_name(source, "model"):
+            model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type", "")
+        converters = FAMILIES["csan"].converters
+        if model_type not in converters:
+            raise ValueError(f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}.")
+        model = pkgutil.resolve_name(converters[model_type])(source, **fields)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{source}: {error}") from error
+    try:
+        tokenizers = TokenizerPair.from_pretrained(source)
+    except (OSError, ValueError, ImportError, TypeError) as error:
+        print(f"{source} has no tokenizer, so none is saved ({str(error).splitlines()[0]})", file=sys.stderr)
+        tokenizers = None
+    hub.save_self_contained(model, tokenizers, directory)
+    print(f"{directory}: CSAN with {model.num_parameters():,} parameters")
+
+
+def convert_attn2d(
+    checkpoint: str,
+    directory: Path,
+    /,
+    *,
+    aggregation: str = "max",
+    pad_token_id: int = 0,
+    eos_token_id: int = 2,
+    decoder_start_token_id: int = 3,
+) -> None:
+    """Convert a checkpoint of the Pervasive Attention authors' 2018 code (elbayadm/attn2d).
+
+        csan-hf convert-attn2d save/l24/model-best.pth runs/l24
+
+    CHECKPOINT is what their trainer saved, model.pth or model-best.pth. Their vocabularies lie beside the data, not in
+    the checkpoint, so no tokenizer is saved.
+
+    Args:
+        checkpoint: file with a state dict
+        directory: where to save the self-contained model; new or empty
+        aggregation: their aggregator.mode: max, truncated-max or truncated-mean
+        pad_token_id: their <PAD>
+        eos_token_id: their <EOS>
+        decoder_start_token_id: their <BOS>
+    """
+    _check_new(directory)
+    try:
+        model = hub.convert_attn2d(
+            checkpoint,
+            aggregation=aggregation,
+            pad_token_id=pad_token_id,
+            eos_token_id=eos_token_id,
+            decoder_start_token_id=decoder_start_token_id,
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{checkpoint}: {error}") from error
+    hub.save_self_contained(model, None, directory)
+    print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
+
+
+def _check_new(directory: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(f"{directory} is not empty: choose a new DIRECTORY.")
+
+
+def export_onnx(
+    model: str,
+    directory: str,
+    /,
+    *,
+    precision: Literal["float32", "int8"] = "float32",
+    check: str | None = None,
+    trust_remote_code: bool = False,
+) -> None:
+    """Export a checkpoint to ONNX, for ONNX Runtime.
+
+        csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
+
+    DIRECTORY receives the graphs of encoder and decoder, config and tokenizers.
+    `csan_hf.hub.onnx.OnnxTranslationModel` translates with them; `--check FILE` translates the lines of a file with
+    both and counts equal translations.
+
+    Args:
+        model: checkpoint folder or Hub name
+        directory: where to save the graphs; new or empty
+        precision: numbers that the graphs compute with
+        check: text to translate with both, one sentence per line
+        trust_remote_code: run model code from the checkpoint
+    """
+    from csan_hf.hub import onnx  # which needs an extra
+
+    lines = list(read_lines(check)) if check else []
+    network, tokenizers = load_translation_model(model, device="cpu", trust_remote_code=trust_remote_code)
+    onnx.export_onnx(network, directory, precision=precision, tokenizers=tokenizers)
+    print(f"{directory}: {type(network).__name__} as ONNX graphs, {precision}")
+    if not lines:
+        return
+    pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
+    models: list[Any] = [network, onnx.OnnxTranslationModel.from_directory(directory)]
+    here, there = (TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16) for each in models)
+    equal = sum(
+        ours["translation_text"] == theirs["translation_text"] for ours, theirs in zip(here, there, strict=True)
+    )
+    print(f"{equal} of {len(lines)} translations are the same")
+
+
+def push(
+    directory: str,
+    repo_id: str,
+    /,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    message: str = "Upload a checkpoint of csan_hf",
+    check_only: bool = False,
+) -> None:
+    """Upload the folder of a run, or any self-contained checkpoint, to the Hub.
+
+        csan-hf push runs/numbers NAME/numbers-en-de
+
+    The folder is checked first, in a process that cannot import csan_hf; an incomplete one is refused, with what is
+    missing. Checkpoints of the training and logs are not uploaded. Log in with `hf auth login`, or set HF_TOKEN.
+
+    Args:
+        directory: folder of the checkpoint
+        repo_id: OWNER/NAME of the repository, created if missing
+        private: make a new repository private
+        revision: branch to commit to (default: main)
+        message: message of the commit
+        check_only: check the folder and upload nothing
+    """
+    hub.check_checkpoint(directory)
+    if check_only:
+        print(f"{directory} is complete.")
+        return
+    commit = hub.push_checkpoint(
+        directory, repo_id, private=private, revision=revision, commit_message=message, check=False
+    )
+    print(commit.commit_url)

@@ -1,0 +1,297 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The command `csan-hf`: its table of subcommands, and how every command reads its arguments and ends.
+
+It lies beside the package and imports csan_hf only where a command needs it, so that help and lists come at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import runpy
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BAD_INPUT = 2
+INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
+BROKEN_PIPE = 128 + 13  # SIGPIPE
+
+COMMANDS = {
+    "train": (
+        "csan_hf.commands.train:main",
+        "train what a recipe describes, score it and write its card; the same command resumes",
+    ),
+    "evaluate": ("csan_hf.commands.evaluate:evaluate", "score a checkpoint on a test set"),
+    "translate": ("csan_hf.commands.translate:translate", "translate lines"),
+    "align": (
+        "csan_hf.commands.align:align",
+        "find the source words that each word of a translation comes from",
+    ),
+    "report": ("csan_hf.commands.compare:report", "compare systems in one page for the browser"),
+    "compare": (
+        "csan_hf.commands.compare:compare",
+        "train and compare the systems of a suite over data sets and seeds; the same command resumes",
+    ),
+    "convert": ("csan_hf.commands.checkpoints:convert", "convert a Marian, M2M100 or NLLB checkpoint to a CSAN"),
+    "convert-attn2d": (
+        "csan_hf.commands.checkpoints:convert_attn2d",
+        "convert a checkpoint of the Pervasive Attention authors' 2018 code",
+    ),
+    "export-onnx": ("csan_hf.commands.checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
+    "push": ("csan_hf.commands.checkpoints:push", "upload a checkpoint to the Hub"),
+    "recipes": ("csan_hf_cli:recipes", "list the recipes and suites that come with csan_hf, or copy one"),
+    "demo": (
+        "csan_hf.commands.demo:demo",
+        "translate in the browser, compare two models, click for the alignment",
+    ),
+}
+"""Subcommands: the function of each, and what it does."""
+
+
+def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Callable], Callable[..., int]]:
+    """Makes a function end as Unix tools do, with an exit status and one line on standard error at most.
+
+    Input or output that cannot be read, written or understood (OSError, ValueError) and packages that are not
+    installed (ImportError) give one line and status 2. If the reader of standard output leaves (`| head`), the
+    script ends silently. Ctrl-C gives one line, with the arguments of the KeyboardInterrupt, and status 130.
+
+    Args:
+        errors: Further exceptions that are reported in one line, with their exit status.
+
+    Returns:
+        A decorator; the function may return None for 0.
+    """
+    statuses: dict[type[Exception], int] = {
+        **(errors or {}),
+        **dict.fromkeys((OSError, ValueError, ImportError), BAD_INPUT),
+    }
+
+    def decorate(main: Callable) -> Callable[..., int]:
+        @functools.wraps(main)
+        def run(*arguments: Any, **options: Any) -> int:
+            try:
+                status = main(*arguments, **options) or 0
+                print(end="", flush=True)
+                return status
+            except BrokenPipeError:
+                _discard_output()
+                return BROKEN_PIPE
+            except KeyboardInterrupt as stop:
+                print(" ".join(["Interrupted.", *map(str, stop.args)]), file=sys.stderr)
+                return INTERRUPTED
+            except tuple(statuses) as error:
+                _discard_output()
+                # Of several processes, which all meet the same bad input, one says so
+                if not isinstance(error, ValueError) or os.environ.get("LOCAL_RANK", "0") == "0":
+                    print(f"error: {_one_line(error)}", file=sys.stderr)
+                return next(status for kind, status in statuses.items() if isinstance(error, kind))
+
+        return run
+
+    return decorate
+
+
+def _one_line(error: Exception) -> str:
+    """What an error says, without what a terminal would obey."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
+def _discard_output() -> None:
+    """Discards what standard output cannot write, so that Python does not try again when it exits."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+# ---- a function's signature as a command line
+
+
+def build_parser(function: Callable, prog: str | None = None) -> Any:
+    """Builds the parser of a function from its signature and docstring.
+
+    Positional-only parameters are positional arguments, all others are options; a `bool` is a flag, and a list takes
+    one value or more. Help is the docstring's.
+
+    Args:
+        function: Every parameter has a type.
+        prog: How the help names the command.
+
+    Returns:
+        A `jsonargparse.ArgumentParser`, which raises `argparse.ArgumentError`.
+    """
+    import argparse
+
+    import docstring_parser
+    import jsonargparse
+
+    text = inspect.getdoc(function) or ""
+    parser = jsonargparse.ArgumentParser(
+        prog=prog,
+        description=text.split("\n\nArgs:\n")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=True,
+    )
+    described = {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        kind, default = parameter.annotation, parameter.default
+        if isinstance(kind, types.UnionType):
+            [kind] = [each for each in typing.get_args(kind) if each is not type(None)]
+        settings: dict[str, Any] = {"help": described[parameter.name].replace("%", "%%")}
+        if kind is bool:
+            settings["action"] = "store_true"
+        elif typing.get_origin(kind) is list:
+            settings |= {"type": typing.get_args(kind)[0], "nargs": "+", "action": "extend"}
+        else:
+            settings["type"] = kind
+        if default is not parameter.empty:
+            settings["default"] = default
+            if default not in (None, False, ""):
+                settings["help"] += f" (default: {default})"
+        if parameter.kind is not parameter.POSITIONAL_ONLY:
+            required = {"required": True} if default is parameter.empty else {}
+            parser.add_argument(f"--{parameter.name}", **settings, **required)
+            continue
+        if default is not parameter.empty:
+            settings["nargs"] = "?"
+        settings.pop("action", None)
+        parser.add_argument(parameter.name, **settings)
+    return parser
+
+
+def run(function: Callable, words: Sequence[str], prog: str | None = None) -> int:
+    """Runs a function with the arguments of a command line, as `script` ends it.
+
+    Args:
+        function: See `build_parser`. Where it takes `**fields`, every unknown `--name value ...` is one of them, whose
+            values are YAML. A function of `arguments` alone gets the words as they are.
+        words: The arguments.
+        prog: How the help names the command.
+    """
+    return script()(_call)(function, list(words), prog)
+
+
+def _call(function: Callable, words: list[str], prog: str | None) -> int | None:
+    import argparse
+
+    parameters = inspect.signature(function).parameters
+    if list(parameters) == ["arguments"]:
+        return function(words)
+    parser = build_parser(function, prog)
+    fields: dict[str, Any] = {}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        words, fields = _split_fields(words)
+    try:
+        options = parser.parse_args(words).as_dict()
+    except argparse.ArgumentError as error:
+        raise ValueError(f"{error} ({parser.prog} --help lists the arguments)") from error
+    except SystemExit:  # after the help
+        return 0
+    names = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
+    return function(*[options.pop(name) for name in names], **options, **fields)
+
+
+def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Takes `--name value ...` and `--name=value` out of a command line; several values make a list."""
+    import yaml
+
+    others: list[str] = []
+    fields: dict[str, list[Any]] = {}
+    values = others
+    for word in words:
+        if word.startswith("--") and word != "--help":
+            name, *value = word[2:].split("=", 1)
+            fields[name] = [yaml.safe_load(each) for each in value]
+            values = others if value else fields[name]
+        else:
+            values.append(word if values is others else yaml.safe_load(word))
+    if empty := [name for name, values in fields.items() if not values]:
+        raise ValueError(f"--{empty[0]} takes a value.")
+    return others, {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+# ---- csan-hf
+
+
+def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
+    """List the recipes and suites that come with csan_hf, or copy one for changes.
+
+        csan-hf recipes
+        csan-hf recipes multi30k_csan_2d --output my_recipe.yaml
+
+    `csan-hf train NAME` runs a recipe by its name, `csan-hf compare NAME` a suite: several systems over one recipe.
+
+    Args:
+        name: recipe or suite to print or copy (default: list all)
+        output: new file for the copy
+    """
+    package = Path(str(importlib.util.find_spec("csan_hf").origin)).parent  # type: ignore[union-attr]
+    named_files = runpy.run_path(str(package / "named_files.py"))  # alone: the package imports torch
+    kinds = [named_files["NamedFiles"](package / f"{kind}s", kind) for kind in ("recipe", "suite")]
+    if name is None:
+        if output is not None:
+            raise ValueError(f"--output {output}: which recipe or suite? `csan-hf recipes` lists them.")
+        for title, files in zip(("Recipes:", "\nSuites:"), kinds, strict=True):
+            width = max(map(len, files.names()))
+            print(title, *(f"  {each:<{width}}  {files.title(each)}" for each in files.names()), sep="\n")
+        return
+    files = next((files for files in kinds if name in files.names()), None)
+    if files is None:
+        hint = named_files["nearest"](name, [each for files in kinds for each in files.names()])
+        raise ValueError(f"There is no recipe or suite {name}.{hint} `csan-hf recipes` lists them.")
+    text = files.file(name).read_text(encoding="utf-8")
+    if output is None or str(output) == "-":
+        print(text, end="")
+    elif output.exists() or output.is_symlink():
+        raise ValueError(f"{output} exists: choose another file.")
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
+        print(f"{output}: {files.title(name)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a subcommand.
+
+    Args:
+        arguments: Its name and its arguments; None = those of the process.
+
+    Returns:
+        The exit status.
+    """
+    return _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+
+
+@script()
+def _dispatch(arguments: list[str]) -> int:
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        lines = [f"  {command:<{width}}  {text}" for command, (_, text) in COMMANDS.items()]
+        print("usage: csan-hf COMMAND ...", "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
+        return 0 if arguments else BAD_INPUT
+    if name == "--version":
+        print(importlib.metadata.version("csan_hf"))
+        return 0
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "csan-hf --help lists them"
+        raise ValueError(f"there is no command {name!r}: {hint}")
+    module, function = COMMANDS[name][0].split(":")
+    return run(getattr(importlib.import_module(module), function), rest, f"csan-hf {name}")
