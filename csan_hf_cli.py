@@ -242,8 +242,8 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         output: new file for the copy
     """
     package = Path(str(importlib.util.find_spec("csan_hf").origin)).parent  # type: ignore[union-attr]
-    named_files = runpy.run_path(str(package / "named_files.py"))  # alone: the package imports torch
-    kinds = [named_files["NamedFiles"](package / f"{kind}s", kind) for kind in ("recipe", "suite")]
+    recipes = runpy.run_path(str(package / "named_files.py"))  # alone: the package imports torch
+    kinds = [recipes["NamedFiles"](package / f"{kind}s", kind) for kind in ("recipe", "suite")]
     if name is None:
         if output is not None:
             raise ValueError(f"--output {output}: which recipe or suite? `csan-hf recipes` lists them.")
@@ -253,7 +253,7 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         return
     files = next((files for files in kinds if name in files.names()), None)
     if files is None:
-        hint = named_files["nearest"](name, [each for files in kinds for each in files.names()])
+        hint = recipes["nearest"](name, [each for files in kinds for each in files.names()])
         raise ValueError(f"There is no recipe or suite {name}.{hint} `csan-hf recipes` lists them.")
     text = files.file(name).read_text(encoding="utf-8")
     if output is None or str(output) == "-":

@@ -26,7 +26,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.files import write_json
+from csan_hf.text_files import write_json
 from csan_hf_cli import script
 
 SIZES = {

@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
-from csan_hf.files import write_json
+from csan_hf.text_files import write_json
 from csan_hf_cli import script
 
 # Name -> (straightforward, autocast to bf16, channels last, gradient checkpointing)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from csan_hf.files import read_lines
+from csan_hf.text_files import read_lines
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf_cli import script
 

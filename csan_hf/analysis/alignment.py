@@ -79,7 +79,7 @@ def align_stream(
     """Aligns sentence pairs as `align` does, in memory that does not grow with their number.
 
     A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The arguments are those of
-    `align`; sources and targets may be files (`csan_hf.files.TextFile`).
+    `align`; sources and targets may be files (`csan_hf.text_files.TextFile`).
 
     Yields:
         The alignments in order.

@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from csan_hf.files import open_for_writing, printable, write_text
+from csan_hf.text_files import open_for_writing, printable, write_text
 
 # `style_of` tells systems apart also without colour; the colours show on white and on black.
 COLOURS = ("#3b75af", "#d97d3a", "#4f9a5b", "#c1524f", "#8a72b8", "#8d6e5c")

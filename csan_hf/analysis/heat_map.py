@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from csan_hf.files import open_for_writing
+from csan_hf.text_files import open_for_writing
 
 from .aligned_pairs import Alignment
 from .figures import figure_style

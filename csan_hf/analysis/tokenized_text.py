@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-from csan_hf.files import printable
+from csan_hf.text_files import printable
 
 
 @dataclass(frozen=True)

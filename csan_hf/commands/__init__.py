@@ -4,7 +4,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from csan_hf.files import open_lines
+from csan_hf.text_files import open_lines
 
 
 def open_parallel(*paths: Path | str) -> list[Collection[str]]:

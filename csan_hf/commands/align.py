@@ -11,7 +11,7 @@ from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import check_links, read_alignments
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.files import STANDARD_STREAM, one_line, open_for_writing
+from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing
 
 from . import open_parallel
 

@@ -13,8 +13,8 @@ from csan_hf import hub
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.families import FAMILIES
-from csan_hf.files import read_lines, reading_folder_or_name
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.text_files import read_lines, reading_folder_or_name
 
 
 def convert(source: str, directory: Path, /, **fields: Any) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from csan_hf.comparison import compare_suite, load_suite, publish_suite
 from csan_hf.comparison.publish import check_target
 from csan_hf.evaluation.metrics import DEFAULT_METRICS
-from csan_hf.files import check_writable
 from csan_hf.report import check_card, check_settings, compare_systems, load_systems, show_in_card, write_report
 from csan_hf.report.systems import name_and_paths
+from csan_hf.text_files import check_writable
 
 from . import open_parallel
 

@@ -11,7 +11,7 @@ from csan_hf.evaluation.loading import launched_processes, load_translation_mode
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metric, metrics_in
 from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.files import check_writable, open_lines, path_inside, write_json, write_lines
+from csan_hf.text_files import check_writable, open_lines, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
 from . import open_parallel

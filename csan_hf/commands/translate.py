@@ -7,7 +7,7 @@ from typing import Literal
 
 from csan_hf.evaluation import translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
-from csan_hf.files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
+from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
 
 
 def translate(

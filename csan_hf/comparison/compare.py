@@ -13,7 +13,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from csan_hf.data.corpora import check_files
-from csan_hf.files import path_inside, printable, write_json
+from csan_hf.text_files import path_inside, printable, write_json
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from csan_hf.files import path_inside, write_bytes
 from csan_hf.hub.public_files import PrivateContentError, public_content
+from csan_hf.text_files import path_inside, write_bytes
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError
 

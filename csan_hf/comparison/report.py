@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from csan_hf.analysis.figures import figure_style, new_figure, plain_label, save_figure, style_of
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.files import one_line, path_inside, write_json, write_text
 from csan_hf.hub.public_files import without_local_paths
+from csan_hf.text_files import one_line, path_inside, write_json, write_text
 
 from .results import Row, Score, Table, read_results
 from .schedule import RECIPE, is_finished

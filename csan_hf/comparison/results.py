@@ -25,7 +25,7 @@ from csan_hf.evaluation.resampling import (
     unequal_seeds_p_value,
 )
 from csan_hf.evaluation.significance import PairedTest, compare_resampled, holm_adjusted, sign_flip_test
-from csan_hf.files import digest_of_lines, one_line, path_inside, read_lines, write_lines
+from csan_hf.text_files import digest_of_lines, one_line, path_inside, read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
 from .schedule import is_finished, load_cell

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from csan_hf.files import write_json
+from csan_hf.text_files import write_json
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.options import RecipeError
 from csan_hf.training.output_folder import lock_folder

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from csan_hf.credentials import holds_credential
-from csan_hf.files import write_text
+from csan_hf.text_files import write_text
 from csan_hf.training.output_folder import entries_of_run
 from csan_hf.training.recipe import Recipe, RecipeError, load_recipe, read_yaml
 

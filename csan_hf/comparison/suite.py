@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from csan_hf.evaluation.metrics import find_metric
-from csan_hf.files import check_file_name, one_line
 from csan_hf.models.configuration_csan import CsanConfig
 from csan_hf.recipes import RECIPES
 from csan_hf.suites import SUITES
+from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import COMMANDS, SECTIONS, RecipeError, read_yaml
 
 _KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")

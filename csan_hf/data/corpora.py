@@ -12,7 +12,7 @@ from pathlib import Path
 import datasets
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
-from csan_hf.files import check_file_name, check_folder_or_name
+from csan_hf.text_files import check_file_name, check_folder_or_name
 
 from .language_pairs import arguments_of_pair, merge_language_pairs, parse_language_pairs
 from .numbers import load_numbers

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from csan_hf.files import read_lines
+from csan_hf.text_files import read_lines
 
 Pairs = tuple[list[str], list[str]]
 """Source sentences and target sentences, equally many."""
@@ -34,7 +34,7 @@ def read_text_pair(source: Path, target: Path) -> Pairs:
         target: File of the target sentences.
 
     Raises:
-        ValueError: The files have different numbers of lines, or see `csan_hf.files.read_lines`.
+        ValueError: The files have different numbers of lines, or see `csan_hf.text_files.read_lines`.
     """
     sides = list(read_lines(source)), list(read_lines(target))
     if len(sides[0]) != len(sides[1]):

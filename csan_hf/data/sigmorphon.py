@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from csan_hf.files import write_lines
+from csan_hf.text_files import write_lines
 
 from .readers import read_table
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from csan_hf.files import read_lines
+from csan_hf.text_files import read_lines
 
 _LINK = re.compile(r"(\d+)([-p?])(\d+)")
 

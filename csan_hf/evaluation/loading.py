@@ -15,7 +15,7 @@ from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
-from csan_hf.files import reading_folder_or_name
+from csan_hf.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair

@@ -21,7 +21,7 @@ def score_translations(
     """Scores translations against one reference each; files are read a part at a time.
 
     Args:
-        hypotheses: Detokenised translations: a list, or a `csan_hf.files.TextFile`.
+        hypotheses: Detokenised translations: a list, or a `csan_hf.text_files.TextFile`.
         references: As many references, in the same order.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.

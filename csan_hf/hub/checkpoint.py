@@ -17,10 +17,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ..files import apply_umask
 from ..models.checkpoint_files import auto_map, complete_checkpoint, is_foreign, set_aside_if_foreign
 from ..pipelines import translation
 from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER
+from ..text_files import apply_umask
 
 _CLASSIFIERS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
 # What an earlier save may have left in a directory and the new one need not overwrite

@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from ..files import reading_folder_or_name
 from ..models import CsanConfig
 from ..models.csan_attention import CsanAttention
+from ..text_files import reading_folder_or_name
 
 logger = logging.get_logger(__name__)
 

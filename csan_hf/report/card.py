@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from csan_hf.analysis.figures import save_figure
-from csan_hf.files import path_inside, write_json
 from csan_hf.hub.model_card import PLOTS, write_model_card
+from csan_hf.text_files import path_inside, write_json
 
 from .contents import Report
 

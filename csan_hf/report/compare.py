@@ -80,7 +80,7 @@ def compare_systems(
 
     Args:
         systems: The systems.
-        sources: The source sentences: a list or, like the references, a `csan_hf.files.TextFile`.
+        sources: The source sentences: a list or, like the references, a `csan_hf.text_files.TextFile`.
         references: A reference each.
         title: Heading of the report.
         metrics: Names in the table of metrics; the first is plotted.

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from csan_hf.analysis.figures import page_svg, save_figure
-from csan_hf.files import write_text
+from csan_hf.text_files import write_text
 
 from .contents import Report, ReportPlot
 

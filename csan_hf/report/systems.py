@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.files import open_lines
+from csan_hf.text_files import open_lines
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -26,7 +26,7 @@ class System:
 
     Attributes:
         name: What the report calls it.
-        runs: Its translations, one list or `csan_hf.files.TextFile` for each training seed.
+        runs: Its translations, one list or `csan_hf.text_files.TextFile` for each training seed.
         model: The model of the first run, if it is a checkpoint.
         tokenizers: The model's.
     """

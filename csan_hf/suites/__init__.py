@@ -3,6 +3,6 @@
 
 from pathlib import Path
 
-from csan_hf.named_files import NamedFiles
+from csan_hf.recipes import NamedFiles
 
 SUITES = NamedFiles(Path(__file__).parent, "suite")

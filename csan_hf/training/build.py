@@ -19,7 +19,7 @@ from csan_hf.data.language_pairs import add_language_tags, language_tags
 from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
 from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
 from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
-from csan_hf.files import reading_folder_or_name
+from csan_hf.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments
 from .options import RecipeError

@@ -22,8 +22,8 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf.files import write_json
 from csan_hf.hub.public_files import weight_files
+from csan_hf.text_files import write_json
 
 FILE_LIST = "complete.json"
 """The file that a save ends with: names, sizes and SHA-256 of all others."""

@@ -17,8 +17,8 @@ from transformers import set_seed
 
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import metrics_in
-from csan_hf.files import digest_of_lines, path_inside, write_json, write_lines, write_text
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
+from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines, write_text
 
 from .checkpoints import (
     average_weights,

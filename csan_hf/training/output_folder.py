@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from csan_hf.files import write_text
+from csan_hf.text_files import write_text
 
 from .checkpoints import list_checkpoints
 from .options import RecipeError

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
-from csan_hf.files import open_for_writing
+from csan_hf.text_files import open_for_writing
 
 _LOSSES = {"loss": ("training (smoothed labels)", "#9a9a9a"), "eval_loss": ("validation", "#c44e52")}
 _COLOURS = ("#4c72b0", "#8da0cb", "#55a868", "#dd8452", "#8172b3", "#937860")

@@ -41,8 +41,8 @@ from csan_hf.data import (
 )
 from csan_hf.evaluation import score_translations
 from csan_hf.families import family_of
-from csan_hf.files import apply_umask
 from csan_hf.hub.push import push_checkpoint, push_in_background
+from csan_hf.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks

@@ -103,7 +103,7 @@ class CorpusMetric(evaluate.Metric, ABC):
 
         Args:
             predictions: The hypotheses; like the others, anything that has a length and can be gone through, such as
-                a `csan_hf.files.TextFile`, which keeps no line in memory.
+                a `csan_hf.text_files.TextFile`, which keeps no line in memory.
             references: As many references.
             sources: As many source sentences, for metrics that need them.
             progress: Shows a bar on standard error.

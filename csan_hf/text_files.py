@@ -1,0 +1,264 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Reading text so that line n stays line n, writing files so that nothing is left half-written, and safe names."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import secrets
+import shutil
+import sys
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+STANDARD_STREAM = "-"
+"""Standard input where a file is read, standard output where one is written, as Unix tools have it."""
+
+
+@contextmanager
+def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bool = False) -> Iterator[IO[Any]]:
+    """Opens a file that gets its name when the block ends; if the block raises, what stood there stays.
+
+    Args:
+        path: The file; its folder is created if missing. "-" stands for standard output. Links are followed; devices
+            and pipes are written to as they are.
+        binary: Whether bytes are written instead of UTF-8 text with line feeds.
+        keep_partial: If the block raises, what it has written stays as `partial_name` of the path.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
+    if str(path) in (STANDARD_STREAM, "/dev/stdout"):
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        yield sys.stdout.buffer if binary else sys.stdout
+        sys.stdout.flush()
+        return
+    if Path(path).exists() and not Path(path).is_file():  # a device or a pipe; `open` refuses a folder
+        with open(path, **kind) as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}")
+    try:
+        with open(temporary, **kind) as file:
+            yield file
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
+            os.replace(temporary, partial_name(path))
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def partial_name(path: Path | str) -> Path:
+    """Returns the name `FILE.partial` under which `open_for_writing` keeps half of a file."""
+    return Path(f"{os.path.realpath(path)}.partial")
+
+
+def check_writable(path: Path | str) -> None:
+    """Checks that `open_for_writing` can make a file, before the work whose result is written to it.
+
+    Raises:
+        OSError: If it is a folder, or the folder that it is to lie in cannot be written to or made.
+    """
+    target = Path(os.path.realpath(path))
+    if path == STANDARD_STREAM or (target.exists() and not target.is_dir()):
+        return
+    if target.is_dir():
+        raise IsADirectoryError(21, "Is a directory", str(path))
+    folder = next(parent for parent in target.parents if parent.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(13, "Permission denied", str(path))
+
+
+def apply_umask(paths: Iterable[Path]) -> None:
+    """Gives files the permissions of the umask; safetensors writes its own for the owner alone."""
+    os.umask(mask := os.umask(0))
+    for path in paths:
+        path.chmod(0o666 & ~mask)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a UTF-8 file; see `open_for_writing`."""
+    with open_for_writing(path) as file:
+        file.write(text)
+
+
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Writes a file as it is; see `open_for_writing`."""
+    with open_for_writing(path, binary=True) as file:
+        file.write(content)
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    """Writes one sentence a line, as they come; a line break inside a sentence becomes a space."""
+    with open_for_writing(path) as file:
+        file.writelines(f"{one_line(line)}\n" for line in lines)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Writes indented JSON, keys in the order given."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def digest_of_lines(lines: Iterable[str]) -> str:
+    """Returns the SHA-256 of a file that `write_lines` would write."""
+    return hashlib.sha256("".join(f"{one_line(line)}\n" for line in lines).encode()).hexdigest()
+
+
+def one_line(text: str) -> str:
+    """Returns a text with a space for each line break of any kind."""
+    return " ".join(text.splitlines())
+
+
+def printable(text: str) -> str:
+    """Returns a text in which what has no picture, such as a line feed, is written as "\\n"."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+# What some system does not take, what a terminal obeys (control characters, changes of direction), half surrogates
+_NOT_IN_NAMES = re.compile(r"[/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def check_file_name(name: Any, what: str) -> str:
+    """Returns a name from a recipe or a checkpoint, if it can only mean a file in the folder that it is used in.
+
+    Args:
+        name: The name.
+        what: How an error names it, for example "the test set".
+
+    Raises:
+        ValueError: If it is empty, hidden, longer than 200 bytes or leads elsewhere.
+    """
+    shown = f"{what} {str(name)[:80]!r}"
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{shown} must be a name, of letters, digits and _.-")
+    if _NOT_IN_NAMES.search(name) or name.startswith((".", "~")) or name.endswith((" ", ".")):
+        raise ValueError(f"{shown} cannot be the name of a file: use letters, digits and _.-")
+    if len(name.encode()) > 200:
+        raise ValueError(f"{shown}... is too long for the name of a file: use at most 200 bytes")
+    return name
+
+
+def path_inside(folder: Path | str, *names: str) -> Path:
+    """Returns the path of a file inside a folder; links in the folder must not lead out of it.
+
+    Raises:
+        ValueError: If a name is not valid (`check_file_name`), or if the path leads elsewhere.
+    """
+    path = Path(folder, *(check_file_name(name, "the file") for name in names))
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
+    return path
+
+
+def read_lines(path: Path | str) -> Iterator[str]:
+    r"""Yields the lines of UTF-8 text as they are read.
+
+    Only "\n" and "\r\n" end a line: other characters that Python counts as line ends (U+2028, a lone "\r", ...) are
+    text, as NUL is. An empty line is a line. A byte order mark at the beginning is skipped.
+
+    Args:
+        path: A file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
+
+    Raises:
+        ValueError: Bytes that are not UTF-8, or a damaged gzip file; the message names file and line.
+        OSError: The file cannot be read.
+    """
+    standard = path == STANDARD_STREAM
+    name, number = "standard input" if standard else str(path), 0
+    open_file: Any = gzip.open if name.endswith(".gz") else open
+    try:
+        with nullcontext(sys.stdin.buffer) if standard else open_file(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                start = b"\xef\xbb\xbf" if number == 1 else b""
+                text = line.removeprefix(start)
+                yield (text[:-1].removesuffix(b"\r") if text.endswith(b"\n") else text).decode()
+    except UnicodeDecodeError as error:
+        where = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+        raise ValueError(f"{name}, line {number}: not UTF-8 ({where}); convert the file") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{name}, after line {number}: the gzip file is damaged ({error})") from error
+
+
+class TextFile(Collection[str]):
+    """The lines of a file, read anew in every iteration, so that only one of them is in memory.
+
+    The file is read once at the start, so that errors in it are found before any work is done; see `read_lines`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._lines = sum(1 for _ in read_lines(path))
+
+    def __len__(self) -> int:
+        return self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return read_lines(self._path)
+
+    def __contains__(self, line: object) -> bool:
+        return any(line == own for own in self)
+
+
+def open_lines(path: Path | str) -> Collection[str]:
+    """Returns the lines of a file: a `TextFile`, or a list of what can be read only once (a pipe, standard input)."""
+    return list(read_lines(path)) if path == STANDARD_STREAM or not Path(path).is_file() else TextFile(path)
+
+
+def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
+    """Checks a folder or a name on the Hub, as far as that is possible without asking the Hub.
+
+    Args:
+        name: The folder or name.
+        what: What it should be, for the message: "model".
+
+    Raises:
+        FileNotFoundError: It can only be a folder, or lies in one that is here, and does not exist.
+    """
+    path = Path(name).expanduser()
+    # A name on the Hub is OWNER/NAME
+    is_path = path.is_absolute() or str(name).startswith((".", "~")) or len(path.parts) > 2
+    if not path.exists() and (is_path or (len(path.parts) == 2 and path.parent.is_dir())):
+        raise FileNotFoundError(f"There is no folder {name} to read the {what} from.")
+
+
+@contextmanager
+def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
+    """Makes errors in its body name the folder or the name on the Hub that could not be read.
+
+    Raises:
+        FileNotFoundError: There is no such folder; see `check_folder_or_name`.
+        OSError: The name is not on the Hub, or the Hub is out of reach. Or its weights are damaged, or a pickle that
+            would run code.
+    """
+    from safetensors import SafetensorError  # loaded only where weights are
+
+    check_folder_or_name(name, what)
+    try:
+        yield
+    except (SafetensorError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0]
+        raise OSError(
+            f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download them again."
+        ) from error
+    except OSError as error:
+        if Path(name).expanduser().exists():  # which the error names
+            raise
+        raise OSError(f"There is no folder {name} here, and that name cannot be read from the Hub: {error}") from error
