@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +22,19 @@ from transformers import PreTrainedConfig
 
 from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
+from csan_hf.models.block import Block
+from csan_hf.models.gaussian import GaussianTerm
 from csan_hf.models.key_area import KeyArea, visible_heads, within_window
-from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality
-from csan_hf.models.locality_terms import DenseCells, Positions
+from csan_hf.models.locality import (
+    PARTS,
+    AttentionSite,
+    DenseCells,
+    LayerLocality,
+    LocalityMethod,
+    Positions,
+    Term,
+    TermInputs,
+)
 
 from .heat_map import _save
 
@@ -195,17 +206,96 @@ def _reach(
     return AttentionReach(part, layers, depth, locality, (head, position), heads, weights[head])
 
 
+@torch.no_grad()
 def _example_weights(site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int) -> torch.Tensor:
     """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
     cells = DenseCells(site.num_heads, length, length, Positions(), torch.device("cpu"))
     weights = within_window(cells.distance, area).float().expand(1, site.num_heads, length, length)
     for method in () if locality is None else locality.methods:
-        term = method.example(site, length)
+        if isinstance(method, Block):
+            own = cells.key_position // method.length == cells.query_position // method.length
+            weights = weights * (own.float() - 1.0).exp()  # paler: the other blocks, seen through a summary
+        term = _example_term(method, site, length)
         if term is not None and term.has_visibility:
             weights = weights * term.visible(cells)
         if term is not None and term.has_energy:
             weights = weights * term.energy(cells).exp()
     return weights[0]
+
+
+def _example_term(method: Any, site: AttentionSite, length: int) -> Term | None:
+    """A method's term in a sentence of `length` tokens: that of a Gaussian as `caption` says, others as untrained."""
+    if method.key == "gaussian":
+        center = (torch.arange(length, dtype=torch.float32) + _SHIFT[site.part]).clamp(0, length)
+        return GaussianTerm(center[None, None], torch.full((1, 1, 1), _example_width(method, length)))
+    if not method.has_term:
+        return None
+    states = torch.zeros(1, site.num_heads, length, site.head_dim)
+    with torch.random.fork_rng(devices=[]):
+        inputs = TermInputs(states, states, None, Positions(), site.is_causal, site.head_dim**-0.5)
+        term: Term | None = method.term(method.build(site), inputs)
+    return term
+
+
+def _example_width(method: Any, length: int) -> float:
+    """Width of a Gaussian as a trained model might predict it."""
+    if method.width == "fixed":
+        return float(method.size)
+    return 10.0 if method.width == "head" else length / 2
+
+
+_SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}  # of an example's centre from the query
+
+
+def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> str:
+    """Says a method in a few words, as above a picture.
+
+    Args:
+        method: The method; of one from outside the package, its key and settings are named.
+        part: The part drawn.
+        length: Tokens of the sentence drawn.
+    """
+    say = _CAPTIONS.get(method.key)
+    if say is not None:
+        return say(method, part, length)
+    settings = [f"{field.name} {getattr(method, field.name)}" for field in dataclasses.fields(method)]
+    return " ".join([method.key.replace("_", " "), *([f"({', '.join(settings)})"] if settings else [])])
+
+
+def _caption_gaussian(method: Any, part: str, length: int) -> str:
+    shift = _SHIFT[part]
+    place = "i" if shift == 0 else f"i {'+' if shift > 0 else '−'} {abs(shift)}"
+    if method.width == "fixed":
+        return f"Gaussian (centre P predicted, width D = {method.size:g}; here P = {place})"
+    learned = "D learned for each head" if method.width == "head" else f"D predicted per {method.width}"
+    example = _example_width(method, length)
+    return f"Gaussian (centre P predicted, width {learned}; here P = {place}, D = {example:g})"
+
+
+def _caption_local_hard(method: Any, part: str, length: int) -> str:
+    cut = ", cut off at P ± D" if method.cut_off else ""
+    return f"Gaussian (centre P predicted, width D = {method.width:g}{cut}; here P = {length / 2:g})"
+
+
+_CAPTIONS: dict[str, Callable[[Any, str, int], str]] = {
+    "window": lambda method, part, length: f"window of {method.size} tokens",
+    "head_area": lambda method, part, length: (
+        f"area of {method.size} heads{', wrapped' if method.boundary == 'circular' else ''}"
+    ),
+    "bi_direct": lambda method, part, length: (
+        "first half of the heads: no later tokens; second half, shown here: no earlier ones"
+    ),
+    "relative_positions": lambda method, part, length: f"relative positions up to {method.max_distance} tokens",
+    "neighbor": lambda method, part, length: (
+        f"Gaussian (around the query, width D predicted; here D = {length / 2:g})"
+    ),
+    "local_hard": _caption_local_hard,
+    "gaussian": _caption_gaussian,
+    "block": lambda method, part, length: (
+        f"block self-attention (blocks of {method.length} tokens; paler: seen through a summary of the block)"
+    ),
+    "cnn": lambda method, part, length: f"attention after {method.layers} convolutions of {method.kernel_size} tokens",
+}
 
 
 def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
@@ -257,8 +347,8 @@ def _describe(reach: AttentionReach) -> str:
     text = f"{_PARTS[reach.part]}, layer{'s' if len(reach.layers) > 1 else ''} {numbers} of {reach.depth}: "
     methods = () if reach.locality is None else reach.locality.methods
     length = reach.positions.shape[1]
-    structure = [method.caption(reach.part, length) for method in methods if not method.has_term]
-    terms = [method.caption(reach.part, length) for method in methods if method.has_term]
+    structure = [caption(method, reach.part, length) for method in methods if not method.has_term]
+    terms = [caption(method, reach.part, length) for method in methods if method.has_term]
     causal = reach.part == "decoder"
     if causal and structure:
         structure.append("no later tokens")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from .key_area import KeyArea, check_head_area, check_window
-from .locality_terms import Cells, DenseBias, Positions, Term
+from .locality import Cells, DenseBias, Positions, Term
 
 _Made = TypeVar("_Made")
 

@@ -18,7 +18,7 @@ from .attention_call import (
 )
 from .dropout import drop
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
-from .locality_terms import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
+from .locality import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
 
 # Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
 _BLOCK_SIZE = 32

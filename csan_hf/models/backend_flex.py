@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from .attention_call import AttentionCall
 from .key_area import gather_head_area, visible_heads, within_window
-from .locality_terms import Positions, count_from
+from .locality import Positions, count_from
 
 _BLOCK = 128
 """Queries, and keys, of a block of the kernel's."""

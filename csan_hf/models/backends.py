@@ -26,7 +26,7 @@ from .backend_eager import eager_attention
 from .backend_flex import flex_cannot_run, flex_local_attention
 from .backend_sdpa import sdpa_attention, sdpa_cannot_run
 from .key_area import KeyArea
-from .locality_terms import Term
+from .locality import Term
 
 
 class Backend(NamedTuple):

@@ -16,9 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .key_area import check_tokens
-from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Term, first_real_token
+from .locality import AttentionSite, LocalityMethod, LocalityModule, check_number, first_real_token
 
 _SCORE_LIMIT = 5.0
 """Scores are 5 tanh(x / 5), c of section 2.3."""
@@ -144,18 +142,6 @@ def _take(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return states.gather(1, places)
 
 
-@dataclass
-class BlockPicture(Term):
-    """The term drawn in pictures: a token's own block, and paler the others, of which it sees summaries alone."""
-
-    length: int
-
-    def energy(self, cells: Cells) -> torch.Tensor:
-        """0 within the block, -1 beyond."""
-        own = cells.key_position // self.length == cells.query_position // self.length
-        return own.float() - 1.0
-
-
 @dataclass(frozen=True)
 class Block(LocalityMethod):
     """Bi-BloSA in place of the attention.
@@ -179,44 +165,21 @@ class Block(LocalityMethod):
     key: ClassVar[str] = "block"
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
     replaces_attention: ClassVar[bool] = True
-    label: ClassVar[str] = "block self-attention"
-    paper: ClassVar[str] = "shen2018b"
     presets: ClassVar = {"block": {"encoder_locality": {"block": {"length": 4, "width": 300}}}}
 
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
-        for field, unit in (("length", "tokens"), ("width", "features")):
-            value = getattr(self, field)
-            if value is None and field == "width":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}.{field}` must be a number of {unit} of at least 1, got {value!r}.")
-        check_tokens(self.length, f"{name}.length")
+        check_number(self.length, f"{name}.length", "a number of tokens")
+        if self.width is not None:
+            check_number(self.width, f"{name}.width", "a number of features")
 
     def build(self, site: AttentionSite) -> BlockSelfAttention:
         """See `LocalityMethod`."""
-        return BlockSelfAttention(site.d_model, self._width(site), self.length)
+        width = site.d_model // 2 if self.width is None else self.width
+        return BlockSelfAttention(site.d_model, width, self.length)
 
     def attend(
         self, module: BlockSelfAttention, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, None]:
         """See `LocalityMethod`; the weights are of features, not of positions."""
         return module(states, padding), None
-
-    def _width(self, site: AttentionSite) -> int:
-        return site.d_model // 2 if self.width is None else self.width
-
-    def describe(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return (
-            f"bi-directional block self-attention in place of multi-head attention: blocks of {self.length} tokens, "
-            f"{self._width(site)} features in each direction"
-        )
-
-    def caption(self, part: str = "encoder", length: int | None = None) -> str:
-        """See `LocalityMethod`."""
-        return f"block self-attention (blocks of {self.length} tokens; paler: seen through a summary of the block)"
-
-    def example(self, site: AttentionSite, length: int) -> BlockPicture:
-        """See `LocalityMethod`."""
-        return BlockPicture(self.length)

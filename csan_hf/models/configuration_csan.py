@@ -8,12 +8,29 @@ from typing import Any, Literal
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
+from .block import Block
 from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
+from .convolutions import Convolution
+from .gaussian import Gaussian, LocalHard, Neighbor
 from .key_area import MOST_TOKENS, check_head_area, check_window
-from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets
-from .locality_methods import LOCALITY_METHODS  # noqa: F401  (registers them)
+from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets, register_locality
+from .relative_positions import RelativePositions
+from .window import BiDirectional, HeadArea, Window
 
 logger = logging.get_logger(__name__)
+
+# One line for each method, in the order of a layer's methods.
+LOCALITY_METHODS = [
+    register_locality(Window),
+    register_locality(HeadArea),
+    register_locality(BiDirectional),
+    register_locality(RelativePositions),
+    register_locality(Neighbor),
+    register_locality(LocalHard),
+    register_locality(Gaussian),
+    register_locality(Block),
+    register_locality(Convolution),
+]
 
 
 class CsanConfig(Seq2SeqConfig):

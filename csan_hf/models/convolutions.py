@@ -9,11 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .dropout import drop
-from .key_area import check_tokens
-from .locality import AttentionSite, LocalityMethod, LocalityModule
-
-_MOST_CONVOLUTIONS = 1_000
-"""An upper limit: a config that asked for millions would take for ever to build."""
+from .locality import AttentionSite, LocalityMethod, LocalityModule, check_number
 
 
 class SeparableConvolution(nn.Module):
@@ -73,20 +69,14 @@ class Convolution(LocalityMethod):
 
     key: ClassVar[str] = "cnn"
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
-    label: ClassVar[str] = "convolutions"
-    paper: ClassVar[str] = "yu2018"
     presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
 
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
-        size, layers = self.kernel_size, self.layers
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size % 2 == 0:
-            raise ValueError(f"`{name}.kernel_size` must be an odd number of tokens of at least 1, got {size!r}.")
-        check_tokens(size, f"{name}.kernel_size")
-        if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= _MOST_CONVOLUTIONS:
-            raise ValueError(
-                f"`{name}.layers` must be a number of convolutions from 1 to {_MOST_CONVOLUTIONS}, got {layers!r}."
-            )
+        check_number(self.kernel_size, f"{name}.kernel_size", "an odd number of tokens")
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"`{name}.kernel_size` must be an odd number of tokens, got {self.kernel_size}.")
+        check_number(self.layers, f"{name}.layers", "a number of convolutions", most=1000)
 
     def build(self, site: AttentionSite) -> Convolutions:
         """See `LocalityMethod`."""
@@ -96,11 +86,3 @@ class Convolution(LocalityMethod):
         """See `LocalityMethod`."""
         output: torch.Tensor = module(states, padding)
         return output
-
-    def describe(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return f"{self.layers} depthwise separable convolutions of {self.kernel_size} tokens before the attention"
-
-    def caption(self, part: str = "encoder", length: int | None = None) -> str:
-        """See `LocalityMethod`."""
-        return f"attention after {self.layers} convolutions of {self.kernel_size} tokens"

@@ -22,8 +22,7 @@ from .backend_sdpa import trains_faster_in_float32
 from .backends import run
 from .configuration_csan import CsanConfig
 from .dropout import drop
-from .locality import LayerLocality, parameters_name
-from .locality_terms import Positions, Term, TermInputs
+from .locality import LayerLocality, Positions, Term, TermInputs, parameters_name
 
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers run in blocks whatever their length, the others as under

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from .attention_call import AttentionCall, open_fully_masked_rows, restrict, sum_energies
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
-from .locality_terms import DenseCells
+from .locality import DenseCells
 
 
 @dataclass

@@ -12,6 +12,7 @@ Where the paper's text and the authors' released code differ:
 Existing checkpoints were trained with the text's centre and window.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,22 +20,23 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .key_area import check_tokens
-from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Positions, Term, TermInputs, at_least_float32, check_broadcast
+from .locality import (
+    AttentionSite,
+    Cells,
+    LocalityMethod,
+    LocalityModule,
+    Term,
+    TermInputs,
+    at_least_float32,
+    check_broadcast,
+    check_number,
+)
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
 
 STRATEGIES = ("fixed", "layer", "query", "head")
-
-_WIDTHS = {
-    "fixed": "a constant window of {size:g} tokens",
-    "layer": "one window per sentence and layer, predicted from the mean of the keys",
-    "query": "a window predicted from each query",
-    "head": "one learned window per head",
-}
 
 
 @dataclass
@@ -182,8 +184,6 @@ class Gaussian(GaussianMethod):
 
     key: ClassVar[str] = "gaussian"
     module_name: ClassVar[str] = "localness"
-    label: ClassVar[str] = "Gaussian localness"
-    paper: ClassVar[str] = "yang2018"
     presets: ClassVar = {"local_soft": {"local_window": None, "head_area": 1, "localness_window": "query"}}
 
     @property
@@ -195,9 +195,7 @@ class Gaussian(GaussianMethod):
         """See `LocalityMethod`."""
         if self.width not in STRATEGIES:
             raise ValueError(f"`{name}` must be one of {list(STRATEGIES)}, got {self.width!r}.")
-        if isinstance(self.size, bool) or not isinstance(self.size, int | float) or not 0 < self.size < float("inf"):
-            raise ValueError(f"`{name}.size` must be a positive number of tokens, got {self.size!r}.")
-        check_tokens(self.size, f"{name}.size")
+        check_number(self.size, f"{name}.size", "a number of tokens above 0", sys.float_info.min, kinds=int | float)
 
     def build(self, site: AttentionSite) -> GaussianLocalness:
         """See `LocalityMethod`."""
@@ -208,33 +206,76 @@ class Gaussian(GaussianMethod):
         term: GaussianTerm = module(inputs)
         return term
 
-    def describe(self, site: AttentionSite) -> str:
+
+@dataclass(frozen=True)
+class Neighbor(GaussianMethod):
+    """Energies fall off with the distance to the query, the faster the narrower the window predicted from it.
+
+    -(j - i)² / (2 σ_i²) with σ_i = D_i / 2, D_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
+
+    Sperber et al. learn one variance for each head, H numbers in a layer. Yang et al. predict it: their +0.4M
+    parameters (NAACL 2019, Table 1) show that, and their preprint says "predicting a window size". This does the same,
+    without biases. It does not apply to cross-attention, where the query has no place among the keys.
+    """
+
+    key: ClassVar[str] = "neighbor"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    presets: ClassVar = {"neighbor": {"encoder_locality": {"neighbor": True}}}
+
+    def build(self, site: AttentionSite) -> QueryPredictor:
         """See `LocalityMethod`."""
-        width = _WIDTHS[self.width].format(size=self.size)
-        return f"a Gaussian around a position predicted from each query, with {width}, added to the energies"
+        return QueryPredictor(site)
 
-    def caption(self, part: str = "encoder", length: int | None = None) -> str:
-        """See `LocalityMethod`; the centre and width of the example."""
-        length = length or 0
-        shift = _EXAMPLE_SHIFT[part]
-        place = "i" if shift == 0 else f"i {'+' if shift > 0 else '−'} {abs(shift)}"
-        if self.width == "fixed":
-            return f"Gaussian (centre P predicted, width D = {self.size:g}; here P = {place})"
-        learned = "D learned for each head" if self.width == "head" else f"D predicted per {self.width}"
-        example = self._example_width(length)
-        return f"Gaussian (centre P predicted, width {learned}; here P = {place}, D = {example:g})"
-
-    def example(self, site: AttentionSite, length: int) -> GaussianTerm:
-        """A Gaussian as a trained model might predict it."""
-        center = (Positions().queries(length, torch.device("cpu")).float() + _EXAMPLE_SHIFT[site.part]).clamp(
-            0, length
-        )
-        return GaussianTerm(center[:, None], torch.full((1, 1, 1), self._example_width(length)))
-
-    def _example_width(self, length: int) -> float:
-        if self.width == "fixed":
-            return float(self.size)
-        return 10.0 if self.width == "head" else length / 2
+    def term(self, module: QueryPredictor, inputs: TermInputs) -> GaussianTerm:
+        """See `LocalityMethod`."""
+        return GaussianTerm(inputs.query_positions.float()[:, None], raise_to_floor(module(inputs)))
 
 
-_EXAMPLE_SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}
+@dataclass
+class CutOffGaussianTerm(GaussianTerm):
+    """The Gaussian of a window that nothing is seen beyond: |j - P| <= D. Centre and width: see `GaussianTerm`."""
+
+    def visible(self, cells: Cells) -> torch.Tensor:
+        """Whether the key lies within the window; the centre gets its gradient from the energies alone."""
+        center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
+        return (cells.key_position - at_least_float32(center)).abs() <= at_least_float32(width)
+
+
+@dataclass(frozen=True)
+class LocalHard(GaussianMethod):
+    """Energies fall off around a position predicted from each query, over a window of fixed width.
+
+    -(j - P_i)² / (2 σ²) with σ = D / 2, P_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
+
+    Luong et al. (equations 9-10) have this centre, D = 10 and σ = D / 2, but multiply the weights after the softmax
+    and see nothing beyond P ± D. Yang et al. add the Gaussian to the energies and cut nothing off (EMNLP 2018,
+    "Fixed-Window", and their released code), as here. Sigmoid, not floor: rounding P would leave W without a gradient.
+
+    Attributes:
+        width: D, in tokens, at least 1.
+        cut_off: Whether keys farther than D from P are invisible, as Luong et al. have it.
+    """
+
+    width: float = 10.0
+    cut_off: bool = False
+
+    key: ClassVar[str] = "local_hard"
+    presets: ClassVar = {"local_hard": {"encoder_locality": {"local_hard": {"width": 10.0}}}}
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        check_number(self.width, name, "a width in tokens", kinds=int | float)
+        if not isinstance(self.cut_off, bool):
+            raise ValueError(f"`{name}.cut_off` must be True or False, got {self.cut_off!r}.")
+
+    def build(self, site: AttentionSite) -> QueryPredictor:
+        """See `LocalityMethod`."""
+        return QueryPredictor(site)
+
+    def term(self, module: QueryPredictor, inputs: TermInputs) -> GaussianTerm:
+        """See `LocalityMethod`."""
+        return self._gaussian(module(inputs))
+
+    def _gaussian(self, center: torch.Tensor) -> GaussianTerm:
+        width = center.new_full((1, 1, 1), float(self.width))
+        return (CutOffGaussianTerm if self.cut_off else GaussianTerm)(center, width)

@@ -6,20 +6,19 @@ is full. Modules, masks, caches, pictures, cards and conversion read nothing els
 specification such as `{"window": 11, "head_area": 3}` or `{"relative_positions": {"max_distance": 16}, "window": 5}`:
 keys are names of registered methods, values their settings (one value = the first setting).
 
-**A method** is a frozen dataclass, a subclass of `LocalityMethod`, in one file, and one line in the registry
-(`locality_methods.py`, or `register_locality` from outside the package). Its fields are the settings. It may give
+**A method** is a frozen dataclass, a subclass of `LocalityMethod`, in one file, and one line in `LOCALITY_METHODS`
+(`configuration_csan.py`; outside the package, `register_locality`). Its fields are the settings. It may give
 
 | contribution | how | read by |
 | --- | --- | --- |
 | a window of tokens, an area of heads | `window`, `heads`: the structure, `KeyArea` | backends, caches, pictures |
-| visibility, an energy, a value term | `term(module, inputs)` returns a `Term` (locality_terms.py) | backends |
+| visibility, an energy, a value term | `term(module, inputs)` returns a `Term` | backends |
 | where a query looks by itself, and how widely | `Term.focus` | statistics and reports of a model's attention |
 | parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, conversion |
 | something before the sub-layer | `before(module, states, padding)` | the layer |
 | a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
 | what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | decoder_cache.py, static caches |
 | where it may stand, and beside what | `parts`, `check(site, name)`, `check_beside(others, name)` | the config |
-| how it is said and drawn | `describe`, `caption`, `model_name`, `label`, `paper`, `example` | cards and pictures |
 | presets | `presets`: names and fields of `CsanConfig` | `CsanConfig.preset` |
 
 Everything that is not overridden means "nothing". Methods of one layer compose: windows intersect, visibility is the
@@ -32,22 +31,27 @@ backend evaluates the terms on its cells; it says in its `cannot_run` why it ref
 layers see alike, masks and blocks, is made once per forward (`AttentionCall.once`); a term whose visibility depends on
 tensors of its layer has it made for that layer alone. Terms see positions as ranks among the real tokens of the
 sentence (`Positions`), so that padding on either side changes nothing; `Cells.distance` needs no ranks and costs the
-same whatever the padding.
+same whatever the padding. A term is a formula over the cells (query, key) that the backend is about to compute:
+
+    class Neighbours(Term):
+        def visible(self, cells):
+            return (cells.distance.abs() <= 2) | (cells.head == 0)
+
+Shapes: B batch, H heads, I queries, J keys, R blocks of queries, D head width.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import nn
 
-from .key_area import KeyArea
-from .locality_terms import Positions, Term, TermInputs
+from .key_area import MOST_TOKENS, KeyArea
 
 PARTS = ("encoder", "decoder", "cross")
 """Self-attention of the encoder, self-attention of the decoder, attention of the decoder to the encoder."""
@@ -57,6 +61,300 @@ _NAMES = {
     "decoder": "the decoder's self-attention",
     "cross": "cross-attention",
 }
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where queries and keys stand in their sentence: ranks among its real tokens, from 0.
+
+    A sentence's tokens are neighbours (padding stands before or after them), so its positions follow from the first.
+
+    Attributes:
+        query_start: Position of the first query: a number, [] or one for each sentence [B] (negative where padding
+            stands before the sentence).
+        key_start: The same of the first key (above 0 where a cache has dropped earlier keys).
+    """
+
+    query_start: int | torch.Tensor = 0
+    key_start: int | torch.Tensor = 0
+
+    def queries(self, length: int, device: torch.device) -> torch.Tensor:
+        """Positions of `length` queries, [B or 1, I]."""
+        return count_from(self.query_start, torch.arange(length, device=device)[None])
+
+    def keys(self, length: int, device: torch.device) -> torch.Tensor:
+        """Positions of `length` keys, [B or 1, J]."""
+        return count_from(self.key_start, torch.arange(length, device=device)[None])
+
+
+def count_from(start: int | torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """`start` plus places [1, ...]: [1, ...], or [B, ...] where every sentence has a start of its own."""
+    if isinstance(start, torch.Tensor) and start.dim() == 1:
+        start = start.view(-1, *[1] * (places.dim() - 1))
+    return places + start
+
+
+def first_real_token(padding: torch.Tensor | None) -> torch.Tensor | None:
+    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
+    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
+
+
+class Cells(Protocol):
+    """The cells that a backend computes. All results broadcast together; no key's head is known to a term."""
+
+    @property
+    def query_position(self) -> torch.Tensor:
+        """Position of each cell's query among the real tokens, int64."""
+
+    @property
+    def key_position(self) -> torch.Tensor:
+        """Position of each cell's key among the real tokens, int64."""
+
+    @property
+    def distance(self) -> torch.Tensor:
+        """Key position minus query position in self-attention, int64; the same for all sentences, so the cheapest."""
+
+    @property
+    def head(self) -> torch.Tensor:
+        """The query's head, int64."""
+
+    def of_query(self, values: torch.Tensor) -> torch.Tensor:
+        """Each cell's entry of `values` [B or 1, H or 1, I or 1]."""
+
+    def of_pair(self, values: torch.Tensor) -> torch.Tensor:
+        """Each cell's entry of `values`, broadcastable to [B, H, I, J]."""
+
+    def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Entry `index` (one per cell) of each query's row of `table` [B or 1, H or 1, I or 1, K]."""
+
+    def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+        """Each query's weights [..., J], summed over the keys of equal `index`: [..., K], K = `size`."""
+
+
+class Term:
+    """What a method adds to one call. Subclasses override what they contribute and keep their tensors as attributes.
+
+    The query's weights are softmax(λ q·k + Σ energies) over the visible keys; its output is Σ weight · value, plus the
+    value terms. In a layer with an area of heads a term treats keys of one position alike, whatever their head.
+    """
+
+    def visible(self, cells: Cells) -> torch.Tensor:
+        """Whether the query sees the key; boolean."""
+        raise NotImplementedError
+
+    def energy(self, cells: Cells) -> torch.Tensor:
+        """Added to the energy before the softmax, float32 (or better)."""
+        raise NotImplementedError
+
+    def value(self, cells: Cells, weights: torch.Tensor) -> torch.Tensor:
+        """Added to the output, [..., I, D].
+
+        Args:
+            cells: Where the weights are.
+            weights: [..., I, J], after the dropout, summed over the heads of the area.
+        """
+        raise NotImplementedError
+
+    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
+        """Raise `ValueError` unless the term's tensors fit a call of these sizes."""
+
+    @property
+    def has_visibility(self) -> bool:
+        """Whether the term restricts who is seen."""
+        return type(self).visible is not Term.visible
+
+    @property
+    def has_energy(self) -> bool:
+        """Whether the term adds an energy."""
+        return type(self).energy is not Term.energy
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the term adds to the output; it then needs the weights, which fused kernels do not give."""
+        return type(self).value is not Term.value
+
+    @property
+    def shared_visibility(self) -> Hashable | None:
+        """What `visible` depends on beside the cells, for layers to share a mask; None = it is this layer's own.
+
+        Shared are terms whose attributes are all plain values; whatever else one holds may hold tensors, or change.
+        """
+        attributes = self._attributes
+        if not all(isinstance(value, _PLAIN_VALUES) for value in attributes.values()):
+            return None
+        return (type(self), *sorted((name, type(value), value) for name, value in attributes.items()))
+
+    @property
+    def focus(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Where a query looks by itself, and how widely, whatever the keys; None where the term does not say.
+
+        Returns:
+            Position of the middle and width, in tokens, [B, H, I] or broadcastable to it.
+        """
+        return None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient is wanted for one of the term's tensors."""
+        return any(isinstance(value, torch.Tensor) and value.requires_grad for value in self._attributes.values())
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        """What the term holds, in slots, too."""
+        slots = [name for base in type(self).__mro__ for name in base.__dict__.get("__slots__", ())]
+        return {name: getattr(self, name) for name in (*self.__dict__, *slots) if hasattr(self, name)}
+
+
+_PLAIN_VALUES = (bool, int, float, str, type(None))
+
+
+@dataclass
+class DenseBias(Term):
+    """An energy given for every pair; -inf = the query does not see the key.
+
+    Attributes:
+        bias: Broadcastable to [B, H, I, J].
+    """
+
+    bias: torch.Tensor
+
+    def visible(self, cells: Cells) -> torch.Tensor:
+        """Whether the pair's entry is above -inf, so that a row of them gives zeros and not NaN."""
+        return ~torch.isneginf(cells.of_pair(self.bias.detach()))
+
+    def energy(self, cells: Cells) -> torch.Tensor:
+        """The pair's entry; finite where the pair is hidden anyway."""
+        entries = cells.of_pair(self.bias)
+        return entries.masked_fill(torch.isneginf(entries), 0.0)
+
+    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
+        """See `Term`."""
+        check_broadcast(self.bias, (batch, heads, queries, keys), "bias", any_rank=True)
+
+
+@dataclass(frozen=True)
+class TermInputs:
+    """What a term is computed from, once per layer and forward.
+
+    Attributes:
+        query: [B, H, I, D], not scaled.
+        key: [B, H, J, D]: the keys that there are. Those that a cache has dropped are missing, unless the method
+            `needs_all_keys`.
+        key_padding_mask: [B, J] boolean, True = a real token; None = all real.
+        positions: Where queries and keys stand.
+        causal: Whether queries see earlier keys alone; they are then the last I of the J positions.
+        scale: Factor λ of the dot products.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    key_padding_mask: torch.Tensor | None
+    positions: Positions
+    causal: bool
+    scale: float
+
+    @property
+    def query_positions(self) -> torch.Tensor:
+        """[B or 1, I]."""
+        return self.positions.queries(self.query.shape[2], self.query.device)
+
+    @property
+    def key_positions(self) -> torch.Tensor:
+        """[B or 1, J]."""
+        return self.positions.keys(self.key.shape[2], self.key.device)
+
+    @property
+    def visible_length(self) -> torch.Tensor:
+        """Number L of real tokens that a query may see, [B or 1, 1, I or 1] float32: a prefix in a causal layer."""
+        if self.causal:
+            return (self.query_positions + 1).float()[:, None, :]
+        if self.key_padding_mask is None:
+            return torch.full((1, 1, 1), float(self.key.shape[2]), device=self.query.device)
+        return self.key_padding_mask.sum(dim=-1).float()[:, None, None]
+
+
+def check_broadcast(tensor: torch.Tensor, expected: tuple[int, ...], name: str, any_rank: bool = False) -> None:
+    """Raise `ValueError` unless a floating `tensor` broadcasts to `expected`, a prefix of [B, H, I, J].
+
+    Args:
+        tensor: The tensor.
+        expected: The sizes.
+        name: What the message calls it.
+        any_rank: Whether leading axes may be missing.
+    """
+    if not tensor.is_floating_point():
+        raise ValueError(f"`{name}` is added to the energies and must be a floating tensor, got {tensor.dtype}.")
+    fits = tensor.dim() == len(expected) or (any_rank and tensor.dim() < len(expected))
+    sizes = zip(reversed(tensor.shape), reversed(expected), strict=False)
+    if not fits or any(size not in (1, wanted) for size, wanted in sizes):
+        axes = ", ".join(("batch", "heads", "queries", "keys")[: len(expected)])
+        raise ValueError(f"`{name}` must broadcast to [{axes}] = {list(expected)}, got {list(tensor.shape)}.")
+
+
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """`values` in float32, or float64 where they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def gather_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Entries `index` [..., I, J] of rows [..., I, K], leading axes broadcast: [..., I, J]."""
+    shape = torch.broadcast_shapes(rows.shape[:-1], index.shape[:-1])
+    return rows.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
+
+
+def sum_rows(weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+    """Sums of `weights` [..., I, J] over equal `index`, broadcastable to it: [..., I, size]."""
+    sums = weights.new_zeros(*weights.shape[:-1], size)
+    return sums.scatter_add(-1, index.expand_as(weights), weights)
+
+
+class DenseCells:
+    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the queries of the chunk.
+
+    Attributes:
+        query_position: [B or 1, 1, I, 1].
+        key_position: [B or 1, 1, 1, J].
+        distance: [I, J]; the queries are the last of the J positions.
+        head: [H, 1, 1].
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        query_length: int,
+        key_length: int,
+        positions: Positions,
+        device: Any = None,
+        chunk: slice | None = None,
+    ) -> None:
+        self.chunk = chunk
+        self.query_position = self._rows(positions.queries(query_length, device)[:, None, :], -1).unsqueeze(-1)
+        self.key_position = positions.keys(key_length, device)[:, None, None, :]
+        queries = torch.arange(key_length - query_length, key_length, device=device)
+        self.distance = torch.arange(key_length, device=device)[None, :] - self._rows(queries, 0)[:, None]
+        self.head = torch.arange(num_heads, device=device)[:, None, None]
+
+    def of_query(self, values: torch.Tensor) -> torch.Tensor:
+        """[B or 1, H or 1, I or 1, 1]."""
+        return self._rows(values, -1).unsqueeze(-1)
+
+    def of_pair(self, values: torch.Tensor) -> torch.Tensor:
+        """[..., I or 1, J or 1]."""
+        return self._rows(values, -2) if values.dim() > 1 else values
+
+    def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """[B, H, I, J]."""
+        return gather_rows(self._rows(table, -2), index)
+
+    def _rows(self, values: torch.Tensor, axis: int) -> torch.Tensor:
+        """The chunk's entries on the axis of the queries, which may be 1."""
+        if self.chunk is None or values.shape[axis] == 1:
+            return values
+        return values.narrow(axis, self.chunk.start, self.chunk.stop - self.chunk.start)
+
+    def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+        """[B, H, I, K]."""
+        return sum_rows(weights, index, size)
 
 
 @dataclass(frozen=True)
@@ -112,8 +410,6 @@ class LocalityMethod:
         module_name: Name of its parameters in the attention module (state dict); `None` = the key.
         parts: Where it has a meaning.
         replaces_attention: Whether `attend` takes the place of the whole attention.
-        label: What a model's name says of it, as in "Transformer with Gaussian localness"; `None` = nothing.
-        paper: The paper to cite in a card, a key of the card's bibliography; `None` = none.
         presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` there is one
             specification, that of the lowest three encoder layers.
     """
@@ -122,8 +418,6 @@ class LocalityMethod:
     module_name: ClassVar[str | None] = None
     parts: ClassVar[tuple[str, ...]] = PARTS
     replaces_attention: ClassVar[bool] = False
-    label: ClassVar[str | None] = None
-    paper: ClassVar[str | None] = None
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @property
@@ -135,6 +429,11 @@ class LocalityMethod:
     def heads(self) -> tuple[int, str]:
         """Heads N attended to jointly (odd), and the boundary, `"mask"` or `"circular"`."""
         return 1, "mask"
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether these settings change anything; a method that does not is left out of the layer."""
+        return True
 
     @property
     def needs_all_keys(self) -> bool:
@@ -191,32 +490,6 @@ class LocalityMethod:
             padding: [B, T] boolean, True = a real token; None = all real.
         """
         raise NotImplementedError
-
-    def describe(self, site: AttentionSite) -> str:
-        """The method in a model card: a noun phrase in Markdown."""
-        return self.caption()
-
-    def model_name(self, area: KeyArea) -> str | None:
-        """What the papers call a Transformer with this method, in place of "Transformer"; None = no name of its own.
-
-        Args:
-            area: Window and area of heads of all methods of the layer.
-        """
-        return None
-
-    def caption(self, part: str = "encoder", length: int | None = None) -> str:
-        """The method above a picture, in a few words.
-
-        Args:
-            part: The part drawn.
-            length: Tokens of the sentence drawn.
-        """
-        settings = [f"{field.name} {getattr(self, field.name)}" for field in dataclasses.fields(self)]
-        return " ".join([self.key.replace("_", " "), *([f"({', '.join(settings)})"] if settings else [])])
-
-    def example(self, site: AttentionSite, length: int) -> Term | None:
-        """A term as a trained model might have it, for a sentence of `length` tokens; None where nothing is to see."""
-        return None
 
     @property
     def has_term(self) -> bool:
@@ -286,11 +559,10 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
         if key in specification:
             method = _from_setting(method_class, specification[key], f"{name}.{key}")
             if site.part not in method.parts:
-                raise ValueError(
-                    f"`{name}.{key}` has no meaning in {_NAMES[site.part]}; it applies to {_where(method)}."
-                )
+                where = " and ".join(_NAMES[part] for part in method.parts)
+                raise ValueError(f"`{name}.{key}` has no meaning in {_NAMES[site.part]}; it applies to {where}.")
             method.check(site, f"{name}.{key}")
-            methods.append(method)
+            methods += [method] if method.has_effect else []
     replacing = [method.key for method in methods if method.replaces_attention]
     if replacing and len(methods) > 1:
         beside = ", ".join(repr(method.key) for method in methods if method.key != replacing[0])
@@ -299,10 +571,6 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
         others = tuple(other for other in methods if other is not method)
         method.check_beside(others, f"{name}.{method.key}")
     return LayerLocality(site.part, tuple(methods)) if methods else None
-
-
-def _where(method: LocalityMethod) -> str:
-    return " and ".join(_NAMES[part] for part in method.parts)
 
 
 def _unregistered(key: object, name: str) -> str:
@@ -314,14 +582,14 @@ def _unregistered(key: object, name: str) -> str:
 
 
 def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> LocalityMethod:
-    """The method with the settings that `value` holds: a mapping of all, or the first alone (True where none is)."""
+    """The method with the settings that `value` holds: a mapping, the first alone, or True for the defaults."""
     fields = {field.name: field for field in dataclasses.fields(method_class)}
     if isinstance(value, Mapping):
         settings = dict(value)
+    elif value is True and all(field.default is not dataclasses.MISSING for field in fields.values()):
+        settings = {}
     elif fields:
         settings = {next(iter(fields)): value}
-    elif value is True:
-        settings = {}
     else:
         raise ValueError(f"`{name}` has no settings and must be True, got {value!r}.")
     for setting in settings:
@@ -333,6 +601,14 @@ def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> 
     if missing:
         raise ValueError(f"`{name}` needs the setting {missing[0]!r}.")
     return method_class(**settings)
+
+
+def check_number(
+    value: Any, name: str, what: str, least: float = 1, most: float = MOST_TOKENS, kinds: Any = int
+) -> None:
+    """Raise `ValueError` unless a setting is a number from `least` to `most`; `what` is its unit in the message."""
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        raise ValueError(f"`{name}` must be {what} from {least:g} to {most}, got {value!r}.")
 
 
 # --- registry ----------------------------------------------------------------------------------------------------
@@ -379,15 +655,3 @@ def parameters_name(method: LocalityMethod | type[LocalityMethod]) -> str:
 def locality_presets() -> dict[str, Mapping[str, Any]]:
     """The presets of all registered methods."""
     return {name: fields for method in _REGISTRY.values() for name, fields in method.presets.items()}
-
-
-__all__ = [
-    "AttentionSite",
-    "LayerLocality",
-    "LocalityMethod",
-    "LocalityModule",
-    "Positions",
-    "Term",
-    "TermInputs",
-    "register_locality",
-]

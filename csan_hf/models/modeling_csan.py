@@ -45,8 +45,7 @@ from .decoder_cache import make_decoder_cache
 from .dropout import drop
 from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
 from .keyword_checks import check_forward_keywords
-from .locality import LocalityModule
-from .locality_terms import first_real_token
+from .locality import LocalityModule, first_real_token
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 
 if TYPE_CHECKING:

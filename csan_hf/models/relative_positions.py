@@ -8,9 +8,16 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from .key_area import check_tokens
-from .locality import AttentionSite, LocalityMethod, LocalityModule
-from .locality_terms import Cells, Term, TermInputs, at_least_float32
+from .locality import (
+    AttentionSite,
+    Cells,
+    LocalityMethod,
+    LocalityModule,
+    Term,
+    TermInputs,
+    at_least_float32,
+    check_number,
+)
 
 
 @dataclass
@@ -82,18 +89,13 @@ class RelativePositions(LocalityMethod):
 
     key: ClassVar[str] = "relative_positions"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
-    label: ClassVar[str] = "relative positions"
-    paper: ClassVar[str] = "shaw2018"
     presets: ClassVar = {
         "rel_pos": {"encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}}
     }
 
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
-        k = self.max_distance
-        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-            raise ValueError(f"`{name}` must be a distance in tokens of at least 0, got {k!r}.")
-        check_tokens(k, name)
+        check_number(self.max_distance, name, "a distance in tokens", 0)
         if not isinstance(self.per_head, bool):
             raise ValueError(f"`{name}.per_head` must be True or False, got {self.per_head!r}.")
 
@@ -113,14 +115,3 @@ class RelativePositions(LocalityMethod):
         """See `LocalityMethod`."""
         term: RelativePositionTerm = module(inputs)
         return term
-
-    def describe(self, site: AttentionSite) -> str:
-        """See `LocalityMethod`."""
-        return (
-            f"relative positions: a learned vector for each distance up to {self.max_distance} tokens, added to keys "
-            f"and values"
-        )
-
-    def caption(self, part: str = "encoder", length: int | None = None) -> str:
-        """See `LocalityMethod`."""
-        return f"relative positions up to {self.max_distance} tokens"

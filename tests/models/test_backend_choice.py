@@ -11,7 +11,7 @@ from csan_hf.models.attention_call import make_call
 from csan_hf.models.backends import choose_backend
 from csan_hf.models.gaussian import GaussianTerm
 from csan_hf.models.key_area import KeyArea
-from csan_hf.models.locality_terms import DenseBias
+from csan_hf.models.locality import DenseBias
 from csan_hf.models.relative_positions import RelativePositionTerm
 
 

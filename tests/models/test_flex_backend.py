@@ -11,9 +11,9 @@ from torch.nn.attention.flex_attention import create_mask
 from csan_hf import local_attention
 from csan_hf.models import backend_flex
 from csan_hf.models.attention_call import AttentionCall, make_call
-from csan_hf.models.bi_directional import DirectionTerm
 from csan_hf.models.gaussian import GaussianTerm
 from csan_hf.models.key_area import KeyArea
+from csan_hf.models.window import DirectionTerm
 
 CASES = {
     "1d": {"window": 5},

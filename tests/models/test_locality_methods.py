@@ -8,7 +8,7 @@ from reference.tiny_csan import PLAIN, padded_sources, tiny_model
 
 from csan_hf import CsanConfig
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.models.locality_terms import first_real_token
+from csan_hf.models.locality import first_real_token
 
 B, T, H, D = 2, 6, 4, 3
 LENGTHS = (6, 4)

@@ -17,7 +17,7 @@ import csan_hf
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, draw_locality, locality_picture
 from csan_hf.hub.locality_text import added_parameters, describe_locality, locality_papers, short_name
-from csan_hf.models.locality_methods import LOCALITY_METHODS
+from csan_hf.models.configuration_csan import LOCALITY_METHODS
 
 # Millions of parameters that each preset adds to base (NAACL 2019, Table 1), and how many here in three layers. Why
 # the paper's BLOCK and CNN cannot be what their sources describe: reference/locality_parameters.py.
@@ -78,7 +78,9 @@ def test_the_card_cites_the_paper_of_every_method():
     template = Path(csan_hf.__file__).parent / "hub" / "templates" / "model_card.md.jinja"
     cited = template.read_text(encoding="utf-8")
     for method in LOCALITY_METHODS:
-        assert f'"{method.paper}" in papers' in cited
+        specification = {method.key: {"window": 3, "head_area": 3, "gaussian": "query"}.get(method.key, True)}
+        [paper] = locality_papers({"encoder_layers": 1, "encoder_locality": [specification]})
+        assert f'"{paper}" in papers' in cited
 
 
 EVERY_METHOD = [

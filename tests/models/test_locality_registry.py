@@ -13,8 +13,7 @@ from reference.tiny_csan import PLAIN, padded_sources, tiny_model
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, draw_locality
 from csan_hf.hub.locality_text import describe_locality, short_name
-from csan_hf.models.locality import LocalityMethod, LocalityModule, register_locality, unregister_locality
-from csan_hf.models.locality_terms import Term
+from csan_hf.models.locality import LocalityMethod, LocalityModule, Term, register_locality, unregister_locality
 
 SIZES = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 20}
 SHALLOW = {**SIZES, "encoder_layers": 2, "decoder_layers": 2}
@@ -97,13 +96,13 @@ def test_neither_form_is_invented(fields, tmp_path):
         ({"encoder_locality": [{"neighbor": True, "gaussian": "query"}, None]}, r"neighbor` and 'gaussian' both add"),
         (
             {"encoder_locality": [{"local_hard": 0.5}, None]},
-            r"local_hard` must be a width of at least 1 token, got 0.5",
+            r"local_hard` must be a width in tokens from 1 to .*, got 0.5",
         ),
         ({"encoder_locality": [{"local_hard": {"cut_off": 1}}, None]}, r"local_hard.cut_off` must be True or False"),
         ({"encoder_locality": [{"block": 4, "window": 5}, None]}, r"'block' replaces the attention.*'window'"),
         ({"encoder_locality": [{"block": 4, "cnn": 7}, None]}, r"'block' replaces the attention.*'cnn'"),
         ({"decoder_locality": [{"block": 4}, None]}, r"block.*no meaning in the decoder's self-attention"),
-        ({"encoder_locality": [{"block": 0}, None]}, r"block.length` must be a number of tokens of at least 1, got 0"),
+        ({"encoder_locality": [{"block": 0}, None]}, r"block.length` must be a number of tokens from 1 to .*, got 0"),
         ({"encoder_locality": [{"block": {"width": 0}}, None]}, r"block.width` must be a number of features.*got 0"),
         ({"decoder_locality": [{"cnn": 7}, None]}, r"cnn.*no meaning in the decoder's self-attention"),
         ({"encoder_locality": [{"cnn": 4}, None]}, r"cnn.kernel_size` must be an odd number of tokens.*got 4"),
@@ -189,16 +188,12 @@ class StridedModule(LocalityModule):
 class Strided(LocalityMethod):
     step: int
     key: ClassVar[str] = "strided"
-    label: ClassVar[str] = "strides"
 
     def build(self, site):
         return StridedModule(site.num_heads)
 
     def term(self, module, inputs):
         return StridedTerm(module.strength, self.step)
-
-    def example(self, site, length):
-        return StridedTerm(torch.zeros(site.num_heads), self.step)
 
 
 @pytest.fixture
@@ -229,7 +224,7 @@ def test_a_method_from_outside_is_trained_saved_drawn_and_described(strided, tmp
     seen = attention_reaches(model.config, length=7)[0].positions > 0
     assert seen[0].tolist() == [True, False] * 3 + [True]
     assert "strided (step 2)" in " ".join(describe_locality(model.config.to_dict()))
-    assert short_name(model.config.to_dict()) == "1D-CSAN (5) with strides"
+    assert short_name(model.config.to_dict()) == "1D-CSAN (5) with strided"
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "blocked", "flex_attention"])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from csan_hf import CsanConfig
 from csan_hf.models.gaussian import MINIMUM_WINDOW, GaussianLocalness, GaussianTerm, raise_to_floor
-from csan_hf.models.locality_terms import DenseCells, Positions, TermInputs
+from csan_hf.models.locality import DenseCells, Positions, TermInputs
 
 STRATEGIES = ("fixed", "layer", "query", "head")
 B, H, D = 3, 4, 5

@@ -14,7 +14,7 @@ from csan_hf.models import attention
 from csan_hf.models.attention_call import AttentionCall, SharedMasks, make_call
 from csan_hf.models.backends import run
 from csan_hf.models.key_area import KeyArea
-from csan_hf.models.locality_terms import Term
+from csan_hf.models.locality import Term
 from csan_hf.models.modeling_csan import CsanEncoder
 
 
