@@ -242,7 +242,7 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         output: new file for the copy
     """
     package = Path(str(importlib.util.find_spec("csan_hf").origin)).parent  # type: ignore[union-attr]
-    recipes = runpy.run_path(str(package / "named_files.py"))  # alone: the package imports torch
+    recipes = runpy.run_path(str(package / "recipes" / "__init__.py"))  # alone: the package imports torch
     kinds = [recipes["NamedFiles"](package / f"{kind}s", kind) for kind in ("recipe", "suite")]
     if name is None:
         if output is not None:
