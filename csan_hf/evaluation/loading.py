@@ -65,7 +65,8 @@ def load_translation_model(
         The model in evaluation mode, and the tokenizers.
 
     Raises:
-        ValueError: If the dtype is unknown, or the device is unknown or not there.
+        ValueError: If the dtype is unknown, the device is unknown or not there, the weights have other shapes than the
+            config says, or the generation config's `num_beams` is no number of beams.
         OSError: If there is no such checkpoint.
     """
     import csan_hf  # noqa: F401  (registers the families with the Auto classes)
@@ -78,7 +79,15 @@ def load_translation_model(
         device = "cpu" if accelerator is None else accelerator.type
     place = _usable_device(device)
     with reading_folder_or_name(name, "model"), nullcontext() if progress else _no_bars():
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code)
+        try:
+            model = AutoModelForSeq2SeqLM.from_pretrained(
+                name, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code
+            )
+        except RuntimeError as error:  # of shapes; the library's report, logged before, names the tensors
+            raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
+        beams = model.generation_config.num_beams
+        if beams is not None and (not isinstance(beams, int) or beams < 1):
+            raise ValueError(f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}.")
         tokenizers = TokenizerPair.from_pretrained(name)
     return model.to(place).eval(), tokenizers
 

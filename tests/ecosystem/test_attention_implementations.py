@@ -141,19 +141,6 @@ def assert_same_generation(model) -> None:
     assert torch.equal(model.generate(**sources(), **search), found)
 
 
-def test_flash_attention_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr("transformers.modeling_utils.is_kernels_available", lambda *args, **kwargs: False)
-    with pytest.raises((ImportError, ValueError), match=r"(?i)flash"):
-        tiny_csan.tiny_model(**tiny_csan.PLAIN).set_attn_implementation("flash_attention_2")
-
-
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_an_unknown_implementation_is_refused(family):
-    model = family.tiny_model()
-    with pytest.raises(ValueError, match="nonsense"):
-        model.set_attn_implementation("nonsense")
-
-
 @pytest.mark.parametrize("implementation", ["sdpa", "flex_attention", "flash_attention_2", "blocked"])
 def test_pervasive_attention_has_nothing_to_choose(implementation, tmp_path):
     message = f"no attention modules, so attn_implementation='{implementation}'.*leave `attn_implementation` unset"

@@ -7,18 +7,10 @@ import numpy as np
 import pytest
 import torch
 from families import FAMILIES, ONE_LAYER, PLAIN_LAYER, both_families, sources, targets
-from packaging.version import Version
 from reference import tiny_csan, tiny_pervasive_attention
-from transformers import __version__ as transformers_version
-
-HAS_EXPORTERS = Version(transformers_version) >= Version("5.23")
-if HAS_EXPORTERS:
-    from transformers.exporters.base import ExportedModel
-    from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
-    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
-with_exporters = pytest.mark.skipif(
-    not HAS_EXPORTERS, reason="exporters that give out models came with transformers 5.23"
-)
+from transformers.exporters.base import ExportedModel
+from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
+from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 MODELS = {
     "csan, plain": lambda: tiny_csan.tiny_model(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
@@ -70,7 +62,6 @@ def test_torch_export(name):
         torch.testing.assert_close(found, logits_of(model, batch), rtol=1e-4, atol=1e-5)
 
 
-@with_exporters
 @both_families
 def test_static_shapes(family):
     """Exported for one shape: that shape is right, and another is refused."""
@@ -89,7 +80,6 @@ def exported_for_all_shapes(name):
     return model, DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=config)
 
 
-@with_exporters
 @every_model
 def test_exporter_saves_and_loads(name, tmp_path):
     model, exported = exported_for_all_shapes(name)
@@ -98,7 +88,6 @@ def test_exporter_saves_and_loads(name, tmp_path):
     assert_right(model, ExportedModel.from_pretrained(tmp_path))
 
 
-@with_exporters
 @largest_models  # it is the slowest exporter; Pervasive Attention that takes the maximum: tests/hub/test_onnx.py
 def test_onnx(name, tmp_path):
     """On ONNX Runtime, from the files that were saved."""
@@ -111,7 +100,6 @@ def test_onnx(name, tmp_path):
     assert_right(model, ExportedModel.from_pretrained(tmp_path))
 
 
-@with_exporters
 @pytest.mark.parametrize("name", ["torch", "onnx"])
 def test_generation_of_pervasive_attention(name):
     """The first step and the following ones, whose cache goes in and out."""
@@ -121,21 +109,18 @@ def test_generation_of_pervasive_attention(name):
     assert set(exported.runners) == {"prefill", "decode"}
 
 
-@with_exporters
 def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     """From 128 tokens on, Python would go on in blocks; an exported program cannot turn off."""
     model, exported = exported_for_all_shapes("csan, everything")
     assert_right(model, exported, (((140, 9), 7), ((200,), 150)))
 
 
-@with_exporters
 def test_beyond_the_sinusoids_an_exported_program_refuses():
     _, exported = exported_for_all_shapes("csan, everything")
     with pytest.raises(AssertionError, match="Guard failed"):
         exported(**batch_of((257,), 3))
 
 
-@with_exporters
 def test_encoder_alone():
     model = FAMILIES["csan"].tiny_model(seed=1, **ONE_LAYER)
     encoder = model.get_encoder()

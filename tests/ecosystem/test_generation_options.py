@@ -14,10 +14,7 @@ from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
     TextIteratorStreamer,
-    TextStreamer,
 )
 
 LENGTHS = (7, 4, 6)
@@ -137,33 +134,11 @@ def test_logits_processors(family, num_beams):
     assert not (found == word).any()
 
 
-class StopAfter(StoppingCriteria):
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs) -> torch.Tensor:
-        return torch.full((input_ids.shape[0],), input_ids.shape[1] >= self.length)
-
-
-@both_families
-def test_stopping_criteria(family):
-    criteria = StoppingCriteriaList([StopAfter(4)])
-    found = family.tiny_model(seed=1).generate(**sources(LENGTHS), **VARIED, stopping_criteria=criteria)
-    assert found.shape[1] == 4
-
-
 class Words:
     """As much of a tokenizer as a streamer needs: token 7 is `w7`."""
 
     def decode(self, ids, **kwargs) -> str:
         return "".join(f"w{int(i)} " for i in ids)
-
-
-@both_families
-def test_text_streamer(family, capsys):
-    model = family.tiny_model(seed=1)
-    found = model.generate(**sources((5,)), **VARIED, streamer=TextStreamer(Words()))
-    assert capsys.readouterr().out == Words().decode(found[0]) + "\n"
 
 
 @both_families
@@ -179,12 +154,6 @@ def test_text_iterator_streamer(family):
     assert "".join(pieces) == Words().decode(expected[0, 1:])
 
 
-@both_families
-def test_beams_cannot_be_streamed(family):
-    with pytest.raises(ValueError, match="num_beams"):
-        family.tiny_model().generate(**sources((5,)), num_beams=2, streamer=TextStreamer(Words()))
-
-
 # min_new_tokens, not n-grams: an assistant's own candidates must obey the same rules
 ASSISTED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS}
 
@@ -195,13 +164,6 @@ def test_assisted_generation_equals_greedy(family, assistant_seed):
     model, assistant = family.tiny_model(seed=1), family.tiny_model(seed=assistant_seed)
     expected = model.generate(**sources((5,)), **ASSISTED)
     assert model.generate(**sources((5,)), **ASSISTED, assistant_model=assistant).tolist() == expected.tolist()
-
-
-@both_families
-def test_assisted_sampling(family):
-    model, assistant = family.tiny_model(seed=1), family.tiny_model(seed=3)
-    found = model.generate(**sources((5,)), **ASSISTED, assistant_model=assistant, do_sample=True)
-    assert found.shape == (1, STEPS + 1)
 
 
 @both_families

@@ -187,20 +187,6 @@ def test_valid_configurations_work(family, data):
     assert found.sequences.max() < config.decoder_vocab_size
 
 
-@both_families
-@INVALID
-@given(data=st.data())
-def test_impossible_configurations_are_refused_by_name(family, data):
-    """A valid configuration with one impossible field."""
-    name = next(name for name, each in FAMILIES.items() if each is family)
-    fields = data.draw(CONFIGS[name])
-    bad = BAD_FIELDS[family.config_class]
-    field = data.draw(st.sampled_from(sorted(bad)))
-    value = data.draw(st.sampled_from(bad[field]))
-    with pytest.raises(ValueError, match=f"`{field}`"):
-        family.config_class(**{**fields, field: value})
-
-
 def refusal(config: type, **fields: Any) -> str | None:
     """What the configuration says to these fields; None where it takes them."""
     try:

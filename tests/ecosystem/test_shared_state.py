@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """No call changes what other threads see of a model: neither a configuration nor an attribute of any module."""
 
-import threading
-
 import pytest
 import torch
 from families import both_families, sources, targets
@@ -77,37 +75,6 @@ def test_transition_scores_leave_the_configuration_alone(family, attribute_write
     # Beam search divides the sum by the length; a wrong vocabulary size would pick other words' scores.
     lengths = (output.beam_indices >= 0).sum(-1)
     torch.testing.assert_close(scores.sum(-1) / lengths, output.sequences_scores)
-
-
-@both_families
-def test_threads_may_compute_transition_scores_together(family, monkeypatch):
-    model = family.tiny_model(**family.separate)
-    source_size = model.config.vocab_size
-    output = model.generate(**sources(), max_new_tokens=4, return_dict_in_generate=True, output_scores=True)
-    expected = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
-    both_inside, one_has_left = threading.Barrier(2, timeout=60), threading.Event()
-    original, found = torch.nn.functional.log_softmax, {}
-
-    def meet(*arguments, **options):
-        both_inside.wait()
-        if threading.current_thread().name == "second":
-            assert one_has_left.wait(60)
-        return original(*arguments, **options)
-
-    def compute():
-        name = threading.current_thread().name
-        found[name] = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
-        one_has_left.set()
-
-    monkeypatch.setattr(torch.nn.functional, "log_softmax", meet)
-    threads = [threading.Thread(target=compute, name=name) for name in ("first", "second")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert model.config.vocab_size == source_size
-    assert torch.equal(found["first"], expected)
-    assert torch.equal(found["second"], expected)
 
 
 @both_families
