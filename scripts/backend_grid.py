@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from measuring import seconds_of
 
-from csan_hf.models.attention_call import AttentionCall, make_call
-from csan_hf.models.backends import BACKENDS, choose_backend, run
+from csan_hf.models.attention_call import BACKENDS, AttentionCall, choose_backend, run
 from csan_hf.models.gaussian import GaussianTerm
 from csan_hf.models.key_area import KeyArea
 from csan_hf.models.relative_positions import RelativePositionTerm
@@ -132,7 +131,7 @@ def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, 
     padding = (torch.arange(row.length) < lengths).to(device) if batch > 1 else None
     query, key, value = (part.transpose(1, 2) for part in parts)
     area = KeyArea(row.window, row.area)
-    return make_call(query, key, value, area, terms=terms, key_padding_mask=padding), leaves
+    return AttentionCall(query, key, value, area, terms=terms, key_padding_mask=padding), leaves
 
 
 def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:

@@ -1,24 +1,21 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Local attention of blocks of queries to their keys and m on either side: linear memory, forward and backward."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
-from .attention_call import (
-    AttentionCall,
-    add_values,
-    open_fully_masked_rows,
-    restrict,
-    softmax_weights,
-    sum_energies,
-    zero_fully_masked_rows,
-)
+from .backend_dense import open_fully_masked_rows, softmax_weights, zero_fully_masked_rows
 from .dropout import drop
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
-from .locality import DenseBias, Positions, Term, count_from, gather_rows, sum_rows
+from .locality import count_from, gather_rows, sum_rows
+
+if TYPE_CHECKING:
+    from .attention_call import AttentionCall
 
 # Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
 _BLOCK_SIZE = 32
@@ -26,19 +23,50 @@ _BLOCK_SIZE = 32
 
 @dataclass(frozen=True)
 class _Blocks:
-    """How R blocks of `size` queries meet their keys: block r sees `span` keys from position r * size - left."""
+    """How R blocks of queries meet their keys: block r sees `span` keys from place r * size - before on.
+
+    Attributes:
+        count: R.
+        size: Queries of a block.
+        span: Keys that a block sees.
+        unreached: First keys that no query sees (in a decoding step over a longer history); places count from there.
+        before: Places before the first key.
+        after: Places after the last key.
+    """
 
     count: int
     size: int
-    left: int
     span: int
+    unreached: int
+    before: int
+    after: int
+
+    def of_keys(self, states: torch.Tensor, axis: int) -> torch.Tensor:
+        """`states` [.., J, ..] on the places that the blocks see, (R - 1) * size + span of them; 0 without a key."""
+        if self.unreached:
+            states = states.narrow(axis, self.unreached, states.shape[axis] - self.unreached)
+        return F.pad(states, (*(0, 0) * (states.dim() - 1 - axis), self.before, self.after))
+
+
+def _blocks_of(call: AttentionCall) -> _Blocks:
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    assert call.area.half_window is not None  # `blocked_cannot_run` refused it
+    unreached = max(0, keys - queries - call.area.half_window)
+    keys -= unreached
+    m = min(call.area.half_window, keys - 1)
+    size = _block_size(m)
+    if not torch.compiler.is_compiling() or queries == 1:
+        size = min(size, queries)  # compiled, one size serves sentences of all lengths
+    count, span = -(-queries // size), size + (m if call.area.causal else 2 * m)
+    before = m - (keys - queries)
+    return _Blocks(count, size, span, unreached, before, (count - 1) * size + span - before - keys)
 
 
 class _BlockCells:
     """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway.
 
     Attributes:
-        key_place: [R, span]; below 0 or beyond the last key at the ends.
+        key_place: [R, span] among all keys of the call; below 0 or beyond the last key at the ends.
         query_position: [B or 1, 1, R, size, 1].
         key_position: [B or 1, 1, R, 1, span].
         distance: [size, span].
@@ -49,14 +77,13 @@ class _BlockCells:
         device = call.query.device
         _, num_heads, self.query_length, _ = call.query.shape
         self.blocks, self.device, self.key_length = blocks, device, call.key.shape[2]
-        # Place of the first query among the keys (decoding steps have earlier keys, at most m of them).
-        shift = self.key_length - self.query_length
         starts = (torch.arange(blocks.count, device=device) * blocks.size)[:, None]  # [R, 1]
         in_block, in_span = torch.arange(blocks.size, device=device), torch.arange(blocks.span, device=device)
-        self.key_place = starts + (shift - blocks.left) + in_span
+        first = blocks.unreached - blocks.before  # place of the first block's first key
+        self.key_place = starts + first + in_span
         self.query_position = count_from(call.positions.query_start, (starts + in_block)[None, None, :, :, None])
         self.key_position = count_from(call.positions.key_start, self.key_place[None, None, :, None, :])
-        self.distance = in_span[None, :] - (in_block + blocks.left)[:, None]
+        self.distance = in_span[None, :] - (in_block + (self.key_length - self.query_length - first))[:, None]
         self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
@@ -89,22 +116,18 @@ class _BlockCells:
 
 def blocked_attention(call: AttentionCall) -> torch.Tensor:
     """The output [B, H, I, D] of a call, computed in blocks of queries."""
-    call = _without_unreachable_keys(call)
-    query_length, key_length = call.query.shape[2], call.key.shape[2]
-    blocks = _blocks_of(call)
-    padded_length = blocks.count * blocks.size - query_length
-    query = F.pad(call.query, (0, 0, 0, padded_length)).unflatten(2, (blocks.count, blocks.size))
-    left = blocks.left - (key_length - query_length)
-    right = (blocks.count - 1) * blocks.size + blocks.span - left - key_length
-    masks = call.once("blocks", lambda: _block_masks(call, blocks, left, right))
-    keys = _key_blocks(call.key, call.area, blocks, left, right)
-    values = _key_blocks(call.value, call.area, blocks, left, right)
-    added = sum_energies(call, masks.cells)
+    blocks, queries = _blocks_of(call), call.query.shape[2]
+    masks = call.once("blocks", lambda: _block_masks(call, blocks))
+    query = F.pad(call.query, (0, 0, 0, blocks.count * blocks.size - queries))
+    query = query.unflatten(2, (blocks.count, blocks.size))  # [B, H, R, size, D]
+    keys, values = _key_blocks(call.key, call.area, blocks), _key_blocks(call.value, call.area, blocks)
+    added = call.added_energies(masks.cells)
     if added is not None:
         added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
-    weights = drop(softmax_weights(call, query, keys, masks.hidden, added).to(values.dtype), call.dropout_p)
-    output = add_values(torch.matmul(weights, values), call, masks.cells, weights)
-    return zero_fully_masked_rows(output, masks.fully_masked).flatten(2, 3)[:, :, :query_length]
+    weights = softmax_weights(call, query, keys, masks.hidden, added)  # [B, H, R, size, N * span]
+    weights = drop(weights.to(values.dtype), call.dropout_p)
+    output = call.with_value_terms(torch.matmul(weights, values), masks.cells, weights)
+    return zero_fully_masked_rows(output, masks.fully_masked).flatten(2, 3)[:, :, :queries]
 
 
 def blocked_cannot_run(call: AttentionCall) -> str | None:
@@ -122,45 +145,9 @@ def _block_size(half_window: int) -> int:
     return _BLOCK_SIZE if 4 * half_window <= 3 * _BLOCK_SIZE else half_window
 
 
-def _blocks_of(call: AttentionCall) -> _Blocks:
-    query_length = call.query.shape[2]
-    m = min(call.area.half_window or 0, call.key.shape[2] - 1)
-    size = _block_size(m)
-    if not torch.compiler.is_compiling() or query_length == 1:
-        size = min(size, query_length)  # compiled, one size serves sentences of all lengths
-    return _Blocks(-(-query_length // size), size, m, size + (m if call.area.causal else 2 * m))
-
-
-def _without_unreachable_keys(call: AttentionCall) -> AttentionCall:
-    """Drop the keys before the first query's window (a decoding step over a longer history)."""
-    assert call.area.half_window is not None  # `blocked_cannot_run` refused it
-    shift = call.key.shape[2] - call.query.shape[2]
-    drop = max(0, shift - call.area.half_window)
-    if drop == 0:
-        return call
-    mask = None if call.key_padding_mask is None else call.key_padding_mask[:, drop:]
-    return replace(
-        call,
-        key=call.key[:, :, drop:],
-        value=call.value[:, :, drop:],
-        terms=tuple(_without_first_keys(term, drop) for term in call.terms),
-        key_padding_mask=mask,
-        positions=Positions(call.positions.query_start, call.positions.key_start + drop),
-    )
-
-
-def _without_first_keys(term: Term, drop: int) -> Term:
-    if isinstance(term, DenseBias) and term.bias.shape[-1] > 1:
-        return DenseBias(term.bias[..., drop:])
-    return term
-
-
-def _key_blocks(states: torch.Tensor, area: KeyArea, blocks: _Blocks, left: int, right: int) -> torch.Tensor:
+def _key_blocks(states: torch.Tensor, area: KeyArea, blocks: _Blocks) -> torch.Tensor:
     """The keys of each block: [B, H, J, D] -> [B, H, R, N * span, D]."""
-    padded = F.pad(pad_heads(states, area), (0, 0, left, max(right, 0)))
-    if right < 0:
-        padded = padded[:, :, :right]
-    return _OverlappingBlocks.apply(padded, area.head_area, blocks)
+    return _OverlappingBlocks.apply(pad_heads(blocks.of_keys(states, axis=2), area), area.head_area, blocks)
 
 
 class _OverlappingBlocks(torch.autograd.Function):
@@ -215,20 +202,15 @@ class _BlockMasks:
     fully_masked: torch.Tensor | None
 
 
-def _block_masks(call: AttentionCall, blocks: _Blocks, left: int, right: int) -> _BlockMasks:
+def _block_masks(call: AttentionCall, blocks: _Blocks) -> _BlockMasks:
     device, cells = call.query.device, _BlockCells(blocks, call)
     real = call.key_padding_mask
     if real is None:
         real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=device)
-    real = F.pad(real, (left, max(right, 0)))
-    if right < 0:
-        real = real[:, :right]
-    real = real.unfold(1, blocks.span, blocks.size)  # [B or 1, R, span]
-    band = within_window(cells.distance, call.area)
-    visible = band & real[:, None, :, None, :]  # [B or 1, 1, R, size, span]
-    restricted = restrict(visible, call, cells)
-    assert restricted is not None  # for the type checker
-    visible, fully_masked = open_fully_masked_rows(restricted)
+    real = blocks.of_keys(real, axis=1).unfold(1, blocks.span, blocks.size)  # [B or 1, R, span]
+    visible = call.restricted(within_window(cells.distance, call.area) & real[:, None, :, None, :], cells)
+    assert visible is not None  # for the type checker
+    visible, fully_masked = open_fully_masked_rows(visible)  # [B or 1, H or 1, R, size, span]
     heads = visible_heads(call.query.shape[1], call.area, device)
     if heads is None:
         visible = repeat_over_area(visible, call.area)

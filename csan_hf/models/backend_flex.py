@@ -1,18 +1,22 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention through torch's FlexAttention: one fused kernel that skips the blocks nobody sees."""
+"""Local attention through torch's FlexAttention: one fused kernel that skips the blocks that no query sees."""
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from .attention_call import AttentionCall
-from .key_area import gather_head_area, visible_heads, within_window
+from .key_area import pad_heads, visible_heads, within_window
 from .locality import Positions, count_from
+
+if TYPE_CHECKING:
+    from .attention_call import AttentionCall
 
 _BLOCK = 128
 """Queries, and keys, of a block of the kernel's."""
@@ -96,7 +100,7 @@ class _OneCell:
 def flex_local_attention(call: AttentionCall) -> torch.Tensor:
     """The output [B, H, I, D] of a call, by FlexAttention."""
     layout = _layout(call)
-    output = _kernel(call.query.device.type)(
+    return _kernel(call.query.device.type)(
         call.query,
         _keys_of_area(call.key, call, layout),
         _keys_of_area(call.value, call, layout),
@@ -104,13 +108,12 @@ def flex_local_attention(call: AttentionCall) -> torch.Tensor:
         block_mask=call.once("flex_attention", lambda: flex_block_mask(call)),
         scale=call.scale,
     )
-    return output
 
 
 def _keys_of_area(states: torch.Tensor, call: AttentionCall, layout: _Layout) -> torch.Tensor:
-    """[B, H, J, D] -> [B, H, N * slot, D]."""
-    padded = F.pad(states, (0, 0, 0, layout.slot - layout.keys))
-    return gather_head_area(padded, call.area).flatten(2, 3).contiguous()
+    """[B, H, J, D] -> [B, H, N * slot, D]; slots without a head hold zeros."""
+    padded = pad_heads(F.pad(states, (0, 0, 0, layout.slot - layout.keys)), call.area)
+    return padded.unfold(1, call.area.head_area, 1).permute(0, 1, 4, 2, 3).flatten(2, 3).contiguous()
 
 
 def flex_block_mask(call: AttentionCall) -> BlockMask:

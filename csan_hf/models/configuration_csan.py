@@ -67,7 +67,7 @@ class CsanConfig(Seq2SeqConfig):
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
             and NLLB: other frequencies, the first position is `pad_token_id` + 1); see
-            `CsanSinusoidalPositionalEmbedding`.
+            `SinusoidalPositionalEmbedding`.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
         init_gain: Gain of `initialization="xavier"`, for matrices and embeddings alike.

@@ -1,10 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The attention module of CSAN and the sinusoids.
+"""The attention module of CSAN, its masks, and the cache of its decoder.
 
 Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,14 +11,18 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_call import AttentionCall, SharedMasks, dot_products_in_float32, make_call
-from .backend_eager import attention_with_weights
-from .backend_sdpa import trains_faster_in_float32
-from .backends import run
+from .attention_call import AttentionCall, SharedMasks, run
+from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
 from .configuration_csan import CsanConfig
 from .dropout import drop
 from .locality import LayerLocality, Positions, Term, TermInputs, parameters_name
@@ -113,74 +116,6 @@ def eager_attention_forward(
     weights = weights.to(value.dtype)
     output = torch.matmul(drop(weights, dropout, module.training), value)
     return output.transpose(1, 2).contiguous(), weights
-
-
-class CsanSinusoidalPositionalEmbedding(nn.Module):
-    """Sinusoids of the positions, sines in the first half and cosines in the second.
-
-    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, computed in double precision.
-    `"m2m_100"`: those of tensor2tensor and fairseq, with frequencies 10000^(-i / (d/2 - 1)), the first position being
-    `pad_token_id` + 1; computed in single precision, as transformers' M2M100 does.
-
-    The table is kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for any number of
-    positions, and most are never used. What lies beyond is computed when it is asked for.
-    """
-
-    LONGEST_TABLE = 16_384
-    weight: torch.Tensor
-
-    def __init__(
-        self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
-    ) -> None:
-        super().__init__()
-        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
-        self.kind = kind
-        self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
-        # Made where the model is being made, which may be the meta device, and filled there unless it is
-        weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
-        self.register_buffer("weight", weight, persistent=False)
-
-    def create_weight(self, end: int) -> torch.Tensor:
-        """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
-        return self._sinusoids(torch.arange(end, device="cpu"))
-
-    def forward(
-        self, length: int, offset: int | torch.Tensor = 0, first_real: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Embeddings of consecutive positions.
-
-        Args:
-            length: Number T of positions.
-            offset: Place of the first of them (a tensor where a static cache counts them).
-            first_real: [B], place of each sentence's first real token, its position 0; None = 0. Places before it
-                are padding and get position 0, too.
-
-        Returns:
-            [T, d], or [B, T, d] with `first_real`.
-        """
-        end = None if isinstance(offset, torch.Tensor) else offset + length
-        if end is not None and end <= self.num_positions and first_real is None:
-            return self.weight[offset:end]
-        positions = torch.arange(length, device=self.weight.device) + offset
-        if first_real is not None:
-            positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
-        if end is not None and end <= self.num_positions:
-            return F.embedding(positions, self.weight)
-        return self._sinusoids(positions).to(self.weight)
-
-    def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
-        """[..., d] float32 for positions [...], on their device."""
-        single = self.kind == "m2m_100" or positions.device.type == "mps"  # which has no double precision
-        exact = torch.float32 if single else torch.float64
-        if self.kind == "m2m_100":
-            half = self.embedding_dim // 2
-            steps = torch.arange(half, device=positions.device, dtype=exact)
-            frequencies = torch.exp(steps * -(math.log(10000) / (half - 1)))
-            angles = (positions + self.first_position).to(exact)[..., None] * frequencies
-        else:
-            steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
-            angles = positions.to(exact)[..., None] / torch.pow(10000.0, steps / self.embedding_dim)
-        return torch.cat([angles.sin(), angles.cos()[..., : self.embedding_dim // 2]], dim=-1).float()
 
 
 def _mask_for_sdpa(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -290,18 +225,18 @@ class CsanAttention(nn.Module):
         if self.locality is not None and (replacement := self.locality.replacement) is not None:
             module = getattr(self, parameters_name(replacement))
             output, weights = replacement.attend(module, hidden_states, masks.padding)
-            return output, self._weights_of_replacement(output, weights) if asked else None
-        query = self._split_heads(self.q_proj(hidden_states))
-        key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+            if weights is None and self.config._attn_implementation == "eager":
+                # Zeros for None, which the library drops: that would shift the weights of later layers
+                batch, length = output.shape[:2]
+                weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
+            return output, weights if asked else None
+        query = self._split_heads(self.q_proj(hidden_states))  # [B, H, I, D]
+        key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)  # [B, H, J, D]
         if self.locality is None:
             output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
-            held = key.shape[2]
-            call = self._local_call(query, key, value, self.locality, masks, query_offset)
-            output, weights = self._attend_locally(call, asked)
-            if weights is not None and self.is_causal:
-                weights = _over_all_positions(weights, held, query_offset)
-        return self.out_proj(output.flatten(-2)), weights
+            output, weights = self._attend_locally(query, key, value, self.locality, masks, query_offset, asked)
+        return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
     def _attend_fully(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, masks: AttentionMasks, **kwargs: Any
@@ -318,28 +253,63 @@ class CsanAttention(nn.Module):
             output, _ = attend(self, query.float(), key.float(), value.float(), mask, **options)
         return output.to(query.dtype), None
 
-    def _weights_of_replacement(self, output: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
-        """The replacement's weights, or zeros for None: the library drops a None, which would shift later layers'."""
-        if weights is None and self.config._attn_implementation == "eager":
-            batch, length = output.shape[:2]
-            weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
-        return weights
-
-    def _attend_locally(self, call: AttentionCall, wants_weights: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The output [B, I, H, D] of a call and, where they are asked for and there are any, its weights."""
-        assert self.locality is not None  # for the type checker
+    def _attend_locally(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        locality: LayerLocality,
+        masks: AttentionMasks,
+        query_offset: int | torch.Tensor,
+        wants_weights: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B, H, I, J]."""
         implementation = self.config._attn_implementation or "eager"
-        check_local_implementation(implementation, self.locality)
+        check_local_implementation(implementation, locality)
+        held, padding = key.shape[2], masks.padding
+        # The keys that end at the last query, with their padding
+        if self.is_causal and isinstance(query_offset, torch.Tensor):
+            key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset, locality)
+        elif self.is_causal:
+            seen = query_offset + query.shape[2]
+            key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache that is filled for the first time
+        if padding is not None and padding.shape[-1] > key.shape[2]:
+            padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
+        # Where queries and keys stand among the real tokens; a windowed cache hands over the last keys only
+        query_start = query_offset
+        key_start: int | torch.Tensor = query_offset + query.shape[2] - key.shape[2] if self.is_causal else 0
+        if masks.first_real is not None:
+            key_start = key_start - masks.first_real
+            query_start = query_start if self.is_cross_attention else query_start - masks.first_real
+        positions = Positions(query_start, key_start)
+        inputs = TermInputs(query, key, padding, positions, self.is_causal, self.scaling)
+        found = (method.term(getattr(self, parameters_name(method)), inputs) for method in locality.methods)
+        terms = [term for term in found if term is not None]
+        if self.observe_terms is not None:
+            self.observe_terms(terms)
+        call = AttentionCall(
+            query,
+            key,
+            value,
+            locality.area,
+            terms,
+            key_padding_mask=padding,
+            positions=positions,
+            scale=self.scaling,
+            dropout_p=self.dropout if self.training else 0.0,
+            shared=masks.shared or SharedMasks(),
+        )
         if implementation not in _LOCAL_BACKENDS:
             return self._attend_by_flash_attention(call, implementation), None
-        backend, weights = _LOCAL_BACKENDS[implementation], None
+        backend = _LOCAL_BACKENDS[implementation]
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
-        else:
-            if call.area.window is None and backend == "blocked":
-                backend = None  # blocks follow a window; a layer without one has nothing to split
-            output = run(call, backend)
-        return output.transpose(1, 2), weights
+            if self.is_causal:
+                weights = _over_all_positions(weights, held, query_offset)
+            return output.transpose(1, 2), weights
+        if call.area.window is None and backend == "blocked":
+            backend = None  # blocks follow a window; a layer without one has nothing to split
+        return run(call, backend).transpose(1, 2), None
 
     def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> torch.Tensor:
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
@@ -357,66 +327,6 @@ class CsanAttention(nn.Module):
             sliding_window=None if half_window is None else half_window + 1,
         )[0]
         return output
-
-    def _local_call(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        locality: LayerLocality,
-        masks: AttentionMasks,
-        query_offset: int | torch.Tensor,
-    ) -> AttentionCall:
-        padding = masks.padding
-        if self.is_causal and isinstance(query_offset, torch.Tensor):
-            key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset, locality)
-        elif self.is_causal:
-            seen = query_offset + query.shape[2]
-            key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache that is filled for the first time
-        if padding is not None and padding.shape[-1] > key.shape[2]:
-            padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
-        positions = self._positions(query, key, masks.first_real, query_offset)
-        return make_call(
-            query,
-            key,
-            value,
-            locality.area,
-            terms=self._terms(TermInputs(query, key, padding, positions, self.is_causal, self.scaling), locality),
-            key_padding_mask=padding,
-            positions=positions,
-            scale=self.scaling,
-            dropout_p=self.dropout if self.training else 0.0,
-            shared=masks.shared,
-        )
-
-    def _terms(self, inputs: TermInputs, locality: LayerLocality) -> list[Term]:
-        terms = [
-            method.term(getattr(self, parameters_name(method)), inputs)
-            for method in locality.methods
-            if method.has_term
-        ]
-        added = [term for term in terms if term is not None]
-        if self.observe_terms is not None:
-            self.observe_terms(added)
-        return added
-
-    def _positions(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        first_real: torch.Tensor | None,
-        query_offset: int | torch.Tensor,
-    ) -> Positions:
-        """Where queries and keys stand among the real tokens."""
-        query_start: int | torch.Tensor = query_offset
-        key_start: int | torch.Tensor = 0
-        if self.is_causal:
-            # A windowed cache hands over the last keys only: the first of them stands at this place.
-            key_start = query_offset + query.shape[2] - key.shape[2]
-        if first_real is not None:
-            key_start = key_start - first_real
-            query_start = query_start if self.is_cross_attention else query_start - first_real
-        return Positions(query_start, key_start)
 
     def _keys_of_static_cache(
         self,
@@ -468,3 +378,44 @@ class CsanAttention(nn.Module):
             if is_updated is not None:
                 is_updated[self.layer_idx] = True
         return key, value
+
+
+class _BeamSharedCache(DynamicCache):
+    """Keys and values of the encoder's states, equal for all beams of a sentence."""
+
+    def __init__(self, num_beams: int = 1) -> None:
+        super().__init__()
+        self.num_beams = num_beams
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Reorder the beams, unless each comes from a beam of its own sentence: these share their source.
+
+        That is checked on a CPU alone. On an accelerator the check would wait for the device, which costs more than
+        reordering.
+        """
+        if beam_idx.device.type == "cpu":
+            sentence = torch.arange(beam_idx.shape[0]) // self.num_beams
+            if torch.equal(beam_idx // self.num_beams, sentence):
+                return
+        super().reorder_cache(beam_idx)
+
+
+def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
+    """An empty cache in which a decoder layer with a window keeps only the keys of the window.
+
+    The window's own keys are m past positions (M = 2m + 1). A layer with a method that needs all earlier keys keeps
+    them all.
+
+    Args:
+        config: The model's configuration.
+        num_beams: Consecutive rows of the batch that share a source sentence.
+    """
+    cache = DynamicCache()
+    for layer_idx in range(config.decoder_layers):
+        locality = config.layer_locality("decoder", layer_idx)
+        if locality is not None and locality.past_tokens is not None:
+            # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
+            cache.layers.append(DynamicSlidingWindowLayer(max(locality.past_tokens + 1, 2)))
+        else:
+            cache.layers.append(DynamicLayer())
+    return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

@@ -3,45 +3,13 @@
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .input_checks import embed
-
-
-class SinusoidalPositionalEmbedding(nn.Module):
-    """Sinusoids of Vaswani et al. (2017), section 3.5, sines in the first half and cosines in the second.
-
-    The table is computed in double precision and kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for
-    any number of positions, and most are never used. What lies beyond is computed when it is asked for.
-    """
-
-    LONGEST_TABLE = 16_384
-    weight: torch.Tensor
-
-    def __init__(self, num_positions: int, embedding_dim: int) -> None:
-        super().__init__()
-        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
-        # Made where the model is being made, which may be the meta device, and filled there unless it is
-        weight = torch.empty(self.num_positions, embedding_dim).copy_(self.create_weight(self.num_positions))
-        self.register_buffer("weight", weight, persistent=False)
-
-    def create_weight(self, end: int, start: int = 0) -> torch.Tensor:
-        """The sinusoids of positions `start` to `end` - 1, [end - start, d] float32."""
-        half = np.arange(0, self.embedding_dim, 2)
-        angles = np.arange(start, end)[:, None] / np.power(10000, half / self.embedding_dim)[None, :]
-        cosines = np.cos(angles)[:, : self.embedding_dim // 2]
-        return torch.from_numpy(np.concatenate([np.sin(angles), cosines], axis=1)).float()
-
-    def forward(self, length: int, offset: int = 0) -> torch.Tensor:
-        """Embeddings [length, d] of the positions from `offset` on."""
-        end = offset + length
-        if end <= self.num_positions:
-            return self.weight[offset:end]
-        return self.create_weight(end, offset).to(self.weight)
+from .positions import SinusoidalPositionalEmbedding
 
 
 class LearnedPositionalEmbedding(nn.Embedding):

@@ -116,17 +116,6 @@ def pad_heads(states: torch.Tensor, area: KeyArea) -> torch.Tensor:
     return F.pad(states, (0, 0, 0, 0, n, n))
 
 
-def gather_head_area(states: torch.Tensor, area: KeyArea) -> torch.Tensor:
-    """Lay each head's neighbours beside it: [B, H, J, D] -> [B, H, N, J, D] (a view where memory allows).
-
-    Slots without a head (boundary `"mask"`) hold zeros and must be masked by `visible_heads`.
-    """
-    if area.half_area == 0:
-        return states.unsqueeze(2)
-    # Overlapping windows along the heads: neighbours lie next to each other in memory, nothing is copied.
-    return pad_heads(states, area).unfold(1, area.head_area, 1).permute(0, 1, 4, 2, 3)
-
-
 def repeat_over_area(per_position: torch.Tensor, area: KeyArea) -> torch.Tensor:
     """[..., J] -> [..., N * J]: the same for every head of the area."""
     if area.head_area == 1:

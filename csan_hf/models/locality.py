@@ -17,7 +17,7 @@ keys are names of registered methods, values their settings (one value = the fir
 | parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, conversion |
 | something before the sub-layer | `before(module, states, padding)` | the layer |
 | a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
-| what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | decoder_cache.py, static caches |
+| what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | csan_attention.py, static caches |
 | where it may stand, and beside what | `parts`, `check(site, name)`, `check_beside(others, name)` | the config |
 | presets | `presets`: names and fields of `CsanConfig` | `CsanConfig.preset` |
 

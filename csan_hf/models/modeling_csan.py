@@ -36,16 +36,16 @@ from .csan_attention import (
     BLOCKED,
     AttentionMasks,
     CsanAttention,
-    CsanSinusoidalPositionalEmbedding,
     check_local_implementation,
     full_attention_implementation,
+    make_decoder_cache,
     mask_config,
 )
-from .decoder_cache import make_decoder_cache
 from .dropout import drop
 from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
 from .keyword_checks import check_forward_keywords
 from .locality import LocalityModule, first_real_token
+from .positions import SinusoidalPositionalEmbedding
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         `"normal"`: N(0, `init_std`) everywhere. Biases are 0 in both, layer normalisations 1.
         """
         super()._init_weights(module)
-        if isinstance(module, CsanSinusoidalPositionalEmbedding):
+        if isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
         elif isinstance(module, CsanForConditionalGeneration):
             init.zeros_(module.final_logits_bias)
@@ -307,8 +307,8 @@ def _padding_mask(
     return None
 
 
-def _position_embedding(config: CsanConfig) -> CsanSinusoidalPositionalEmbedding:
-    return CsanSinusoidalPositionalEmbedding(
+def _position_embedding(config: CsanConfig) -> SinusoidalPositionalEmbedding:
+    return SinusoidalPositionalEmbedding(
         config.max_position_embeddings, config.d_model, config.sinusoids, config.pad_token_id
     )
 

@@ -28,10 +28,11 @@ from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine
 from .dropout import drop
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .grid_convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
-from .grid_embeddings import SinusoidalPositionalEmbedding, embed_with_positions, make_position_embedding
+from .grid_embeddings import embed_with_positions, make_position_embedding
 from .grid_norm import GridBatchNorm
 from .input_checks import check_labels, check_size, label_loss, padding_mask
 from .keyword_checks import check_forward_keywords
+from .positions import SinusoidalPositionalEmbedding
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 from .target_rows import rows_before_padding, rows_with_labels, words_to_explain
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from csan_hf.models.attention_call import make_call
-from csan_hf.models.backends import choose_backend
+from csan_hf.models.attention_call import AttentionCall, choose_backend
 from csan_hf.models.gaussian import GaussianTerm
 from csan_hf.models.key_area import KeyArea
 from csan_hf.models.locality import DenseBias
@@ -19,7 +18,7 @@ def choice(length, area, *terms, keys=None, dtype=torch.float32, train=False):
     query, key = (torch.empty(1, 1, 1, 1, dtype=dtype).expand(1, 4, size, 8) for size in (length, keys or length))
     if train:
         query = query.clone().requires_grad_()
-    return choose_backend(make_call(query, key, key, area, terms=terms), None)
+    return choose_backend(AttentionCall(query, key, key, area, terms=terms), None)
 
 
 def gaussian(length, train=False):

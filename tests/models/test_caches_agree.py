@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from reference.tiny_csan import EVERYWHERE, LOCALITIES, padded_sources, tiny_model
 
-from csan_hf.models.csan_attention import CsanSinusoidalPositionalEmbedding
+from csan_hf.models.positions import SinusoidalPositionalEmbedding
 
 DECODERS = {
     name: options
@@ -70,7 +70,7 @@ def test_static_steps_compile_in_one_graph():
 
 @pytest.mark.parametrize("offset", [0, 5, 40])
 def test_sinusoids_of_positions_that_only_the_device_knows(offset):
-    positions = CsanSinusoidalPositionalEmbedding(20, 8)
+    positions = SinusoidalPositionalEmbedding(20, 8)
     torch.testing.assert_close(positions(7, torch.tensor(offset)), positions(7, offset))
 
 

@@ -6,7 +6,7 @@ import torch
 from reference.tiny_csan import LOCALITIES, PAD, padded_sources, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from csan_hf.models.csan_attention import CsanSinusoidalPositionalEmbedding
+from csan_hf.models.positions import SinusoidalPositionalEmbedding
 
 LENGTHS = (9, 4, 1)
 TARGETS = (6, 3, 5)
@@ -52,7 +52,7 @@ def test_a_translation_does_not_notice_where_its_padding_stands():
 
 @pytest.mark.parametrize(("length", "offset"), [(6, 0), (1, 12), (5, 30)])
 def test_sinusoids_start_at_the_first_real_token(length, offset):
-    positions = CsanSinusoidalPositionalEmbedding(20, 8)
+    positions = SinusoidalPositionalEmbedding(20, 8)
     first = torch.tensor([0, 2, 5])
     found = positions(length, offset, first)
     places = torch.arange(offset, offset + length)
@@ -73,6 +73,6 @@ class _OnDevice(TorchDispatchMode):
 @pytest.mark.parametrize("offset", [3, 19, 40])
 def test_sinusoids_are_computed_where_the_model_is(offset):
     """In the table and past it: no step of generation waits for the host."""
-    positions = CsanSinusoidalPositionalEmbedding(20, 8).to("meta")
+    positions = SinusoidalPositionalEmbedding(20, 8).to("meta")
     with _OnDevice():
         assert positions(3, offset).device.type == "meta"

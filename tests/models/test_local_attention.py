@@ -14,7 +14,7 @@ from reference.localness import gaussian_energy
 from torch import Tensor
 
 from csan_hf import local_attention
-from csan_hf.models import backend_chunked
+from csan_hf.models import backend_dense
 from csan_hf.models.gaussian import GaussianTerm
 
 BACKENDS = ("eager", "chunked", "sdpa", "blocked")
@@ -25,8 +25,8 @@ BFLOAT16_EPS = torch.finfo(torch.bfloat16).eps  # 2^-7, one unit in the last pla
 
 @pytest.fixture(autouse=True)
 def _several_chunks(monkeypatch):
-    monkeypatch.setattr(backend_chunked, "_CHUNK_CELLS", 600)
-    monkeypatch.setattr(backend_chunked, "_LEAST_CHUNK", 3)
+    monkeypatch.setattr(backend_dense, "_CHUNK_CELLS", 600)
+    monkeypatch.setattr(backend_dense, "_LEAST_CHUNK", 3)
 
 
 @dataclass(frozen=True)
@@ -506,7 +506,7 @@ def test_dropout(backend):
 @pytest.mark.parametrize(("backend", "window"), [("blocked", 11), ("chunked", None)])
 def test_memory_is_linear_in_length(backend, window, causal, monkeypatch):
     """What forward and backward hold together, and the largest tensor, grow with the length and not its square."""
-    monkeypatch.setattr(backend_chunked, "_CHUNK_CELLS", 2**15)
+    monkeypatch.setattr(backend_dense, "_CHUNK_CELLS", 2**15)
 
     def measured(length: int) -> Operations:
         leaves = [torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3)]

@@ -10,8 +10,7 @@ from transformers import MarianConfig, MarianModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration, CsanForSequenceClassification, CsanModel
-from csan_hf.models.csan_attention import eager_attention_forward
-from csan_hf.models.decoder_cache import make_decoder_cache
+from csan_hf.models.csan_attention import eager_attention_forward, make_decoder_cache
 
 SIZE = {
     "vocab_size": 40,

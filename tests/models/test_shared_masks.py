@@ -10,9 +10,8 @@ from reference.dispatch import Operations
 from reference.tiny_csan import PLAIN, padded_sources, tiny_model
 
 from csan_hf import CsanConfig
-from csan_hf.models import attention
-from csan_hf.models.attention_call import AttentionCall, SharedMasks, make_call
-from csan_hf.models.backends import run
+from csan_hf.models import csan_attention
+from csan_hf.models.attention_call import AttentionCall, SharedMasks, run
 from csan_hf.models.key_area import KeyArea
 from csan_hf.models.locality import Term
 from csan_hf.models.modeling_csan import CsanEncoder
@@ -93,7 +92,7 @@ def test_weights_are_built_only_where_they_are_asked_for(monkeypatch):
     )
     expected = model(**padded_sources((6, 3)), output_attentions=True)
     assert len(expected.encoder_attentions) == 2
-    monkeypatch.setattr(attention, "attention_with_weights", refuse)
+    monkeypatch.setattr(csan_attention, "attention_with_weights", refuse)
     torch.testing.assert_close(model(**padded_sources((6, 3))).logits, expected.logits)
     with pytest.raises(AssertionError, match="weights were built"):
         model(**padded_sources((6, 3)), output_attentions=True)
@@ -126,8 +125,8 @@ def test_terms_that_hold_anything_share_no_mask_wrongly(kind, reaches, backend):
     tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
     for reach in reaches:
         terms = (kind(reach),)
-        once = make_call(tensor, tensor, tensor, KeyArea(window=7), terms=terms, shared=shared)
-        alone = make_call(tensor, tensor, tensor, KeyArea(window=7), terms=terms)
+        once = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), terms=terms, shared=shared)
+        alone = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), terms=terms)
         assert torch.equal(run(once, backend), run(alone, backend))
 
 
