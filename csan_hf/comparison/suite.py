@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import copy
-import reprlib
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,9 @@ _FULL_ATTENTION = {"local_window": None, "head_area": 1}
 
 Settings = dict[str, Any]
 """Keys of a recipe: those of its top, and sections."""
+
+Columns = dict[str, tuple[str, tuple[str, ...]]]
+"""Columns of a table: name -> data set and splits, whose segments are taken together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +65,15 @@ class Suite:
         metric: Name of the metric that decides.
         baseline: The system that the others are compared with.
         cells: The runs: first all systems and data sets with the first seed, then with the second...
-        tables: Title of a table -> its columns: name -> data set and splits, whose segments are taken together.
+        tables: Title of a table -> its columns.
+        systems: Names of the systems, in order.
     """
 
     name: str
     metric: str
     baseline: str
     cells: tuple[Cell, ...]
-    tables: dict[str, dict[str, tuple[str, tuple[str, ...]]]]
+    tables: dict[str, Columns]
     description: str = ""
     systems: tuple[str, ...] = field(default=())
 
@@ -81,7 +84,7 @@ class Suite:
 
 
 def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
-    """Reads a suite.
+    """Reads and checks a suite.
 
     Args:
         path: YAML file, or the name of a suite that comes with csan_hf; csan_hf/suites/README.md describes its keys.
@@ -97,58 +100,67 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         raise RecipeError(str(error)) from None
     content = read_yaml(path)
     _check_keys(content, _KEYS, str(path))
-    sizes = _mapping(content, "sizes", str(path))
+    sizes = _named(content, "sizes", f"{path}")
     size = next(iter(sizes)) if size is None else size
-    if size not in sizes:
-        raise RecipeError(f"{path}: there is no size {size!r}, only {', '.join(sizes)}.")
-    chosen = _mapping(sizes, size, f"{path}: sizes")
+    _require(size in sizes, f"{path}: there is no size {size!r}, only {', '.join(sizes)}.")
+    chosen = _named(sizes, size, f"{path}: sizes")
     _check_keys(chosen, _OF_SIZES, f"{path}: sizes.{size}")
-    systems, data = (_with_size(_mapping(content, key, str(path)), chosen, key, path) for key in ("systems", "data"))
-    for kind, names in (("system", systems), ("data set", data)):
-        _check_names(names, f"{path}: the {kind}")  # runs lie in folders of these names
+    systems, data = (_with_size(content, chosen, key, path) for key in ("systems", "data"))
     baseline = content.get("baseline", next(iter(systems)))
-    if baseline not in list(systems):
-        raise RecipeError(f"{path}: the baseline {_shown(baseline)} is not one of the systems {', '.join(systems)}.")
+    _require(
+        baseline in list(systems), f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}."
+    )
+    everywhere = merge(
+        _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings"),
+        {"data": {"data_dir": data_dir}} if data_dir else {},
+    )
     base = _base(path, chosen)
-    settings = _part(chosen.get("settings"), f"{path}: sizes.{size}.settings")
-    everywhere = merge(settings, {"data": {"data_dir": data_dir}} if data_dir else {})
+    base.pop("output_dir", None)
+    base = merge(base, everywhere)
     seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
-    cells = [
-        Cell(
-            set_name,
-            name,
-            seed,
-            _cell_recipe(base, everywhere, of_system, of_data, seed, f"{path}: {name}"),
-        )
-        for seed in seeds
+    recipes = {
+        (set_name, name): _recipe(base, of_system, of_data, f"{path}: {name}")
         for set_name, of_data in data.items()
         for name, of_system in systems.items()
-        if seed in seeds[: of_system.get("seeds", len(seeds))]
+    }
+    for (set_name, name), recipe in recipes.items():
+        _check_held_out(recipe, recipes[set_name, baseline], f"{path}: {name}", baseline)
+    cells = [
+        Cell(set_name, name, seed, merge(recipe, {"training": {"seed": seed}}))
+        for seed in seeds
+        for (set_name, name), recipe in recipes.items()
+        if seed in seeds[: systems[name].get("seeds", len(seeds))]
     ]
-    _check_splits(cells, baseline, str(path))
+    splits = {set_name: splits_of(recipe) for (set_name, name), recipe in recipes.items() if name == baseline}
+    texts = {key: content.get(key, "") for key in ("name", "description")}
+    for key, text in texts.items():
+        _require(isinstance(text, str), f"{path}: {key} must be text, got {text!r}.")
     return Suite(
-        name=f"{one_line(_text(content, 'name', path.stem, path)).strip() or path.stem}, size {size}",
-        description=_text(content, "description", "", path),
+        name=f"{one_line(texts['name']).strip() or path.stem}, size {size}",
+        description=texts["description"],
         metric=_metric(content.get("metric"), path),
         baseline=baseline,
         cells=tuple(cells),
-        tables=_tables(content.get("tables"), data, cells, str(path)),
+        tables=_tables(content, splits, f"{path}"),
         systems=tuple(systems),
     )
 
 
-def _with_size(entries: Settings, size: Settings, key: str, path: Path) -> Settings:
+def _with_size(content: Settings, size: Settings, key: str, path: Path) -> Settings:
     """The systems or data sets with what a size says of some of them."""
-    own = _mapping(size, key, f"{path}: the size") if size.get(key) else {}
-    if unknown := [name for name in own if name not in entries]:
-        raise RecipeError(f"{path}: {key} of the size: {unknown[0]!r} is not one of {', '.join(entries)}.")
+    entries = _named(content, key, str(path))
+    own = _named(size, key, f"{path}: the size") if size.get(key) else {}
+    _check_keys(own, tuple(entries), f"{path}: {key} of the size")
     merged = {}
     for name, entry in entries.items():
         where = f"{path}: {key}.{name}"
-        merged[name] = merge(_part(entry, where), _part(own.get(name), where))
+        _check_name(name, f"{path}: {key}")  # runs lie in folders of these names
+        merged[name] = merge(_settings(entry, where), _settings(own.get(name), where))
         count = merged[name].get("seeds", 1)
-        if key == "systems" and (type(count) is not int or count < 1):
-            raise RecipeError(f"{where}.seeds must say how many seeds, 1 or more, got {_shown(count)}.")
+        if key == "systems":
+            _require(
+                type(count) is int and count > 0, f"{where}.seeds must say how many seeds, 1 or more, got {count!r}."
+            )
     return merged
 
 
@@ -161,110 +173,85 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> Settings:
     return merged
 
 
-def _cell_recipe(
-    base: Settings, everywhere: Settings, system: Settings, data: Settings, seed: int, where: str
-) -> Settings:
-    """The recipe of a cell: base < size < data set < system < seed.
+def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Settings:
+    """The recipe of a system on a data set: base < data set < system.
 
     A system of another family than the base's keeps nothing of the section config; one with a preset keeps nothing
     that makes the base local.
     """
     own = {key: value for key, value in system.items() if key not in ("preset", "seeds")}
-    recipe = merge(merge(base, everywhere), data)
+    recipe = merge(base, data)
     if own.get("model", recipe.get("model", "csan")) != recipe.get("model", "csan"):
         recipe["config"] = {}
     if "preset" in system:
-        layers = {**(recipe.get("config") or {}), **(own.get("config") or {})}.get("encoder_layers", 6)
-        if not isinstance(preset := system["preset"], str | None):
-            raise RecipeError(f"{where}: preset must be a name, or null for no locality, got {_shown(preset)}.")
+        preset, config = system["preset"], recipe.get("config") or {}
+        _require(
+            isinstance(preset, str | None), f"{where}: preset must be a name, or null for no locality, got {preset!r}."
+        )
+        layers = {**config, **(own.get("config") or {})}.get("encoder_layers", 6)
         try:
             fields = CsanConfig.preset_fields(preset, layers, own.get("config")) if preset else {}
         except (ValueError, TypeError) as error:
             raise RecipeError(f"{where}: {error}") from error
-        kept = {key: value for key, value in (recipe.get("config") or {}).items() if "local" not in key}
+        kept = {key: value for key, value in config.items() if "local" not in key}
         recipe["config"] = {**kept, **_FULL_ATTENTION, **fields}
         own["config"] = {key: value for key, value in (own.get("config") or {}).items() if key not in fields}
     recipe = merge(recipe, own)
-    recipe.pop("output_dir", None)
-    _check_commands(recipe, where)
-    return merge(recipe, {"training": {"seed": seed}})
+    command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
+    _require(not command, f"{where}: {command} says what to do with a run, which a suite decides: take it out.")
+    _require(
+        not (recipe.get("training") or {}).get("push_to_hub"),
+        f"{where}: training.push_to_hub: a suite's runs would all be pushed to one name. Take it out, and push a "
+        "finished run's folder by `csan-hf push`.",
+    )
+    return recipe
 
 
-def _check_commands(recipe: Settings, where: str) -> None:
-    """Refuses what a suite decides itself, and what would show unfinished runs to others."""
-    if command := next((key for key in COMMANDS if key in recipe), None):
-        raise RecipeError(f"{where}: {command} says what to do with a run, which a suite decides: take it out.")
-    if (recipe.get("training") or {}).get("push_to_hub"):
-        raise RecipeError(
-            f"{where}: training.push_to_hub: a suite's runs would all be pushed to one name. Take it out, and push a "
-            "finished run's folder by `csan-hf push`."
-        )
-
-
-def _check_splits(cells: list[Cell], baseline: str, where: str) -> None:
+def _check_held_out(recipe: Settings, of_baseline: Settings, where: str, baseline: str) -> None:
     """Refuses a system that changes what it is scored on: its scores could not be compared."""
-    held_out = {cell.data: _held_out(cell.recipe) for cell in cells if cell.system == baseline}
-    for cell in cells:
-        own, expected = _held_out(cell.recipe), held_out[cell.data]
-        if changed := [key for key in {**expected, **own} if own.get(key) != expected.get(key)]:
-            raise RecipeError(
-                f"{where}: {cell.system} has another data.{changed[0]} than {baseline}, and would be scored on other "
-                "sentences: say that under data, as a data set."
-            )
+    own, expected = (
+        {key: value for key, value in (settings.get("data") or {}).items() if key not in _OF_TRAINING}
+        for settings in (recipe, of_baseline)
+    )
+    changed = next((key for key in {**expected, **own} if own.get(key) != expected.get(key)), None)
+    _require(
+        not changed,
+        f"{where} has another data.{changed} than {baseline}, and would be scored on other sentences: say that under "
+        "data, as a data set.",
+    )
 
 
-def _held_out(recipe: Settings) -> Settings:
-    """What decides the validation and test sets."""
-    return {key: value for key, value in (recipe.get("data") or {}).items() if key not in _OF_TRAINING}
-
-
-def _tables(tables: Any, data: Settings, cells: list[Cell], where: str) -> dict:
-    splits = {cell.data: splits_of(cell.recipe) for cell in cells}
-    if other := [split for names in splits.values() for split in names if not isinstance(split, str)]:
-        raise RecipeError(f"{where}: the name of the test set {other[0]!r} is no text: put it in quotes.")
-    if tables is None:
-        return {"scores": {name: (name, tuple(splits[name][1:] or splits[name])) for name in data}}
-    where = f"{where}: tables"
-    _check_names(_mapping({"tables": tables}, "tables", where), f"{where}: the title")  # pictures have these names
-    found: dict = {}
-    for title, columns in tables.items():
+def _tables(content: Settings, splits: dict[str, list[str]], where: str) -> dict[str, Columns]:
+    """The tables' columns; `splits` are those of each data set."""
+    if content.get("tables") is None:
+        return {"scores": {name: (name, tuple(own[1:] or own)) for name, own in splits.items()}}
+    found: dict[str, Columns] = {}
+    for title, columns in _named(content, "tables", where).items():
+        _check_name(title, f"{where}: tables")  # pictures have these names
+        at = f"{where}: tables.{title}"
         if isinstance(columns, list):
-            wanted = {name: tuple(split for split in columns if split in splits[name]) for name in data}
+            wanted = {name: tuple(split for split in columns if split in own) for name, own in splits.items()}
             named = {name: (name, chosen) for name, chosen in wanted.items() if chosen}
+            _require(named, f"{at}: no data set has a split {', '.join(map(str, columns))}.")
         else:
-            columns = _mapping(tables, title, where)
-            named = {
-                name: (_data_set_of(name, data, at), _list_of_splits(chosen, at))
-                for name, chosen in columns.items()
-                for at in (f"{where}.{title}.{name}",)
-            }
-        for name, (of_data, chosen) in named.items():
-            if unknown := [split for split in chosen if split not in splits[of_data]]:
-                raise RecipeError(f"{where}.{title}.{name}: {of_data} has no split {unknown[0]!r}.")
-        places = [(of_data, split) for of_data, chosen in named.values() for split in chosen]
-        if twice := [place for place in places if places.count(place) > 1]:
-            raise RecipeError(
-                f"{where}.{title}: {twice[0][1]} of {twice[0][0]} stands twice, and tests over all columns would "
-                "count it twice: make a second table."
-            )
-        if not named:
-            raise RecipeError(f"{where}.{title}: no data set has a split {', '.join(map(str, columns))}.")
+            named = {}
+            for name, chosen in _named({title: columns}, title, f"{where}: tables").items():
+                data = name if name in splits or len(splits) > 1 else next(iter(splits))
+                _require(data in splits, f"{at}.{name}: there is no data set of that name, only {', '.join(splits)}.")
+                _require(isinstance(chosen, list) and chosen, f"{at}.{name} must be a list of splits, got {chosen!r}.")
+                unknown = next((split for split in chosen if split not in splits[data]), None)
+                _require(unknown is None, f"{at}.{name}: {data} has no split {unknown!r}.")
+                named[name] = (data, tuple(chosen))
+        (place, count), *_ = Counter((data, split) for data, chosen in named.values() for split in chosen).most_common(
+            1
+        )
+        _require(
+            count == 1,
+            f"{at}: {place[1]} of {place[0]} stands twice, and tests over all columns would count it twice: make a "
+            "second table.",
+        )
         found[title] = named
     return found
-
-
-def _data_set_of(column: str, data: Settings, where: str) -> str:
-    if column in data:
-        return column
-    if len(data) > 1:
-        raise RecipeError(f"{where}: there is no data set of that name, only {', '.join(data)}.")
-    return next(iter(data))
-
-
-def _list_of_splits(splits: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(splits, list) or not splits:
-        raise RecipeError(f"{where} must be a list of splits, got {_shown(splits)}.")
-    return tuple(splits)
 
 
 def splits_of(recipe: Settings) -> list[str]:
@@ -272,20 +259,24 @@ def splits_of(recipe: Settings) -> list[str]:
     data = recipe.get("data") or {}
     test = "test" if data.get("dataset") == "numbers" else data.get("test")
     tests = list(test) if isinstance(test, dict) else ["test"] if test else []
+    other = next((name for name in tests if not isinstance(name, str)), None)
+    _require(other is None, f"the name of the test set {other!r} is no text: put it in quotes.")
     if isinstance(pairs := data.get("language_pairs"), list):
         tests = [f"{name}_{pair}" for pair in pairs for name in tests]
     return ["validation", *tests]
 
 
 def _base(path: Path, size: Settings) -> Settings:
-    if not isinstance(size.get("base"), str):
-        raise RecipeError(
-            f"{path}: a size needs a base, the path of a recipe as seen from the suite or the name of one that comes "
-            "with csan_hf."
-        )
-    beside = path.parent / size["base"]
-    base = RECIPES.file(size["base"]) if size["base"] in RECIPES.names() and not beside.is_file() else beside
-    return _settings(read_yaml(base), str(base))
+    """The recipe that a size starts from: a name of csan_hf's, or a YAML file, as no other file's lines are shown."""
+    base = size.get("base")
+    if isinstance(base, str) and base in RECIPES.names():
+        return _settings(read_yaml(RECIPES.file(base)), base)
+    _require(
+        isinstance(base, str) and base.endswith((".yaml", ".yml")),
+        f"{path}: a size needs a base, the path of a recipe (.yaml) as seen from the suite or the name of one that "
+        "comes with csan_hf.",
+    )
+    return _settings(read_yaml(path.parent / str(base)), str(base))
 
 
 def _metric(name: Any, path: Path) -> str:
@@ -294,73 +285,61 @@ def _metric(name: Any, path: Path) -> str:
         metric = find_metric(str(name))
     except ValueError as error:
         raise RecipeError(f"{path}: {error}") from error
-    if metric.needs_sources or metric.needs == "alignments":
-        raise RecipeError(f"{path}: a suite compares hypotheses with references, {name} needs more: choose another.")
+    _require(
+        not metric.needs_sources and metric.needs != "alignments",
+        f"{path}: a suite compares hypotheses with references, {name} needs more: choose another.",
+    )
     return metric.name
 
 
-def _text(content: Settings, key: str, default: str, path: Path) -> str:
-    value = content.get(key, default)
-    if not isinstance(value, str):
-        raise RecipeError(f"{path}: {key} must be text, got {_shown(value)}.")
-    return value
-
-
 def _seeds(seeds: Any, where: str) -> list[int]:
-    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
-        raise RecipeError(f"{where} must be a list of whole numbers from 0 to 2^32 - 1, got {_shown(seeds)}.")
-    if len(set(seeds)) < len(seeds):
-        raise RecipeError(f"{where}: a seed stands twice in {_shown(seeds)}, and would give the same run again.")
+    _require(
+        isinstance(seeds, list) and seeds and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds),
+        f"{where} must be a list of whole numbers from 0 to 2^32 - 1, got {seeds!r}.",
+    )
+    _require(
+        len(set(seeds)) == len(seeds), f"{where}: a seed stands twice in {seeds!r}, and would give the same run again."
+    )
     return seeds
 
 
-def _mapping(content: Settings, key: str, where: str) -> Settings:
+def _named(content: Settings, key: str, where: str) -> Settings:
+    """The entry `key`, which must be a mapping with text for keys."""
     value = content.get(key)
-    if not isinstance(value, dict) or not value:
-        raise RecipeError(f"{where}: {key} must hold names and their settings, got {_shown(value)}.")
-    if other := [name for name in value if not isinstance(name, str)]:
-        raise RecipeError(f"{where}: {key}: the name {other[0]!r} is no text: put it in quotes.")
+    _require(
+        isinstance(value, dict) and value, f"{where}: {key} must hold names and their settings, got {value!r:.80}."
+    )
+    other = next((name for name in value if not isinstance(name, str)), "")
+    _require(isinstance(other, str), f"{where}: {key}: the name {other!r} is no text: put it in quotes.")
     return value
 
 
 def _settings(value: Any, where: str) -> Settings:
     """Keys and sections of a recipe, as far as `merge` depends on their types; training checks the rest."""
-    if value is not None and not isinstance(value, dict):
-        raise RecipeError(f"{where} must hold keys of a recipe and their values, got {_shown(value)}.")
+    value = {} if value is None else value
+    _require(isinstance(value, dict), f"{where} must hold keys of a recipe and their values, got {value!r:.80}.")
     for key in SECTIONS:
-        section = (value or {}).get(key)
+        section = value.get(key)
         named = key == "tokenizer" and isinstance(section, str)  # the name of an existing one
-        if section is not None and not isinstance(section, dict) and not named:
-            raise RecipeError(f"{where}: the section {key} must hold keys and values, got {_shown(section)}.")
-    return value or {}
+        _require(
+            section is None or isinstance(section, dict) or named,
+            f"{where}: the section {key} must hold keys and values, got {section!r:.80}.",
+        )
+    return value
 
 
-def _part(value: Any, where: str) -> Settings:
-    """Settings that a suite itself holds."""
-    if "output_dir" in (settings := _settings(value, where)):
-        raise RecipeError(f"{where}: output_dir: the suite's --output decides where its runs lie. Take it out.")
-    return settings
-
-
-def _shown(value: Any) -> str:
-    """A value in a message: YAML's aliases make a huge one of a small file."""
-    return reprlib.repr(value)
-
-
-def _check_names(names: Iterable[str], what: str) -> None:
-    """Refuses what cannot be a file's or folder's name on every system, and two that are the same one on some."""
-    seen: dict[str, str] = {}
-    for name in names:
-        try:
-            check_file_name(name, what)
-        except ValueError as error:
-            raise RecipeError(str(error)) from error
-        plain = unicodedata.normalize("NFC", name).casefold()
-        if plain in seen:
-            raise RecipeError(f"{what} {name!r} is {seen[plain]!r} where files' names have no capitals: rename one.")
-        seen[plain] = name
+def _check_name(name: str, what: str) -> None:
+    try:
+        check_file_name(name, what)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 def _check_keys(content: Settings, known: tuple[str, ...], where: str) -> None:
-    if unknown := [key for key in content if key not in known]:
-        raise RecipeError(f"{where}: unknown key {unknown[0]}; there are {', '.join(known)}.")
+    unknown = next((key for key in content if key not in known), None)
+    _require(unknown is None, f"{where}: unknown key {unknown}; there are {', '.join(known)}.")
+
+
+def _require(condition: Any, message: str) -> None:
+    if not condition:
+        raise RecipeError(message)

@@ -81,7 +81,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"seeds": [1, 2, 1]}, r"a seed stands twice in \[1, 2, 1\]"),
         ({"systems": {"x": {"overwrite": True}}}, "x: overwrite says what to do with a run, which a suite decides"),
         ({"data": {"x": {"resume": False}}}, "resume says what to do with a run"),
-        ({"systems": {"x": {"output_dir": "here"}}}, r"systems\.x: output_dir: the suite's --output decides"),
+        ({"systems": {"x": {"output_dir": "here"}}}, "x: output_dir says what to do with a run"),
         ({"systems": {"x": {"training": {"push_to_hub": True}}}}, r"x: training\.push_to_hub: .* to one name"),
         (
             {"systems": {"plain": {}, "x": {"data": {"source_lang": "c"}}}},
@@ -98,6 +98,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
         ({"sizes": {"small": {"base": ["base.yaml"]}}}, "a size needs a base"),
+        ({"sizes": {"small": {"base": "/etc/shadow"}}}, r"the path of a recipe \(\.yaml\)"),
         ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
         ({"sizes": {"small": {"base": "base.yaml", "settings": [1]}}}, r"small\.settings must hold keys of a recipe"),
         ({"sizes": {"small": {"base": "base.yaml", "systems": ["x"]}}}, "the size: systems must hold names"),
@@ -108,16 +109,13 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"x": {"preset": ["local_soft"]}}}, "x: preset must be a name, or null for no locality, got "),
         ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
         ({"systems": {"x": {"seeds": "two"}}}, r"systems\.x\.seeds must say how many seeds"),
-        ({"systems": {"x": {}, "X": {}}}, "the system 'X' is 'x' where files' names have no capitals"),
-        ({"data": {"caf\u00e9": {}, "cafe\u0301": {}}}, "where files' names have no capitals"),
         ({"baseline": ["plain"]}, "the baseline .* is not one of the systems"),
         ({"description": 5}, "description must be text, got 5"),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
         ({"tables": ["dev"]}, "tables must hold names"),
         ({"tables": {"dev": "validation"}}, "dev must hold names and their settings, got 'validation'"),
         ({"tables": {"dev": {"two": "validation"}}}, r"tables\.dev\.two must be a list of splits, got 'validation'"),
-        ({"tables": {"../dev": ["validation"]}}, r"tables: the title '\.\./dev' cannot be the name of a file"),
-        ({"tables": {"dev": ["validation"], "DEV": ["test"]}}, "the title 'DEV' is 'dev'"),
+        ({"tables": {"../dev": ["validation"]}}, r"tables '\.\./dev' cannot be the name of a file"),
     ],
 )
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
@@ -168,8 +166,6 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
     assert load_suite(copy).cells[0].recipe == load_suite("multi30k").cells[0].recipe
     path = write_suite(tmp_path, sizes={"small": {"base": "numbers"}})
     assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
-    (tmp_path / "numbers").write_text((tmp_path / "base.yaml").read_text())
-    assert load_suite(path).cells[0].recipe["data"]["train"] == "train.tsv"
     with pytest.raises(RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"):
         load_suite(write_suite(tmp_path, sizes={"small": {"base": "other.yaml"}}))
 
