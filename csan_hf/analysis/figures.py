@@ -1,24 +1,35 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Making and saving of figures: as PNG and SVG, and as SVG for a page that may be light or dark."""
+"""Figures: made, saved as PNG and SVG or put into a page, and the charts of scores and of attention."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from csan_hf.text_files import open_for_writing, printable, write_text
 
+from .attention_statistics import AttentionStatistics, LearnedWindows
+
+if TYPE_CHECKING:
+    from csan_hf.evaluation.metrics import CorpusMetric
+    from csan_hf.evaluation.ngrams import NgramScore
+    from csan_hf.evaluation.significance import PairedTest
+
 # `style_of` tells systems apart also without colour; the colours show on white and on black.
 COLOURS = ("#3b75af", "#d97d3a", "#4f9a5b", "#c1524f", "#8a72b8", "#8d6e5c")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LONGEST_LABEL = 40  # letters
+_LETTERS, _KEY = 78, 7  # width of a figure, and of a line with its marker, in small letters
 _INK = "#010203"  # in a page it becomes the colour of its text
 _STYLE: Any = {
     "svg.fonttype": "none",  # letters stay letters
@@ -95,3 +106,249 @@ def _svg(figure: Figure, name: str, transparent: bool = False) -> str:
         figure.savefig(file, format="svg", transparent=transparent, metadata={"Date": None}, bbox_inches="tight")
     # Two figures of a page have no identifier in common
     return re.sub(r'(\bid="|url\(#|href="#)([\w.-]+)(?=["\)])', rf"\1{name}-\2", file.getvalue())
+
+
+@contextmanager
+def _chart(width: float = 5.2, height: float = 3.4, axis: Literal["x", "y"] = "y") -> Iterator[tuple[Figure, Any]]:
+    """A figure with one pair of axes, in inches; its grid and, of several series, its legend are added at the end."""
+    with figure_style():
+        figure = new_figure(width, height)
+        axes = figure.add_subplot()
+        yield figure, axes
+        _add_grid(axes, axis)
+
+
+def _add_grid(axes: Any, axis: Literal["x", "y"] = "y") -> None:
+    axes.grid(axis=axis, color="0.5", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _add_legend(axes: Any, columns: int = 3) -> None:
+    axes.legend(frameon=False, fontsize="small", ncols=columns, loc="lower left", bbox_to_anchor=(0, 1))
+
+
+# ---- scores
+
+
+def plot_scores_by_length(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: CorpusMetric | type[CorpusMetric]
+) -> Figure:
+    """Draws scores by the length of the source (Yang et al., 2018, and Elbayad et al., 2018, Figure 5).
+
+    Args:
+        groups: For each system what `csan_hf.evaluation.score_by_length` returns; where it has intervals, bars show
+            them.
+        metric: The metric to draw.
+    """
+    with _chart() as (figure, axes):
+        for number, (name, entries) in enumerate(groups.items()):
+            # Systems stand side by side, so that their bars can be told apart
+            places = [place + (number - (len(groups) - 1) / 2) * 0.12 for place in range(len(entries))]
+            scores = [entry[metric.name] for entry in entries]
+            style = _line_style(number)
+            axes.plot(places, scores, label=plain_label(name), **style)
+            if entries and (key := f"{metric.name}_interval") in entries[0]:
+                lows, highs = zip(*(entry[key] for entry in entries), strict=True)
+                axes.vlines(places, lows, highs, color=style["color"], linewidth=2.5, alpha=0.45)
+        bounds = [dict.fromkeys((entry["shortest"], entry["longest"])) for entry in next(iter(groups.values()))]
+        axes.set_xticks(range(len(bounds)), ["–".join(map(str, of_group)) for of_group in bounds])
+        axes.set(xlabel="words in the source", ylabel=plain_label(metric.label))
+        _add_legend_of_systems(axes, len(groups))
+    return figure
+
+
+def plot_ngram_accuracy(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
+    """Draws the accuracy of n-grams by their length.
+
+    Args:
+        scores: For each system what `csan_hf.evaluation.score_by_ngram` returns.
+    """
+    curves = {name: [(entry.order, entry.accuracy) for entry in entries] for name, entries in scores.items()}
+    return _plot_by_order(curves, "n-grams found in the reference, %")
+
+
+def plot_ngram_gap(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
+    """Draws how much higher the BLEU of each system is than that of the last one, for n-grams up to each length.
+
+    That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019).
+
+    Args:
+        scores: For each system what `csan_hf.evaluation.score_by_ngram` returns; the last system is the baseline.
+    """
+    *names, baseline = scores
+    base = scores[baseline]
+    curves = {
+        name: [(entry.order, entry.bleu - other.bleu) for entry, other in zip(scores[name], base, strict=True)]
+        for name in names
+    }
+    return _plot_by_order(curves, f"BLEU minus that of {baseline}", zero=True)
+
+
+def _plot_by_order(curves: Mapping[str, Sequence[tuple[int, float]]], label: str, zero: bool = False) -> Figure:
+    with _chart() as (figure, axes):
+        if zero:
+            axes.axhline(0, color="0.5", linewidth=1)
+        for number, (name, points) in enumerate(curves.items()):
+            orders, values = zip(*points, strict=True)
+            axes.plot(orders, values, label=plain_label(name), **_line_style(number))
+        axes.set(xlabel="length of the n-grams", ylabel=plain_label(label))
+        _add_legend_of_systems(axes, len(curves))
+    return figure
+
+
+def _add_legend_of_systems(axes: Any, systems: int) -> None:
+    if systems > 1:
+        longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
+        _add_legend(axes, min(3, max(1, _LETTERS // (longest + _KEY))))
+
+
+def _line_style(number: int) -> dict[str, Any]:
+    return {**style_of(number), "markersize": 5, "linewidth": 1.2}
+
+
+def plot_differences(
+    rows: Mapping[str, Mapping[str, PairedTest | None]], metric: type[CorpusMetric], baseline: str, pooled: str
+) -> Figure:
+    """Draws systems' differences to a baseline with their 95% intervals.
+
+    Args:
+        rows: System -> name of a column -> its test; None = there is none. All systems have the same columns.
+        metric: The metric of the scores.
+        baseline: The system at 0.
+        pooled: The column that stands out, in black.
+    """
+    columns = list(next(iter(rows.values()), {}))
+    numbers = itertools.count()
+    styles = {
+        column: {"color": "black", "marker": "D"} if column == pooled else style_of(next(numbers))
+        for column in columns
+    }
+    tests = {name: {column: test for column, test in row.items() if test is not None} for name, row in rows.items()}
+    shown = [column for column in columns if any(column in row for row in tests.values())]
+    height = 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(set(columns) - {pooled}))
+    with _chart(7.0, height, "x") as (figure, axes):
+        axes.axvline(0, color="0.5", linewidth=1)
+        for place, row in enumerate(rows.values()):
+            if place:
+                axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
+            for number, (column, test) in enumerate(row.items()):
+                if test is not None:
+                    at = place + 0.6 * ((number + 0.5) / len(row) - 0.5)
+                    width, alpha, size = (4.0, 0.7, 7) if column == pooled else (2.5, 0.45, 5)
+                    axes.hlines(at, *test.interval, color=styles[column]["color"], linewidth=width, alpha=alpha)
+                    axes.plot([test.difference], [at], **styles[column], markersize=size, linestyle="none")
+        axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
+        axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
+        better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
+        axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals {better}")
+        if len(columns) > 1:
+            for column in shown:
+                axes.plot([], [], **styles[column], linestyle="none", label=plain_label(column))
+            if shown:
+                figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
+    return figure
+
+
+# ---- attention
+
+
+def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
+    """Draws the share of attention by distance from the query, a line for each layer (mean of its heads)."""
+    mass = statistics.mass.mean(axis=1)
+    last = mass.shape[1] - 1
+    with _chart() as (figure, axes):
+        for layer, row in enumerate(mass):
+            style = {**style_of(layer), "markersize": 4, "linewidth": 1.2}
+            axes.plot(range(last + 1), 100 * row, label=f"layer {layer + 1}", **style)
+        axes.set_xticks(range(last + 1), [*map(str, range(last)), f"{last}+"])
+        axes.set(xlabel="tokens from the query", ylabel="attention, %")
+        _add_legend(axes)
+    return figure
+
+
+def plot_attention_entropy(statistics: AttentionStatistics) -> Figure:
+    """Draws the entropy of every head, by layer, and the mean of each layer as a line."""
+    with _chart() as (figure, axes):
+        layers = np.arange(1, len(statistics.entropy) + 1)
+        axes.plot(layers, statistics.entropy.mean(axis=1), color=COLOURS[0], label="mean of the layer")
+        spread = (np.arange(statistics.entropy.shape[1]) - (statistics.entropy.shape[1] - 1) / 2) * 0.05
+        places = (layers[:, None] + spread).ravel()
+        axes.scatter(places, statistics.entropy.ravel(), color=COLOURS[1], s=14, label="head")
+        axes.set_xticks(layers)
+        axes.set(xlabel="layer", ylabel="entropy of the attention, nats")
+        _add_legend(axes)
+    return figure
+
+
+def plot_learned_windows(windows: LearnedWindows) -> Figure:
+    """Draws the windows that each layer's heads have learned, and how far their centres lie from the query.
+
+    Boxes hold the middle half of the queries, whiskers 90% of them, one box for each head (Yang et al., EMNLP 2018,
+    Figures 2 and 3).
+    """
+    with figure_style():
+        figure = new_figure(height=5.2)
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        for axes, values in ((upper, windows.widths), (lower, windows.offsets)):
+            heads = len(values[0])
+            for head in range(heads):
+                colour = {"color": COLOURS[head % len(COLOURS)]}
+                axes.boxplot(
+                    [layer[head] for layer in values],
+                    positions=[place + (head - (heads - 1) / 2) * 0.8 / heads for place in range(len(values))],
+                    widths=0.8 * 0.8 / heads,
+                    whis=(5, 95),
+                    showfliers=False,
+                    manage_ticks=False,
+                    boxprops=colour,
+                    whiskerprops=colour,
+                    capprops=colour,
+                    medianprops={**colour, "linewidth": 2},
+                )
+        lower.axhline(0, color="0.5", linewidth=1)
+        upper.set(ylabel="window D, tokens", ylim=(0, None))
+        lower.set(xlabel="layer (a box for each head)", ylabel="centre − query, tokens")
+        lower.set_xticks(range(len(windows.layers)), [str(layer + 1) for layer in windows.layers])
+        _add_grid(upper)
+        _add_grid(lower)
+    return figure
+
+
+def plot_channel_ranks(ranks: np.ndarray) -> Figure:
+    """Draws the share of channels that the source tokens get, from the one with the most on.
+
+    Args:
+        ranks: What `csan_hf.analysis.channel_ranks` returns.
+    """
+    with _chart() as (figure, axes):
+        places = range(1, len(ranks) + 1)
+        axes.bar(places, [100 * share for share in ranks], color=COLOURS[0])
+        axes.set_xticks(places)
+        axes.set(xlabel="source tokens, the one with the most channels first", ylabel="share of the channels, %")
+    return figure
+
+
+def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
+    """Draws what each head takes from each head, a grid for each layer."""
+    with figure_style():
+        figure = new_figure(width=max(2.4 * len(usage), 3.0), height=2.9)
+        grids: Any = figure.subplots(1, len(usage), squeeze=False)[0]
+        for axes, (layer, shares) in zip(grids, usage.items(), strict=True):
+            image = axes.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100)
+            for (row, column), share in np.ndenumerate(shares):
+                if share >= 0.005 and len(shares) <= 8:
+                    ink = _ink_on(image.to_rgba(100 * share))
+                    axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize=7)
+            numbers = range(len(shares))
+            axes.set_xticks(numbers, [str(number + 1) for number in numbers])
+            axes.set_yticks(numbers, [str(number + 1) for number in numbers])
+            axes.set(title=f"layer {layer + 1}", xlabel="from head")
+        grids[0].set_ylabel("head")
+    return figure
+
+
+def _ink_on(colour: Sequence[float]) -> str:
+    """Returns black or white, whichever stands out more from a colour by WCAG's contrast."""
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour[:3]]
+    luminance = np.dot(linear, [0.2126, 0.7152, 0.0722])
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"

@@ -13,7 +13,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from csan_hf.data.corpora import check_files
-from csan_hf.text_files import path_inside, printable, write_json
+from csan_hf.text_files import write_json
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 
@@ -61,28 +61,27 @@ def compare_suite(
             write_report(suite, read_tables(suite, output), output, speeds, {})
             return {}
         if missing := set(suite.systems) - set(speeds):
-            _say(f"Measuring how fast {len(suite.systems)} systems train ({', '.join(sorted(missing))} not known).")
-            speeds = measure_speed(_one_of_each(suite, recipes))
-            _write_speeds(suite, output, speeds)
-        _say(describe_cost(suite, recipes, speeds, output, jobs))
+            print(
+                f"Measuring how fast {len(suite.systems)} systems train ({', '.join(sorted(missing))} not known).",
+                file=sys.stderr,
+            )
+            data = suite.cells[0].data
+            first = {cell.system: recipes[cell.name] for cell in reversed(suite.cells) if cell.data == data}
+            speeds = measure_speed({name: first[name] for name in dict.fromkeys((suite.baseline, *suite.systems))})
+            recipe = _digests(suite)
+            write_json(
+                output / SPEEDS, {name: {**asdict(speed), "recipe": recipe[name]} for name, speed in speeds.items()}
+            )
+        print(describe_cost(suite, recipes, speeds, output, jobs), file=sys.stderr, flush=True)
         if only == "cost":
             return {}
         if any(is_finished(cell, output) for cell in suite.cells):
             check_references(suite, output)  # before hours are spent on other data
-        reporter = _Reporter(suite, recipes, speeds, output, jobs, progress)
+        reporter = ProgressReporter(suite, recipes, speeds, output, jobs, progress)
         ended = run_cells(suite.cells, output, jobs=jobs, threads=threads, report=reporter)
         reporter.close()
         write_report(suite, read_tables(suite, output), output, speeds, ended.failed)
     return ended.failed
-
-
-def _one_of_each(suite: Suite, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
-    """A recipe of each system, all on the first data set, the baseline first."""
-    data = suite.cells[0].data
-    found = {cell.system: recipes[cell.name] for cell in reversed(suite.cells) if cell.data == data}
-    return {
-        name: found[name] for name in (suite.baseline, *(name for name in suite.systems if name != suite.baseline))
-    }
 
 
 def _check_folder(suite: Suite, output: Path) -> None:
@@ -107,12 +106,6 @@ def _check_data(suite: Suite, recipes: dict[str, Recipe], output: Path) -> None:
             raise RecipeError(f"data set {data}: {error}") from error
 
 
-def _write_speeds(suite: Suite, output: Path, speeds: dict[str, Speed]) -> None:
-    recipes = _digests(suite)
-    path = path_inside(output, SPEEDS)
-    write_json(path, {name: {**asdict(speed), "recipe": recipes[name]} for name, speed in speeds.items()})
-
-
 def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
     """The speeds measured earlier of systems that have not changed; unreadable ones are measured again."""
     recipes, found = _digests(suite), {}
@@ -122,8 +115,7 @@ def _read_speeds(suite: Suite, output: Path) -> dict[str, Speed]:
             values = dict(content.get(name, {}))
             if values.pop("recipe", None) == digest:
                 found[name] = Speed(**values)
-                found[name].check()
-    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
         return {}
     return found
 
@@ -162,7 +154,7 @@ def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Sp
     return "\n".join(lines)
 
 
-class _Reporter:
+class ProgressReporter:
     """Shows where a suite stands: a bar on a terminal; elsewhere a line for each end of a cell, and now and then."""
 
     def __init__(
@@ -184,6 +176,7 @@ class _Reporter:
         self.told = 0.0
 
     def __call__(self, progress: Progress) -> None:
+        """Shows the progress."""
         if not self.shown:
             return
         done = sum(self.seconds[cell.name] for cell in self.suite.cells if is_finished(cell, self.output))
@@ -204,13 +197,10 @@ class _Reporter:
             gained, spent = done - self.start[1] - sum(self.resumed.values()), now - self.start[0]
             left = f"; about {(self.total - done) * spent / gained / 3600:.1f} hours to go" if gained > 0 else ""
             running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
-            _say(f"{text}{left}. Running: {running or 'none'}.")
+            print(f"{text}{left}. Running: {running or 'none'}.", file=sys.stderr, flush=True)
             self.ended, self.told = ended, now
 
     def close(self) -> None:
+        """Ends the bar."""
         if self.bar is not None:
             self.bar.close()
-
-
-def _say(text: str) -> None:
-    print("\n".join(map(printable, text.splitlines())), file=sys.stderr, flush=True)

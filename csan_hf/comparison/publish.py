@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from csan_hf.hub.public_files import PrivateContentError, public_content
-from csan_hf.text_files import path_inside, write_bytes
+from csan_hf.text_files import write_bytes
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError
 
@@ -41,17 +41,22 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         RecipeError: There is no report; `check_target` refuses the target; another process works in a folder; or a
             run's recipe names a path that means nothing elsewhere.
         PrivateContentError: A file holds a credential, or is a link that leads out of its folder.
-        ValueError: A link in the target leads out of it.
     """
     check_target(suite, output, target)
     with lock_folder(output):
         contents = _contents(suite, output)
-        paths = {name: path_inside(target, *Path(name).parts) for name in contents}
         with lock_folder(target):
-            _open_again(suite, target, contents)
+            for cell in suite.cells:  # runs that will change are not finished until all of them is there
+                own = {name for name in contents if (target / name).is_relative_to(cell.folder(target))}
+                if any(_read(target / name) != contents[name] for name in own):
+                    (cell.folder(target) / FINISHED).unlink(missing_ok=True)
             for name, content in contents.items():
-                write_bytes(paths[name], content)
-    return list(paths.values())
+                write_bytes(target / name, content)
+    return [target / name for name in contents]
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def check_target(suite: Suite, output: Path, target: Path) -> None:
@@ -123,12 +128,3 @@ def _public_recipe(cell: Cell, folder: Path) -> bytes:
             "cannot be published. Let the suite name files within its data_dir (--data_dir), and models by name."
         )
     return content
-
-
-def _open_again(suite: Suite, target: Path, contents: dict[str, bytes]) -> None:
-    """Takes the mark of being finished from published runs that will change, so that no mixture of two bears it."""
-    for cell in suite.cells:
-        own = cell.folder(target)
-        files = {target / name: content for name, content in contents.items() if (target / name).is_relative_to(own)}
-        if any(not path.is_file() or path.read_bytes() != content for path, content in files.items()):
-            (own / FINISHED).unlink(missing_ok=True)

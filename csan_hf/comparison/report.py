@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from csan_hf.analysis.figures import figure_style, new_figure, plain_label, save_figure, style_of
+from csan_hf.analysis.figures import plot_differences, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.hub.public_files import without_local_paths
-from csan_hf.text_files import one_line, path_inside, write_json, write_text
+from csan_hf.text_files import one_line, write_json, write_text
 
 from .results import Row, Score, Table, read_results
 from .schedule import RECIPE, is_finished
@@ -31,7 +28,7 @@ from .suite import Suite
 SIGNIFICANT = 0.05
 _MOST_NAMES = 12
 _FEW_SEGMENTS = 30
-_POOLED = "all columns pooled"
+POOLED = "all columns pooled"
 _LEGEND = "How the tables are read"
 REPORT = "report.md"
 
@@ -47,9 +44,6 @@ def write_report(
         output: The suite's folder.
         speeds: System -> its speed of training; may be empty.
         failed: Cells that failed, with the reason.
-
-    Raises:
-        ValueError: A file of that name in the folder is a link that leads out of it.
     """
     facts = system_facts(suite, output, speeds)
     failed = _public_reasons(suite, output, failed)
@@ -57,14 +51,15 @@ def write_report(
     for table in tables:
         if table.rows:
             pictures[table.title] = f"{table.title}.png"
-            figure = plot_differences(table, find_metric(suite.metric), suite.baseline)
+            tests = differences(table, suite.baseline)
+            figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, POOLED)
             for ending in (".png", ".svg"):
-                save_figure(figure, path_inside(output, f"{table.title}{ending}"))
+                save_figure(figure, output / f"{table.title}{ending}")
     text = _markdown(suite, tables, facts, pictures, _open_cells(suite, output), failed)
-    write_text(path_inside(output, REPORT), text)
-    write_text(path_inside(output, "scores.csv"), _csv(tables))
+    write_text(output / REPORT, text)
+    write_text(output / "scores.csv", _csv(tables))
     write_json(
-        path_inside(output, "report.json"),
+        output / "report.json",
         {
             "suite": suite.name,
             "metric": suite.metric,
@@ -325,47 +320,11 @@ def _csv(tables: list[Table]) -> str:
 # ---- pictures
 
 
-def plot_differences(table: Table, metric: type[CorpusMetric], baseline: str) -> Figure:
-    """Draws each system's difference to the baseline with its 95% interval: several columns pooled (black), and each.
-
-    Args:
-        table: The table.
-        metric: The metric of the scores.
-        baseline: The system at 0.
-    """
+def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest | None]]:
+    """Returns each other system's difference to the baseline: of several columns pooled, then of each."""
     rows = {name: row for name, row in table.rows.items() if name != baseline}
-    several = len(table.columns) > 1
-    styles = {column: style_of(number) for number, column in enumerate(table.columns)}
-    styles = ({_POOLED: {"color": "black", "marker": "D"}} if several else {}) | styles
-    with figure_style():
-        figure = new_figure(7.0, 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(table.columns)))
-        axes = figure.add_subplot()
-        axes.axvline(0, color="0.5", linewidth=1)
-        shown = set()
-        for place, row in enumerate(rows.values()):
-            if place:
-                axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
-            tests = {column: row.columns[column].test for column in table.columns if column in row.columns}
-            drawn = {_POOLED: row.pooled, **tests} if several else tests
-            for number, (column, test) in enumerate(drawn.items()):
-                if test is not None:
-                    height = place + 0.6 * ((number + 0.5) / len(drawn) - 0.5)
-                    _draw_interval(axes, height, test, styles[column], column == _POOLED)
-                    shown.add(column)
-        axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
-        axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
-        better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
-        axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals {better}")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", color="0.5", alpha=0.25)
-        for column in (column for column in styles if several and column in shown):
-            axes.plot([], [], **styles[column], linestyle="none", label=plain_label(column))
-        if several and shown:
-            figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
-    return figure
-
-
-def _draw_interval(axes: Axes, height: float, test: PairedTest, style: dict[str, Any], stands_out: bool) -> None:
-    width, alpha = (4.0, 0.7) if stands_out else (2.5, 0.45)
-    axes.hlines(height, *test.interval, color=style["color"], linewidth=width, alpha=alpha)
-    axes.plot([test.difference], [height], **style, markersize=7 if stands_out else 5, linestyle="none")
+    tests = {
+        name: {column: row.columns[column].test if column in row.columns else None for column in table.columns}
+        for name, row in rows.items()
+    }
+    return {name: {POOLED: rows[name].pooled, **own} if len(table.columns) > 1 else own for name, own in tests.items()}

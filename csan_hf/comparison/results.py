@@ -25,7 +25,7 @@ from csan_hf.evaluation.resampling import (
     unequal_seeds_p_value,
 )
 from csan_hf.evaluation.significance import PairedTest, compare_resampled, holm_adjusted, sign_flip_test
-from csan_hf.text_files import digest_of_lines, one_line, path_inside, read_lines, write_lines
+from csan_hf.text_files import digest_of_lines, one_line, read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 
 from .schedule import is_finished, load_cell
@@ -137,13 +137,10 @@ def read_results(cell: Cell, output: Path) -> dict[str, Any]:
     path = cell.folder(output) / "results.json"
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        training = results["training"]
-        numbers = [results["parameters"], training["seconds"], training["updates"]]
-        if all(type(number) in (int, float) for number in numbers):
-            return results
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        pass
-    raise _damaged(cell, output, path)
+        _ = results["parameters"], results["training"]["seconds"], results["training"]["updates"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(cell, output, path) from error
+    return results
 
 
 def _damaged(cell: Cell, output: Path, path: Path) -> RecipeError:
@@ -165,7 +162,7 @@ def _read_digests(output: Path) -> dict[str, str]:
         return dict(json.loads((output / REFERENCES).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise RecipeError(f"{output / REFERENCES} is damaged: take it again from what was published.") from error
 
 
@@ -188,20 +185,17 @@ class _Texts:
         """The references: those in the suite's folder if the runs were scored with them, else the data's."""
         key = f"{data}/{split}"
         if key not in self.found:
-            path = path_inside(self.output, "references", data, f"{split}.txt")
-            lines = self._kept(path)
+            path = self.output / "references" / data / f"{split}.txt"
+            try:
+                lines = list(read_lines(path))
+            except (OSError, ValueError):  # not there, or damaged
+                lines = None
             digest, _ = self.expected.get(key, (None, None))
             if lines is None or digest not in (None, digest_of_lines(lines)):
                 lines = self.read(data, split)
                 write_lines(path, lines)
             self.found[key] = lines
         return self.found[key]
-
-    def _kept(self, path: Path) -> list[str] | None:
-        try:
-            return list(read_lines(path))
-        except (OSError, ValueError):  # not there, or damaged
-            return None
 
     def read(self, data: str, split: str) -> list[str]:
         """The references in the data.
@@ -220,6 +214,7 @@ class _Texts:
         return lines
 
     def hypotheses(self, cell: Cell, split: str) -> list[str]:
+        """The lines that a run wrote for a split, as many as references."""
         path = cell.folder(self.output) / "hypotheses" / f"{split}.txt"
         try:
             lines = list(read_lines(path))

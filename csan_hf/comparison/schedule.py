@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import yaml
@@ -63,14 +63,12 @@ def prepare_cell(cell: Cell, output: Path) -> Path:
         The path of the recipe.
 
     Raises:
-        RecipeError: The recipe is refused, or the cell's folder holds what another recipe has trained, or links that
-            lead out of it, through which a run would write.
+        RecipeError: The recipe is refused, or the cell's folder holds what another recipe has trained.
     """
     check_cell(cell, output)
     load_cell(cell, output)
-    _refuse_links(cell.folder(output))
     path = cell.folder(output) / RECIPE
-    if not path.is_file() or path.read_text(encoding="utf-8") != _text(cell, output):  # moved, or its data were
+    if not path.is_file() or path.read_text(encoding="utf-8") != _text(cell, output):  # the suite's folder was moved
         write_text(path, _text(cell, output))
     return path
 
@@ -79,12 +77,6 @@ def _text(cell: Cell, output: Path) -> str:
     """The recipe of a cell as a file."""
     recipe = {**cell.recipe, "output_dir": str(cell.folder(output))}
     return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-
-
-def _refuse_links(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise RecipeError(f"{path} is a link that leads out of {folder}: remove it.")
 
 
 def check_cell(cell: Cell, output: Path) -> None:
@@ -98,7 +90,7 @@ def check_cell(cell: Cell, output: Path) -> None:
     if not path.is_file():
         if found := [entry.name for entry in entries_of_run(folder)]:
             raise RecipeError(f"{folder} holds {found[0]}, but no {RECIPE}, so no suite made that: move it elsewhere.")
-    elif read_cell(path) != trained_keys(yaml.safe_load(_text(cell, output))):
+    elif trained_keys(read_yaml(path)) != trained_keys(yaml.safe_load(_text(cell, output))):
         raise RecipeError(
             f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another --output, "
             "or delete that folder."
@@ -120,11 +112,6 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
             raise RecipeError(f"{cell.name}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def read_cell(path: Path) -> dict[str, Any]:
-    """Reads the recipe of a cell, without the keys that may change; see `trained_keys`."""
-    return trained_keys(read_yaml(path))
-
-
 def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
     """Returns the keys of a recipe that determine the training, without folders and the texts of its card."""
     kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT and value not in (None, {})}
@@ -144,10 +131,15 @@ class _Run:
     def __init__(self, cell: Cell, output: Path, slot: int, threads: int, command: Sequence[str]) -> None:
         self.cell, self.slot = cell, slot
         self.log = cell.folder(output) / LOG
-        recipe = prepare_cell(cell, output)
         with open(self.log, "ab") as log:
             self.start = log.tell()
-            self.process = _start([*command, str(recipe)], log, slot, threads)
+            self.process = subprocess.Popen(
+                [*command, str(cell.folder(output) / RECIPE)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **run_environment(slot, threads, torch.cuda.device_count())},
+            )
 
     def text(self) -> str:
         """What it has written since it was started."""
@@ -160,21 +152,36 @@ class _Run:
         steps = _STEP.findall(self.text())
         return int(steps[-1][0]) / max(int(steps[-1][1]), 1) if steps else 0.0
 
+    def reason(self) -> str:
+        """Why it failed: its status, its log and the last line there."""
+        status = self.process.returncode
+        lines = self.text().strip().splitlines() or ["it wrote nothing"]
+        last = "".join(character if character.isprintable() else " " for character in lines[-1])[:300]
+        last = "its last line holds a credential" if holds_credential(last) else last
+        ended = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
+        return f"{ended}, {self.log}: {last}"
 
-def _start(command: Sequence[str], log: IO[bytes], slot: int, threads: int) -> subprocess.Popen:
+
+def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str]:
+    """Returns the environment variables of a run.
+
+    Args:
+        slot: Number of the run among those side by side.
+        threads: Its threads.
+        accelerators: How many the machine shows: runs take turns on those that the suite may use.
+    """
     environment = {
-        **os.environ,
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
         # A pool of threads that spins while it waits takes the time of the run beside it
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         PARENT: str(os.getpid()),
     }
-    if (count := torch.cuda.device_count()) > 1:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # the suite's own share of the machine
-        devices = visible.split(",") if visible else [str(number) for number in range(count)]
-        environment["CUDA_VISIBLE_DEVICES"] = devices[slot % count].strip()
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    if accelerators > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = visible.split(",") if visible else [str(number) for number in range(accelerators)]
+        environment["CUDA_VISIBLE_DEVICES"] = devices[slot % accelerators].strip()
+    return environment
 
 
 def run_cells(
@@ -227,34 +234,18 @@ def run_cells(
             time.sleep(interval)
             for run in [run for run in runs if run.process.poll() is not None]:
                 runs.remove(run)
-                _note_end(run, output, progress)
+                if run.process.returncode == 0 and is_finished(run.cell, output):
+                    progress.done += 1
+                else:
+                    progress.failed[run.cell.name] = run.reason()
         progress.running = {}
         report(progress)
     finally:
-        _end(runs)
+        for run in runs:  # they save, and end
+            if run.process.poll() is None:
+                run.process.terminate()
+        for run in runs:
+            run.process.wait()
         for number, handler in previous.items():
             signal.signal(number, handler)
     return progress
-
-
-def _note_end(run: _Run, output: Path, progress: Progress) -> None:
-    if run.process.returncode == 0 and is_finished(run.cell, output):
-        progress.done += 1
-        return
-    lines = run.text().strip().splitlines() or ["it wrote nothing"]
-    last = "".join(character if character.isprintable() else " " for character in lines[-1])[:300]
-    last = "its last line holds a credential" if holds_credential(last) else last
-    progress.failed[run.cell.name] = f"{_describe_status(run.process.returncode)}, {run.log}: {last}"
-
-
-def _describe_status(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
-
-
-def _end(runs: Sequence[_Run]) -> None:
-    """Asks the runs to save and end, and waits for them."""
-    for run in runs:
-        if run.process.poll() is None:
-            run.process.terminate()
-    for run in runs:
-        run.process.wait()

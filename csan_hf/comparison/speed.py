@@ -50,17 +50,6 @@ class Speed:
     evaluation: float
     scoring: float
 
-    def check(self) -> None:
-        """Checks numbers that came from a file.
-
-        Raises:
-            ValueError: A number is negative, not finite or not a number.
-        """
-        if not all(
-            isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in vars(self).values()
-        ):
-            raise ValueError(f"these are not measured speeds: {self}")
-
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
         args = recipe.training_arguments()

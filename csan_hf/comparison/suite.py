@@ -305,7 +305,7 @@ def _seeds(seeds: Any, where: str) -> list[int]:
 
 def _named(content: Settings, key: str, where: str) -> Settings:
     """The entry `key`, which must be a mapping with text for keys."""
-    value = content.get(key)
+    value: Any = content.get(key)
     _require(
         isinstance(value, dict) and value, f"{where}: {key} must hold names and their settings, got {value!r:.80}."
     )

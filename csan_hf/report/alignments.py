@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from csan_hf.analysis import Alignment, align, channel_ranks, channel_shares
-from csan_hf.analysis.attention_plots import plot_channel_ranks
+from csan_hf.analysis.figures import plot_channel_ranks
 from csan_hf.analysis.heat_map import plot_heat_map
 from csan_hf.analysis.positions import pairs_within_positions
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from csan_hf.analysis.attention_plots import (
+from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
+from csan_hf.analysis.figures import (
     plot_area_usage,
     plot_attention_distance,
     plot_attention_entropy,
     plot_learned_windows,
 )
-from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
 from csan_hf.analysis.positions import pairs_within_positions
 
 from .contents import ReportPlot

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from csan_hf.analysis.score_plots import plot_ngram_accuracy, plot_ngram_gap, plot_scores_by_length
+from csan_hf.analysis.figures import plot_ngram_accuracy, plot_ngram_gap, plot_scores_by_length
 from csan_hf.evaluation.lengths import count_words, group_by_length
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
 from csan_hf.evaluation.ngrams import score_by_ngram

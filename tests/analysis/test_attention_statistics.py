@@ -11,14 +11,15 @@ import torch
 from matplotlib.colors import to_rgb
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.analysis.attention_plots import (
+from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
+from csan_hf.analysis.figures import (
     plot_area_usage,
     plot_attention_distance,
     plot_attention_entropy,
     plot_learned_windows,
+    save_figure,
+    style_of,
 )
-from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
-from csan_hf.analysis.figures import save_figure, style_of
 from csan_hf.report.attention import attention_plots
 from csan_hf.report.systems import System
 

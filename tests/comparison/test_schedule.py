@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from csan_hf.comparison import compare, compare_suite, run_cell, schedule
-from csan_hf.comparison.compare import _Reporter, describe_cost
+from csan_hf.comparison.compare import ProgressReporter, describe_cost
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
 from csan_hf.comparison.run_cell import FINISHED
-from csan_hf.comparison.schedule import Progress, load_cell, prepare_cell, run_cells
+from csan_hf.comparison.schedule import Progress, load_cell, prepare_cell, run_cells, run_environment
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.training.recipe import RecipeError
@@ -211,13 +211,12 @@ def test_a_cell_that_is_killed_while_its_checkpoints_go_is_finished(tmp_path, mo
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(None, ["0", "1", "0"]), ("2, 5", ["2", "5", "2"])])
-def test_cells_share_the_accelerators_that_the_suite_may_use(tmp_path, monkeypatch, visible, expected):
-    monkeypatch.setattr(schedule.torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(schedule.subprocess, "Popen", lambda command, env, **options: env["CUDA_VISIBLE_DEVICES"])
+def test_cells_share_the_accelerators_that_the_suite_may_use(monkeypatch, visible, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [schedule._start(["x"], None, slot, 1) for slot in range(3)] == expected
+    assert [run_environment(slot, 1, 2)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == expected
+    assert "CUDA_VISIBLE_DEVICES" not in run_environment(0, 1, 1)
 
 
 def test_a_cell_is_no_module_that_its_package_has_loaded():
@@ -240,10 +239,10 @@ def test_speeds_are_of_the_systems_as_they_are(tmp_path, monkeypatch):
     assert len(measured) == 1
     compare_suite(make_suite(tmp_path, steps=13), tmp_path, only="cost")
     assert len(measured) == 2
-    for damaged in ('{"plain": {"par', "[]", '{"plain": 3, "1D": {"x": 1}}', '{"plain": {"parameters": NaN}}'):
+    for damaged in ('{"plain": {"par', "[]", '{"plain": 3, "1D": {"x": 1}}'):
         (tmp_path / "speeds.json").write_text(damaged)
         compare_suite(make_suite(tmp_path, steps=13), tmp_path, only="cost")
-    assert measured == 6 * [["1D", "plain"]]
+    assert measured == 5 * [["1D", "plain"]]
 
 
 def test_a_report_is_written_over_nothing_else(tmp_path, monkeypatch):
@@ -294,28 +293,6 @@ def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
     assert (tmp_path / "report.md").is_file()
 
 
-@pytest.mark.parametrize(
-    "place", ["report.md", "scores.csv", "dev.png", "references", "runs/one/plain/seed_1/log.txt"]
-)
-def test_nothing_is_written_through_a_link_out_of_the_folder(tmp_path, place):
-    suite = make_suite(tmp_path, steps=1)
-    folder = tmp_path / "output"
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").write_text("precious")
-    path = folder / place
-    path.parent.mkdir(parents=True)
-    path.symlink_to(tmp_path / "precious" / ("" if place == "references" else "file"))
-
-    def compare_all():
-        run_all(suite, folder)
-        report(suite, folder)
-
-    with pytest.raises(ValueError, match=r"is a link that leads out of .*: remove it"):
-        compare_all()
-    assert (tmp_path / "precious" / "file").read_text() == "precious"
-    assert len(list((tmp_path / "precious").iterdir())) == 1
-
-
 def test_results_without_the_mark_and_checkpoints_are_no_run_to_go_on_with(tmp_path, capsys):
     path = prepare_cell(make_suite(tmp_path).cells[0], tmp_path)
     (path.parent / "results.json").write_text("{}")
@@ -355,7 +332,7 @@ def test_what_a_run_did_before_it_was_resumed_does_not_shorten_the_time_to_go(tm
     suite = make_suite(tmp_path, steps=3600)
     recipes = {cell.name: load_cell(cell, tmp_path) for cell in suite.cells}
     speed = Speed(parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0)
-    reporter = _Reporter(suite, recipes, {"plain": speed, "1D": speed}, tmp_path, 1, shown=True)
+    reporter = ProgressReporter(suite, recipes, {"plain": speed, "1D": speed}, tmp_path, 1, shown=True)
     name = suite.cells[0].name
     for seconds, share in ((0, 0.0), (10, 0.4), (10 + 1065, 0.9)):  # half a run of 2,130 s
         monkeypatch.setattr(compare.time, "monotonic", lambda seconds=seconds: seconds + 1e6)
