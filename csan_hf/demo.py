@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,6 +122,23 @@ def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: A
     select.__annotations__["event"] = gradio.SelectData
     gradio.on([button.click, source.submit], translate, [source, beams], [state, translation, aligned])
     translation.select(select, [state], [aligned])
+
+
+def check_address(host: str, port: int | None) -> None:
+    """Checks that a page can be served at an address; None = a free port.
+
+    Raises:
+        ValueError: The port is no port, or this machine has no such address, or another program serves there.
+    """
+    if port is not None and not 1 <= port <= 65535:
+        raise ValueError(f"--port must be from 1 to 65535, got {port}.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port or 0), family=family).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        at = f"{host}, port {port}" if port else host
+        raise ValueError(f"nothing can be served at {at} ({reason}): choose another --host or --port.") from error
 
 
 def import_gradio() -> Any:

@@ -223,7 +223,7 @@ def area_usage(
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
-class _Seen(Exception):  # noqa: N818 (no error: the layers above need not run)
+class _ForwardStopped(Exception):  # noqa: N818 (no error: the layers above need not run)
     pass
 
 
@@ -241,13 +241,13 @@ def _heads_seen(model: PreTrainedModel, attention: nn.Module, batch: dict[str, t
 
     def read(module: nn.Module, arguments: Any) -> None:
         seen.append(arguments[0].unflatten(-1, (heads, -1))[..., :heads].detach())
-        raise _Seen
+        raise _ForwardStopped
 
     parts: Any = attention
     handles = [parts.v_proj.register_forward_hook(mark_values), parts.out_proj.register_forward_pre_hook(read)]
     try:
         model.get_encoder()(**batch)
-    except _Seen:
+    except _ForwardStopped:
         pass
     finally:
         for handle in handles:

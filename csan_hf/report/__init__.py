@@ -1,10 +1,18 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A page for the browser that shows what models do: scores, significance, plots and every sentence."""
 
-from .card import check_card, show_in_card
 from .compare import check_settings, compare_systems
-from .contents import Report, ReportPlot, ScoreCell, WordAlignment
-from .page import render_report, write_plots, write_report
+from .page import (
+    Report,
+    ReportPlot,
+    ScoreCell,
+    WordAlignment,
+    check_card,
+    render_report,
+    show_in_card,
+    write_plots,
+    write_report,
+)
 from .systems import System, load_systems
 
 __all__ = [

@@ -24,9 +24,8 @@ from csan_hf.evaluation.resampling import (
 )
 from csan_hf.evaluation.significance import Test, check_test, compare_resampled, paired_test
 
-from .alignments import alignment_plots, word_alignments
-from .attention import attention_plots
-from .contents import Report, ReportPlot, ScoreCell
+from .page import Report, ReportPlot, ScoreCell
+from .plots import alignment_plots, attention_plots, word_alignments
 from .systems import System, check_names
 
 MOST_LISTED = 100_000

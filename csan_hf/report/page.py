@@ -1,22 +1,106 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The report as one HTML file that needs nothing else."""
+"""The report: what it says as plain data, one HTML file that needs nothing else, and its plots in a model card."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
+import yaml
+from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import page_svg, save_figure
-from csan_hf.text_files import write_text
-
-from .contents import Report, ReportPlot
+from csan_hf.evaluation.metrics import CorpusMetric
+from csan_hf.evaluation.significance import PairedTest, Test
+from csan_hf.hub.model_card import PLOTS, write_model_card
+from csan_hf.text_files import write_json, write_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class ScoreCell:
+    """A score in the table: with its 95% interval and, for a baseline, the test of the first system against it."""
+
+    score: float
+    interval: tuple[float, float]
+    test: PairedTest | None = None
+
+
+@dataclass(frozen=True)
+class ReportPlot:
+    """A figure of the report, with its numbers for those who do not see it.
+
+    Attributes:
+        name: A unique name, for files.
+        title: What it shows.
+        figure: The picture.
+        columns: Headings of the table of its numbers.
+        rows: The table's cells.
+        system: The name of the system that it is about; None = all of them.
+    """
+
+    name: str
+    title: str
+    figure: Figure
+    columns: list[str]
+    rows: list[list[str]]
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class WordAlignment:
+    """The alignment of a sentence.
+
+    Attributes:
+        matrix: Integers from -99 to 99 [target words][source words] that say how strongly the words are related.
+        links: The best source word for each target word, as (source word, target word), counted from 0. The rounded
+            matrix does not show which of two is better.
+    """
+
+    matrix: list[list[int]]
+    links: list[tuple[int, int]]
+
+
+@dataclass
+class Report:
+    """The whole content of a report.
+
+    Attributes:
+        title: Its heading.
+        metrics: The metrics, in order; the first sorts and plots.
+        sources: The source sentences that are listed.
+        references: A reference each.
+        systems: Names; the first is compared with each of the others.
+        hypotheses: For each system its translations, those of its first run.
+        scores: For each system its cells, as many as metrics.
+        segment_scores: For each system and metric the score of every sentence.
+        plots: The figures.
+        alignments: For each system, by number of the sentence, its alignment.
+        test: The test of significance.
+        runs: For each system how many seeds it was trained with.
+        sentences: Number of sentences in the test set, on which scores and plots are based; None = those listed.
+    """
+
+    title: str
+    metrics: list[CorpusMetric]
+    sources: Sequence[str]
+    references: Sequence[str]
+    systems: list[str]
+    hypotheses: list[Sequence[str]]
+    scores: list[list[ScoreCell]]
+    segment_scores: list[list[np.ndarray]]
+    plots: list[ReportPlot] = field(default_factory=list)
+    alignments: list[dict[int, WordAlignment]] = field(default_factory=list)
+    test: Test = "bootstrap"
+    runs: list[int] = field(default_factory=list)
+    sentences: int | None = None
 
 
 def write_report(report: Report, path: Path | str, *, plots: Path | str | None = None) -> None:
@@ -90,3 +174,42 @@ def _script_json(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the recipe and the results of a run, of which its card is made.
+
+    Raises:
+        ValueError: If the folder is not that of a run.
+    """
+    recipe, results = Path(folder, "recipe.yaml"), Path(folder, "results.json")
+    if not (recipe.is_file() and results.is_file()):
+        raise ValueError(
+            f"{folder} has no recipe.yaml and results.json, of which its card is made: --card needs a run's folder."
+        )
+    return yaml.safe_load(recipe.read_text(encoding="utf-8")), json.loads(results.read_text(encoding="utf-8"))
+
+
+def show_in_card(report: Report, folder: Path | str) -> None:
+    """Draws the plots of a report's first system into the folder of its run, and shows them in its model card.
+
+    They lie in `plots/` as PNG and SVG; `results.json` lists them, and the card is written anew from it. Those of an
+    earlier report are replaced.
+
+    Args:
+        report: The report.
+        folder: The run's folder, with `recipe.yaml` and `results.json`.
+
+    Raises:
+        ValueError: If the folder is not that of a run.
+    """
+    recipe, results = check_card(folder)
+    plots = [plot for plot in report.plots if plot.system in (None, report.systems[0])]
+    write_plots(plots, Path(folder, PLOTS))
+    earlier = {entry["name"] for entry in results.get("plots") or []} - {plot.name for plot in plots}
+    results["plots"] = [{"name": plot.name, "title": plot.title} for plot in plots]
+    write_json(Path(folder, "results.json"), results)
+    write_model_card(folder, recipe, results)
+    for name in earlier:
+        for ending in ("png", "svg"):
+            Path(folder, PLOTS, f"{name}.{ending}").unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from csan_hf.analysis.figures import (
     save_figure,
     style_of,
 )
-from csan_hf.report.attention import attention_plots
+from csan_hf.report.plots import attention_plots
 from csan_hf.report.systems import System
 
 statistics = sys.modules["csan_hf.analysis.attention_statistics"]  # the function has the name of its module
