@@ -2,7 +2,6 @@
 """The plots of a report in the card of a run, and in what is uploaded."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -81,8 +80,3 @@ def test_a_later_report_replaces_the_plots(run, tmp_path):
 def test_folders_that_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match=r"no recipe.yaml and results.json.*--card needs a run's folder"):
         show(tmp_path, plot("a"))
-    (tmp_path / "elsewhere").mkdir()
-    Path(run, "plots").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="leads out of"):
-        show(run, plot("a"))
-    assert not list((tmp_path / "elsewhere").iterdir())
