@@ -2,6 +2,7 @@
 """`csan-hf demo` in a browser."""
 
 import re
+import socket
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -49,11 +50,29 @@ def test_three_models_and_a_missing_one_are_refused(tmp_path, capsys):
     ("host", "is_said"), [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("me", True)]
 )
 def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys):
-    for name in ("import_gradio", "DemoModel", "build_demo"):
+    for name in ("check_address", "import_gradio", "DemoModel", "build_demo"):
         monkeypatch.setattr(demo, name, Mock())
     assert main(["demo", "x", "--host", host]) == 0
     assert ("whoever reaches this machine" in capsys.readouterr().err) == is_said
     assert demo.build_demo().launch.call_args.kwargs["server_name"] == host
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--port", "0"), "--port must be from 1 to 65535, got 0"),
+        (("--port", "70000"), "--port must be from 1 to 65535, got 70000"),
+        (("--host", "203.0.113.7"), "nothing can be served at 203.0.113.7 ("),
+        (("--host", "no such host"), "nothing can be served at no such host ("),
+        (("--port", "{taken}"), "choose another --host or --port"),
+    ],
+)
+def test_addresses_that_cannot_be_served_are_one_line(options, message, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert main(["demo", "x", *(option.format(taken=server.getsockname()[1]) for option in options)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
 import ipaddress
 import sys
 
-from csan_hf.demo import DemoModel, build_demo, import_gradio
+from csan_hf.demo import DemoModel, build_demo, check_address, import_gradio
 
 
 def demo(
@@ -34,8 +34,7 @@ def demo(
     """
     if len(models) > 2:
         raise ValueError(f"the demo shows one model or two, got {len(models)}")
-    if port is not None and not 0 < port < 2**16:
-        raise ValueError(f"--port must be from 1 to {2**16 - 1}, got {port}")
+    check_address(host, port)
     import_gradio()  # before models are loaded for nothing
     loaded = [DemoModel(name, device=device, trust_remote_code=trust_remote_code) for name in models]
     if not _is_this_machine_alone(host):

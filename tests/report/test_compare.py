@@ -32,6 +32,7 @@ from csan_hf.evaluation.significance import paired_test
 from csan_hf.report import System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.page import Report, ScoreCell
 from csan_hf.report.plots import alignment_plots, attention_plots
+from csan_hf.text_files import open_lines
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
 REFERENCES = ["die Zahl ist eins.", "zwei <b>", "drei & vier </script>", "fünf", "sechs sieben acht"]
