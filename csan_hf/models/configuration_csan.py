@@ -151,12 +151,14 @@ class CsanConfig(Seq2SeqConfig):
     @classmethod
     def base(cls, **overrides: Any) -> "CsanConfig":
         """Transformer-base: d_model 512, 8 heads, 6 + 6 layers, feed-forward 2048, dropout 0.1."""
-        return cls(**_SIZES["base"] | overrides)
+        return cls(**overrides)
 
     @classmethod
     def big(cls, **overrides: Any) -> "CsanConfig":
         """Transformer-big: d_model 1024, 16 heads, 6 + 6 layers, feed-forward 4096, dropout 0.3."""
-        return cls(**_SIZES["big"] | overrides)
+        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+        widths = {"d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
+        return cls(**{**widths, **heads, "dropout": 0.3, **overrides})
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> "CsanConfig":
@@ -171,8 +173,8 @@ class CsanConfig(Seq2SeqConfig):
         Raises:
             ValueError: There is no such preset, or a field is out of range.
         """
-        size = {**_SIZES["base"], **{key: value for key, value in fields.items() if key not in _SHORT_FORM}}
-        return cls(**size | cls.preset_fields(name, size["encoder_layers"], fields))
+        others = {key: value for key, value in fields.items() if key not in _SHORT_FORM}
+        return cls(**others | cls.preset_fields(name, fields.get("encoder_layers", cls.encoder_layers), fields))
 
     @classmethod
     def preset_fields(cls, name: str, encoder_layers: int, beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -353,28 +355,4 @@ _SHORT_FORM = (
     *_LAYER_FIELDS.values(),
 )
 _FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
-_SIZES: dict[str, dict[str, Any]] = {
-    "base": {
-        "d_model": 512,
-        "encoder_layers": 6,
-        "decoder_layers": 6,
-        "encoder_attention_heads": 8,
-        "decoder_attention_heads": 8,
-        "encoder_ffn_dim": 2048,
-        "decoder_ffn_dim": 2048,
-        "dropout": 0.1,
-    },
-    "big": {
-        "d_model": 1024,
-        "encoder_layers": 6,
-        "decoder_layers": 6,
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "encoder_ffn_dim": 4096,
-        "decoder_ffn_dim": 4096,
-        "dropout": 0.3,
-    },
-}
-
-
 __all__ = ["CsanConfig"]

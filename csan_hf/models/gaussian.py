@@ -158,7 +158,18 @@ def merge_heads(states: torch.Tensor) -> torch.Tensor:
 
 
 class GaussianMethod(LocalityMethod):
-    """What the methods that add one Gaussian to each query's energies have in common."""
+    """What the methods that add one Gaussian to each query's energies have in common.
+
+    | | centre | width |
+    | --- | --- | --- |
+    | `Gaussian` | predicted | fixed, or predicted for a layer, a query or a head |
+    | `Neighbor` | the query | predicted |
+    | `LocalHard` | predicted | fixed |
+    """
+
+    def build(self, site: AttentionSite) -> LocalityModule:
+        """See `LocalityMethod`."""
+        return QueryPredictor(site)
 
     def check_beside(self, others: tuple[LocalityMethod, ...], name: str) -> None:
         """See `LocalityMethod`."""
@@ -222,10 +233,6 @@ class Neighbor(GaussianMethod):
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
     presets: ClassVar = {"neighbor": {"encoder_locality": {"neighbor": True}}}
 
-    def build(self, site: AttentionSite) -> QueryPredictor:
-        """See `LocalityMethod`."""
-        return QueryPredictor(site)
-
     def term(self, module: QueryPredictor, inputs: TermInputs) -> GaussianTerm:
         """See `LocalityMethod`."""
         return GaussianTerm(inputs.query_positions.float()[:, None], raise_to_floor(module(inputs)))
@@ -268,14 +275,8 @@ class LocalHard(GaussianMethod):
         if not isinstance(self.cut_off, bool):
             raise ValueError(f"`{name}.cut_off` must be True or False, got {self.cut_off!r}.")
 
-    def build(self, site: AttentionSite) -> QueryPredictor:
-        """See `LocalityMethod`."""
-        return QueryPredictor(site)
-
     def term(self, module: QueryPredictor, inputs: TermInputs) -> GaussianTerm:
         """See `LocalityMethod`."""
-        return self._gaussian(module(inputs))
-
-    def _gaussian(self, center: torch.Tensor) -> GaussianTerm:
+        center = module(inputs)
         width = center.new_full((1, 1, 1), float(self.width))
         return (CutOffGaussianTerm if self.cut_off else GaussianTerm)(center, width)

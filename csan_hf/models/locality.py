@@ -553,7 +553,12 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
         raise ValueError(f"`{name}` must be None or map locality methods to their settings, got {specification!r}.")
     for key in specification:
         if key not in _REGISTRY:
-            raise ValueError(_unregistered(key, name))
+            close = difflib.get_close_matches(str(key), _REGISTRY, n=1)
+            own = f"register a method of your own first, with `register_locality` of {__name__}."
+            raise ValueError(
+                f"`{name}` names {key!r}, which is no registered locality method ({', '.join(_REGISTRY)}): "
+                f"{f'did you mean {close[0]!r}?' if close else own}"
+            )
     methods = []
     for key, method_class in _REGISTRY.items():
         if key in specification:
@@ -571,14 +576,6 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
         others = tuple(other for other in methods if other is not method)
         method.check_beside(others, f"{name}.{method.key}")
     return LayerLocality(site.part, tuple(methods)) if methods else None
-
-
-def _unregistered(key: object, name: str) -> str:
-    close = difflib.get_close_matches(str(key), _REGISTRY, n=1)
-    hint = f"register a method of your own first, with `register_locality` of {__name__}."
-    if close:
-        hint = f"did you mean {close[0]!r}?"
-    return f"`{name}` names {key!r}, which is no registered locality method ({', '.join(_REGISTRY)}): {hint}"
 
 
 def _from_setting(method_class: type[LocalityMethod], value: Any, name: str) -> LocalityMethod:

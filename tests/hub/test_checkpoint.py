@@ -41,7 +41,6 @@ CODE = {
         "checkpoint_files.py",
         "configuration_csan.py",
         "locality.py",
-        "locality_methods.py",
         "modeling_csan.py",
         "modeling_csan_classification.py",
         "required_version.py",

@@ -145,6 +145,22 @@ def test_unknown_keywords_of_the_model_are_said(warnings):
     assert "no argument 'task_mood'" in warnings()
 
 
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ({"local_hard": True}, {"local_hard": 10.0}),
+        ({"cnn": True}, {"cnn": {"kernel_size": 7, "layers": 4}}),
+        ({"block": True}, {"block": 4}),
+        ({"relative_positions": True}, {"relative_positions": 16}),
+        ({"head_area": 1}, None),
+        ({"head_area": 1, "window": 5}, {"window": 5}),
+    ],
+)
+def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
+    configs = [CsanConfig(**SHALLOW, encoder_locality=[specification, None]) for specification in (short, full)]
+    assert specifications(configs[0], "encoder") == specifications(configs[1], "encoder")
+
+
 def test_the_area_limit_applies_where_an_area_is():
     config = CsanConfig(**{**SHALLOW, "encoder_attention_heads": 1}, localness_layers=[])
     assert not config.localities()
