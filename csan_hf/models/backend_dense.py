@@ -23,9 +23,9 @@ from .locality import DenseCells
 if TYPE_CHECKING:
     from .attention_call import AttentionCall
 
-_CHUNK_CELLS = 2**21
+CHUNK_CELLS = 2**21
 """Cells of a chunk, over all sentences and heads: 8 megabytes of float32, about what a processor's cache holds."""
-_LEAST_CHUNK = 16
+LEAST_CHUNK = 16
 """Queries of a chunk at least: fewer make matrix products inefficient."""
 
 
@@ -83,7 +83,7 @@ def chunked_attention(call: AttentionCall) -> torch.Tensor:
     """The output [B, H, I, D] of a call, computed in chunks of queries."""
     attend = _attend_fused if fused_is_faster(call) else _attend_by_products
     keys, values = _keys_of_area(call.key, call.area), _keys_of_area(call.value, call.area)
-    size = max(_LEAST_CHUNK, _CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
+    size = max(LEAST_CHUNK, CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, call.once("dense", lambda: _dense_masks(call)))
 

@@ -18,7 +18,7 @@ from .locality import Positions, count_from
 if TYPE_CHECKING:
     from .attention_call import AttentionCall
 
-_BLOCK = 128
+BLOCK = 128
 """Queries, and keys, of a block of the kernel's."""
 
 
@@ -42,7 +42,7 @@ class _Layout:
 
 def _layout(call: AttentionCall) -> _Layout:
     keys = call.key.shape[2]
-    slot = keys if call.area.head_area == 1 else -(-keys // _BLOCK) * _BLOCK
+    slot = keys if call.area.head_area == 1 else -(-keys // BLOCK) * BLOCK
     return _Layout(call.query.shape[2], keys, slot, call.positions)
 
 
@@ -127,7 +127,7 @@ def flex_block_mask(call: AttentionCall) -> BlockMask:
     return BlockMask.from_kv_blocks(
         *_ordered(some & ~whole),
         *_ordered(whole),
-        BLOCK_SIZE=_BLOCK,
+        BLOCK_SIZE=BLOCK,
         mask_mod=_visibility(call, layout),
         seq_lengths=(layout.queries, layout.slot * call.area.head_area),
     )
@@ -137,19 +137,19 @@ def _visible_blocks(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Whether blocks may hold a visible cell, and whether all of theirs are: [B or 1, H or 1, blocks, N * blocks]."""
     area, device = call.area, call.query.device
     queries, keys = call.query.shape[2], call.key.shape[2]
-    query_blocks = torch.arange(0, queries, _BLOCK, device=device)[:, None]
-    first_key = torch.arange(0, keys, _BLOCK, device=device)
-    last_key = (first_key + (_BLOCK - 1)).clamp(max=keys - 1)
+    query_blocks = torch.arange(0, queries, BLOCK, device=device)[:, None]
+    first_key = torch.arange(0, keys, BLOCK, device=device)
+    last_key = (first_key + (BLOCK - 1)).clamp(max=keys - 1)
     first_query = query_blocks + (keys - queries)  # in places of keys
-    last_query = (query_blocks + (_BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
+    last_query = (query_blocks + (BLOCK - 1)).clamp(max=queries - 1) + (keys - queries)
     nearest, farthest = first_key - last_query, last_key - first_query  # distances in a block lie between
     reach = max(queries, keys) if area.half_window is None else area.half_window
     most = 0 if area.causal else reach
     some = (farthest >= -reach) & (nearest <= most)
-    whole = (nearest >= -reach) & (farthest <= most) & (first_key + _BLOCK <= keys)
+    whole = (nearest >= -reach) & (farthest <= most) & (first_key + BLOCK <= keys)
     some, whole = some[None, None, :, None], whole[None, None, :, None]  # [1, 1, query blocks, 1, key blocks]
     if call.key_padding_mask is not None:
-        real = F.pad(call.key_padding_mask, (0, -keys % _BLOCK)).unflatten(1, (-1, _BLOCK))
+        real = F.pad(call.key_padding_mask, (0, -keys % BLOCK)).unflatten(1, (-1, BLOCK))
         some = some & real.any(dim=-1)[:, None, None, None]
         whole = whole & real.all(dim=-1)[:, None, None, None]
     if call.visibility_terms:

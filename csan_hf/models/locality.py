@@ -139,7 +139,7 @@ class Term:
     """
 
     def visible(self, cells: Cells) -> torch.Tensor:
-        """Whether the query sees the key; boolean."""
+        """Whether the query sees the key; boolean, broadcastable to the cells (it may be the same for all keys)."""
         raise NotImplementedError
 
     def energy(self, cells: Cells) -> torch.Tensor:

@@ -91,7 +91,7 @@ def visible_by_definition(call: AttentionCall) -> torch.Tensor:
 )
 def test_the_block_mask_is_the_visibility(area, queries, keys, terms, padded, monkeypatch):
     """Cells that a block leaves out are invisible, those of a block that is not looked into are all visible."""
-    monkeypatch.setattr(backend_flex, "_BLOCK", 2)
+    monkeypatch.setattr(backend_flex, "BLOCK", 2)
     real = torch.arange(keys) < torch.tensor([[keys], [keys - 3]]) if padded else None
     call = call_of(area, queries, keys, real, terms)
     mask = backend_flex.flex_block_mask(call)
