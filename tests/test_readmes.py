@@ -62,13 +62,13 @@ def is_about(readme):
 
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_python_blocks_run(readme, workplace, monkeypatch):
+    from csan_hf.evaluation import metrics
     from csan_hf.evaluation.loading import load_translation_model
-    from csan_hf.evaluation.metrics import registry
     from csan_hf.models import locality
 
     monkeypatch.chdir(workplace)
     monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
-    monkeypatch.setattr(registry, "_METRICS", dict(registry._METRICS))
+    monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
     model, tokenizers = load_translation_model("runs/numbers")
     names = {"model": model, "tokenizers": tokenizers, "__name__": "readme"}
     names |= {"hypotheses": [ENGLISH], "baseline": [GERMAN], "references": [ENGLISH]}

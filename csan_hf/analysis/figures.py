@@ -22,7 +22,7 @@ from .attention_statistics import AttentionStatistics, LearnedWindows
 
 if TYPE_CHECKING:
     from csan_hf.evaluation.metrics import CorpusMetric
-    from csan_hf.evaluation.ngrams import NgramScore
+    from csan_hf.evaluation.scores import NgramScore
     from csan_hf.evaluation.significance import PairedTest
 
 # `style_of` tells systems apart also without colour; the colours show on white and on black.

@@ -8,8 +8,13 @@ from typing import Any, Literal
 
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
-from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metric, metrics_in
-from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
+from csan_hf.evaluation.metrics import (
+    DEFAULT_METRICS,
+    CorpusMetric,
+    check_sacrebleu_tokenizer,
+    load_metric,
+    metrics_in,
+)
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.text_files import check_writable, open_lines, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe

@@ -14,17 +14,20 @@ import numpy as np
 
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, load_metric
-from csan_hf.evaluation.resampling import (
+from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
+    PairedTest,
     Resampled,
     SeedVariance,
+    compare_resampled,
     confidence_interval,
     draw_scores,
+    holm_adjusted,
     resample,
     seed_variance,
+    sign_flip_test,
     unequal_seeds_p_value,
 )
-from csan_hf.evaluation.significance import PairedTest, compare_resampled, holm_adjusted, sign_flip_test
 from csan_hf.text_files import digest_of_lines, one_line, read_lines, write_lines
 from csan_hf.training.recipe import RecipeError
 

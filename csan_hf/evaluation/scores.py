@@ -1,12 +1,19 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scores of a corpus by several metrics."""
+"""Scores of a corpus by several metrics, by the length of its sentences, and by that of n-grams."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from .metrics import DEFAULT_METRICS, load_metrics
+import numpy as np
+import sacrebleu.metrics
+from tqdm.auto import tqdm
+
+from .corpus_metric import check_segments, in_parts
+from .metrics import DEFAULT_METRICS, check_sacrebleu_tokenizer, load_metrics
+from .significance import confidence_interval, resample
 
 
 def score_translations(
@@ -41,3 +48,163 @@ def score_translations(
     for metric in load_metrics(metrics, tokenize=tokenize):
         scores |= metric.results(hypotheses, references, sources, progress=progress)
     return scores
+
+
+def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
+    """Groups sentences of about the same length, in words between spaces.
+
+    Args:
+        sources: The sentences.
+        groups: Most groups; each has about as many sentences, sentences of one length stay together.
+
+    Returns:
+        The numbers of the sentences of each group, short sentences first.
+
+    Raises:
+        ValueError: If groups is below 1.
+    """
+    if groups < 1:
+        raise ValueError(f"groups is {groups}; it must be at least 1.")
+    lengths = count_words(sources)
+    # The longest source of each group but the last
+    bounds = np.unique(np.quantile(lengths, np.arange(1, groups) / groups, method="lower"))
+    number = np.searchsorted(bounds, lengths)
+    return [np.flatnonzero(number == group) for group in np.unique(number)]
+
+
+def score_by_length(
+    sources: Collection[str],
+    hypotheses: Collection[str],
+    references: Collection[str],
+    *,
+    groups: int = 5,
+    metrics: Iterable[str] = DEFAULT_METRICS,
+    tokenize: str | None = None,
+    samples: int = 0,
+    progress: bool = False,
+) -> list[dict[str, Any]]:
+    """Scores translations in groups of sentences whose sources have about the same length.
+
+    Args:
+        sources: Source sentences.
+        hypotheses: Their detokenised translations.
+        references: A reference each.
+        groups: Most groups; see `group_by_length`.
+        metrics: Names in the table of metrics.
+        tokenize: sacreBLEU's tokenizer; see `score_translations`.
+        samples: Resamples for 95% confidence intervals; 0 = none.
+        progress: Shows bars on standard error.
+
+    Returns:
+        One entry a group, short sentences first: `shortest` and `longest` source, in words between spaces;
+        `sentences`; `reference_words` and `hypothesis_words`, means; each metric's score under its name and,
+        with samples, its interval (low, high) under `NAME_interval`.
+
+    Raises:
+        ValueError: If the numbers of sentences differ or are zero, or if groups is below 1.
+    """
+    check_segments(hypotheses, references, sources)
+    parts = group_by_length(sources, groups)
+    lengths, ours, theirs = (count_words(lines) for lines in (sources, hypotheses, references))
+    entries: list[dict[str, Any]] = [
+        {
+            "shortest": int(lengths[rows].min()),
+            "longest": int(lengths[rows].max()),
+            "sentences": len(rows),
+            "reference_words": float(theirs[rows].mean()),
+            "hypothesis_words": float(ours[rows].mean()),
+        }
+        for rows in parts
+    ]
+    for metric in load_metrics(metrics, tokenize=tokenize):
+        title = f"{metric.label} by length"
+        counts = metric.segment_counts(hypotheses, references, sources, progress=progress, title=title)
+        for entry, rows in zip(entries, parts, strict=True):
+            entry[metric.name] = metric.score(counts[rows].sum(axis=0))
+            if samples:
+                resampled = resample(metric, [counts[rows]], samples=samples, progress=progress)
+                entry[f"{metric.name}_interval"] = confidence_interval(resampled.draws[:, 0])
+    return entries
+
+
+def count_words(sentences: Collection[str]) -> np.ndarray:
+    """Returns the number of words between spaces of each sentence, [S]."""
+    return np.fromiter((len(sentence.split()) for sentence in sentences), np.int64, len(sentences))
+
+
+@dataclass(frozen=True)
+class NgramScore:
+    """How well a system does with the n-grams of one length.
+
+    Attributes:
+        order: n.
+        matches: n-grams of the hypotheses that occur in the reference, each at most as often as there.
+        total: n-grams of the hypotheses.
+        bleu: BLEU of n-grams up to this length instead of 4.
+    """
+
+    order: int
+    matches: int
+    total: int
+    bleu: float
+
+    @property
+    def accuracy(self) -> float:
+        """Matches per 100 n-grams of the hypotheses; 0 if there are no n-grams of this length."""
+        return 100 * self.matches / self.total if self.total else 0.0
+
+
+def score_by_ngram(
+    hypotheses: Collection[str],
+    references: Collection[str],
+    *,
+    orders: int = 8,
+    tokenize: str | None = None,
+    progress: bool = False,
+) -> list[NgramScore]:
+    """Scores n-grams of length 1 to `orders`.
+
+    The difference in `bleu` between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL
+    2019, Figure 3).
+
+    Args:
+        hypotheses: Detokenised translations.
+        references: A reference each.
+        orders: The longest n-grams.
+        tokenize: sacreBLEU's tokenizer; None picks 13a.
+        progress: Shows a bar on standard error.
+
+    Raises:
+        ValueError: If the numbers of sentences differ or are zero, orders is below 1, or sacreBLEU has no such
+            tokenizer here.
+    """
+    check_segments(hypotheses, references)
+    check_sacrebleu_tokenizer(tokenize)
+    if orders < 1:
+        raise ValueError(f"orders is {orders}; it must be at least 1.")
+    options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}
+    scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **options)
+    sums = np.zeros(2 + 2 * orders, dtype=np.int64)
+    with tqdm(total=len(hypotheses), desc="n-grams", unit="sentence", disable=not progress, delay=1) as bar:
+        for ours, theirs in in_parts([hypotheses, references], 1000):
+            sums += np.array(scorer._extract_corpus_statistics(ours, [theirs]), dtype=np.int64).sum(axis=0)
+            bar.update(len(ours))
+    score = scorer._compute_score_from_stats(sums.tolist())
+    return [
+        NgramScore(
+            order,
+            int(score.counts[order - 1]),
+            int(score.totals[order - 1]),
+            float(
+                sacrebleu.metrics.BLEU.compute_bleu(
+                    score.counts[:order],
+                    score.totals[:order],
+                    sys_len=score.sys_len,
+                    ref_len=score.ref_len,
+                    smooth_method="exp",
+                    max_ngram_order=order,
+                ).score
+            ),
+        )
+        for order in range(1, orders + 1)
+    ]

@@ -12,17 +12,19 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from csan_hf.analysis.figures import plot_ngram_accuracy, plot_ngram_gap, plot_scores_by_length
-from csan_hf.evaluation.lengths import count_words, group_by_length
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
-from csan_hf.evaluation.ngrams import score_by_ngram
-from csan_hf.evaluation.resampling import (
+from csan_hf.evaluation.scores import count_words, group_by_length, score_by_ngram
+from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
+    Test,
+    check_test,
+    compare_resampled,
     confidence_interval,
     draw_scores,
+    paired_test,
     resample,
     seed_variance,
 )
-from csan_hf.evaluation.significance import Test, check_test, compare_resampled, paired_test
 
 from .page import Report, ReportPlot, ScoreCell
 from .plots import alignment_plots, attention_plots, word_alignments

@@ -18,7 +18,7 @@ from csan_hf.data.corpora import check_files
 from csan_hf.data.language_pairs import add_language_tags, language_tags
 from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
 from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
-from csan_hf.evaluation.metrics.sacrebleu_tokenizers import check_sacrebleu_tokenizer
+from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
 from csan_hf.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments

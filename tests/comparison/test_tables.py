@@ -15,8 +15,14 @@ from csan_hf.comparison.report import POOLED, differences, write_report
 from csan_hf.comparison.results import most_frequent, read_tables
 from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric, load_metric
-from csan_hf.evaluation.resampling import Resampled, SeedVariance, unequal_seeds_p_value
-from csan_hf.evaluation.significance import holm_adjusted, paired_test, sign_flip_test
+from csan_hf.evaluation.significance import (
+    Resampled,
+    SeedVariance,
+    holm_adjusted,
+    paired_test,
+    sign_flip_test,
+    unequal_seeds_p_value,
+)
 from csan_hf.text_files import digest_of_lines
 from csan_hf.training.recipe import RecipeError
 

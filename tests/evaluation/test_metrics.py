@@ -2,20 +2,16 @@
 """The table of metrics: agreement with sacreBLEU, counts by hand, the library evaluate, metrics from outside."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import evaluate
 import numpy as np
 import pytest
 
-import csan_hf.evaluation.metrics as package
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import (
     CorpusMetric,
-    find_metric,
     load_metric,
     metric_names,
     metrics_in,
@@ -48,15 +44,7 @@ def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
         sys.executable,
         "-m",
         "sacrebleu",
-        "references",
-        "-i",
-        "hypotheses",
-        "-m",
-        "bleu",
-        "chrf",
-        "ter",
-        "-w",
-        "14",
+        *["references", "-i", "hypotheses", "-m", "bleu", "chrf", "ter", "-w", "14"],
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     printed = json.loads(done.stdout)
@@ -115,44 +103,6 @@ def test_metrics_combine():
     combined.add_batch(predictions=HYPOTHESES[:3], references=REFERENCES[:3])
     combined.add_batch(predictions=HYPOTHESES[3:], references=REFERENCES[3:])
     assert combined.compute() == score_translations(HYPOTHESES, REFERENCES, metrics=names)
-
-
-@pytest.mark.parametrize("name", ["bleu", "wer", "aer", "comet"])
-def test_evaluate_loads_the_file_of_a_metric(name, tmp_path):
-    path = Path(package.__file__).parent / f"{name}.py"
-    metric = evaluate.load(str(path), cache_dir=str(tmp_path))
-    assert type(metric).__name__ == find_metric(name).__name__
-    if name != "comet":
-        assert (
-            metric.compute(predictions=["0-0"], references=["0-0"])[name]
-            == load_metric(name).results(["0-0"], ["0-0"])[name]
-        )
-
-
-# The module alone, and something small in the library's place; csan-hf train needs both beside csan-hf evaluate
-FIND_THE_LIBRARY = """
-import importlib.util, sys
-specification = importlib.util.spec_from_file_location("library", sys.argv[1])
-library = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(library)
-assert sys.path[0] == sys.argv[2]
-sys.path[:0] = sys.argv[3:]
-path = list(sys.path)
-assert hasattr(library.import_evaluate(), "combine")
-assert sys.path == path
-"""
-
-
-@pytest.mark.parametrize("before", [[], ["a folder that was put first"]])
-def test_the_library_is_found_beside_a_script_of_its_name(before, tmp_path):
-    (tmp_path / "evaluate.py").write_text("raise SystemExit('this is no library')\n")
-    (tmp_path / "run.py").write_text(FIND_THE_LIBRARY)
-    (tmp_path / "installed" / "evaluate").mkdir(parents=True)
-    (tmp_path / "installed" / "evaluate" / "__init__.py").write_text("combine = None\n")
-    command = [sys.executable, "run.py", str(Path(package.__file__).parent / "library.py"), str(tmp_path), *before]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 class Words(CorpusMetric):

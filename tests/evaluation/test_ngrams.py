@@ -4,7 +4,7 @@
 import pytest
 
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.evaluation.ngrams import score_by_ngram
+from csan_hf.evaluation.scores import score_by_ngram
 
 
 def test_counts_by_hand():

@@ -8,7 +8,7 @@ import pytest
 import sacrebleu
 
 from csan_hf.evaluation import score_translations
-from csan_hf.evaluation.ngrams import score_by_ngram
+from csan_hf.evaluation.scores import score_by_ngram
 
 HYPOTHESES = ["Ein Hund läuft durch den Schnee.", "Zwei Katzen schlafen.", "Der Mann liest ein Buch im Park."]
 REFERENCES = ["Ein Hund rennt durch den Schnee.", "Zwei Katzen schlafen.", "Ein Mann liest ein Buch im Park."]

@@ -8,18 +8,19 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest as SacrebleusTest
 
-from csan_hf.evaluation import resampling
+from csan_hf.evaluation import significance
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.evaluation.resampling import (
+from csan_hf.evaluation.significance import (
     Resampled,
     SeedVariance,
+    compare_resampled,
     confidence_interval,
     draw_differences,
     draw_scores,
+    paired_test,
     resample,
     seed_variance,
 )
-from csan_hf.evaluation.significance import compare_resampled, paired_test
 
 WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "blau"]
 
@@ -40,7 +41,7 @@ def corpus(sentences=70):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(resampling, "_DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
+    monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
 
 
 @pytest.mark.parametrize(("name", "scorer"), [("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())])

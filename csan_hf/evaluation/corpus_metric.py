@@ -9,21 +9,17 @@ from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import datasets
+import evaluate
 import numpy as np
 from tqdm.auto import tqdm
-
-from csan_hf.evaluation.metrics.library import import_evaluate
-
-evaluate: Any = import_evaluate()
 
 
 class CorpusMetric(evaluate.Metric, ABC):
     """A score of a corpus that is a function of counts added up over its segments.
 
     Everything else follows from the two halves, `statistics` and `score`: the corpus score, the scores of single
-    sentences and of groups of them, and significance by resampling. It is a metric of the library evaluate:
-    `metric.compute(predictions=…, references=…)`, `add_batch`, `evaluate.combine`, or
-    `evaluate.load("path/to/its_file.py")`; none of that needs a network.
+    sentences and of groups of them, and significance by resampling. It is a metric of the library evaluate, without
+    network: `metric.compute(predictions=…, references=…)`, `add_batch`, `evaluate.combine`.
 
     A subclass says what it is in class attributes.
 
@@ -132,14 +128,7 @@ class CorpusMetric(evaluate.Metric, ABC):
         title: str | None = None,
     ) -> np.ndarray:
         """Returns the counts of all segments, float64 [S, K], which resampling needs; see `counts`."""
-        parts = self.counts(predictions, references, sources, progress=progress, title=title)
-        first = next(parts)
-        found = np.empty((len(predictions), first.shape[1]))
-        found[: len(first)], done = first, len(first)
-        for part in parts:
-            found[done : done + len(part)] = part
-            done += len(part)
-        return found
+        return np.concatenate(list(self.counts(predictions, references, sources, progress=progress, title=title)))
 
     def results(
         self,
@@ -149,13 +138,9 @@ class CorpusMetric(evaluate.Metric, ABC):
         *,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Scores a corpus; see `counts` for the arguments.
+        """Returns a corpus's score under the metric's name, `NAME_signature` if it has one, and the `details`.
 
-        Returns:
-            The score under the metric's name, `NAME_signature` if it has one, and the `details`.
-
-        Raises:
-            ValueError: If the numbers of segments differ or are zero, or sources are missing.
+        Arguments and errors are those of `counts`.
         """
         sums: Any = sum(part.sum(axis=0) for part in self.counts(predictions, references, sources, progress=progress))
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}

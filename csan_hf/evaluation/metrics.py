@@ -1,0 +1,447 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The metrics and their table, which everything else reads.
+
+A new one is a class, here or in a file of its own, and a line in `_METRICS`; `register_metric` adds one from outside.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rapidfuzz
+import sacrebleu.metrics
+from rapidfuzz.distance import Levenshtein
+
+from .alignment_files import parse_links
+from .corpus_metric import CorpusMetric, SacrebleuMetric
+
+DEFAULT_METRICS = ("bleu", "chrf")
+
+# Module, and how to install it
+_NEEDED = {
+    "ja-mecab": ("MeCab", "sacrebleu[ja]"),
+    "ko-mecab": ("mecab_ko", "sacrebleu[ko]"),
+    **dict.fromkeys(("spm", "flores101", "flores200", "spBLEU-1K"), ("sentencepiece", "sentencepiece")),
+}
+
+
+def check_sacrebleu_tokenizer(name: str | None, key: str = "tokenize") -> None:
+    """Checks that sacreBLEU has a tokenizer of this name, and that the package it needs is installed.
+
+    Args:
+        name: The name; None = sacreBLEU's default.
+        key: What the caller calls it, for the message.
+
+    Raises:
+        ValueError: If not.
+    """
+    if name is not None and name not in sacrebleu.metrics.BLEU.TOKENIZERS:
+        raise ValueError(f"{key} must be one of {', '.join(sacrebleu.metrics.BLEU.TOKENIZERS)}, got {name!r}.")
+    module, package = _NEEDED.get(name or "", (None, None))
+    if module is not None and importlib.util.find_spec(module) is None:
+        raise ValueError(f"{key} is {name!r}, which is not installed here: pip install {package}")
+
+
+class Bleu(SacrebleuMetric):
+    """BLEU (Papineni et al., 2002) on detokenised text, as sacreBLEU's command line computes it.
+
+    Args:
+        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, …
+        evaluate_arguments: For `evaluate.Metric`.
+
+    Raises:
+        ValueError: If sacreBLEU has no such tokenizer, or the package that it needs is not installed.
+    """
+
+    name = "bleu"
+    label = "BLEU"
+    summary = "Shared 1- to 4-grams with the reference, times a penalty for brevity (sacreBLEU)."
+    citation = "Papineni et al. (2002), BLEU; Post (2018), A Call for Clarity in Reporting BLEU Scores"
+    uses_tokenizer = True
+    on_hub = True
+
+    def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
+        check_sacrebleu_tokenizer(tokenize)
+        # `force` silences the warning about text that looks tokenised, which numbers and dates set off.
+        options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}
+        super().__init__(sacrebleu.metrics.BLEU(**options), **evaluate_arguments)
+        # A sentence of less than 4 words has no 4-grams that could match
+        self._sentence_scorer = sacrebleu.metrics.BLEU(**options, effective_order=True)
+
+    def segment_score(self, counts: np.ndarray) -> float:
+        """Returns sacreBLEU's sentence BLEU: n-grams longer than the sentence do not count against it."""
+        return float(self._sentence_scorer._compute_score_from_stats(counts.tolist()).score)
+
+    def details(self, sums: np.ndarray) -> dict[str, Any]:
+        """Returns the four precisions, the brevity penalty and the ratio of hypothesis to reference tokens."""
+        score = self.scorer._compute_score_from_stats(sums.tolist())
+        return {
+            "bleu_precisions": [float(value) for value in score.precisions],
+            "brevity_penalty": float(score.bp),
+            "length_ratio": float(score.ratio),
+        }
+
+
+class Chrf(SacrebleuMetric):
+    """chrF2 (Popović, 2015): F-score of 1- to 6-grams of characters, recall counting twice."""
+
+    name = "chrf"
+    label = "chrF"
+    summary = "F-score of the character 1- to 6-grams shared with the reference (chrF2, sacreBLEU)."
+    citation = "Popović (2015), chrF: character n-gram F-score for automatic MT evaluation"
+    on_hub = True
+
+    def __init__(self, **evaluate_arguments: Any) -> None:
+        super().__init__(sacrebleu.metrics.CHRF(), **evaluate_arguments)
+
+
+class Ter(SacrebleuMetric):
+    """TER (Snover et al., 2006): edits of words, shifts of phrases included, per 100 reference words."""
+
+    name = "ter"
+    label = "TER"
+    summary = "Insertions, deletions, replacements and shifts per 100 words of the reference (sacreBLEU)."
+    citation = "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
+    greater_is_better = False
+    upper_bound = None
+    on_hub = True
+
+    def __init__(self, **evaluate_arguments: Any) -> None:
+        super().__init__(sacrebleu.metrics.TER(), **evaluate_arguments)
+
+
+class TokenizedBleu(SacrebleuMetric):
+    """BLEU as `multi-bleu.perl` computes it: tokens are what white space separates, nothing is smoothed.
+
+    The score depends on the tokenizer; compare it only with scores on the same tokens, such as those in papers that
+    do not use sacreBLEU.
+    """
+
+    name = "tokenized_bleu"
+    label = "BLEU (tokens)"
+    summary = "BLEU of text that is tokenised already, as multi-bleu.perl computes it."
+    citation = "Koehn et al. (2007), Moses: multi-bleu.perl"
+    needs = "tokens"
+
+    def __init__(self, **evaluate_arguments: Any) -> None:
+        scorer = sacrebleu.metrics.BLEU(tokenize="none", smooth_method="none", force=True)
+        super().__init__(scorer, **evaluate_arguments)
+
+
+class ExactMatch(CorpusMetric):
+    """Percentage of segments that equal their reference, white space at either end aside.
+
+    Where a segment is one word, as in grapheme-to-phoneme conversion, 100 minus this is what the tables of SIGMORPHON
+    call the word error rate.
+    """
+
+    name = "exact_match"
+    label = "exact match"
+    summary = "Percentage of segments that equal their reference."
+    on_hub = True
+
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns for each segment whether it matches, and 1."""
+        pairs = zip(predictions, references, strict=True)
+        return np.array([(float(ours.strip() == theirs.strip()), 1.0) for ours, theirs in pairs])
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns matches per 100 segments."""
+        return float(100 * sums[0] / sums[1])
+
+
+class GraphemeToPhonemeWordErrorRate(CorpusMetric):
+    """Words whose phones are not exactly the reference's, per 100 words: the score of SIGMORPHON's shared tasks.
+
+    A segment is the pronunciation of a word, its phones with white space between them. `wer` counts edits of what
+    white space separates instead, which are phones here.
+    """
+
+    name = "g2p_wer"
+    label = "G2P WER"
+    summary = "Percentage of words whose phones are not exactly the reference's."
+    citation = "Ashby et al. (2021), Results of the Second SIGMORPHON Shared Task on Grapheme-to-Phoneme Conversion"
+    greater_is_better = False
+    needs = "tokens"
+
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns for each segment whether it is wrong, and 1."""
+        pairs = zip(predictions, references, strict=True)
+        return np.array([(float(ours.split() != theirs.split()), 1.0) for ours, theirs in pairs])
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns wrong words per 100 words."""
+        return float(100 * sums[0] / sums[1])
+
+
+class ErrorRate(CorpusMetric):
+    """Insertions, deletions and replacements of units, at their fewest, per 100 units of the references.
+
+    Units are what white space separates. The rate exceeds 100 where hypotheses are much too long. A segment without
+    any reference unit counts its insertions; if no segment has one, the rate is 0 without insertions, else 100.
+    """
+
+    greater_is_better = False
+    upper_bound = None
+    citation = "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
+
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns edits and reference units of each segment."""
+        pairs = ((ours.split(), theirs.split()) for ours, theirs in zip(predictions, references, strict=True))
+        return np.array([(Levenshtein.distance(ours, theirs), len(theirs)) for ours, theirs in pairs], np.float64)
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns edits per 100 reference units."""
+        edits, units = sums
+        return float(100 * edits / units if units else 100 * (edits > 0))
+
+    @property
+    def signature(self) -> str:
+        """The unit that is counted, and the library that counts."""
+        return f"nrefs:1|case:mixed|tok:none|rapidfuzz:{rapidfuzz.__version__}"
+
+
+class WordErrorRate(ErrorRate):
+    """Edits of words per 100 words of the references; words are what white space separates."""
+
+    name = "wer"
+    label = "WER"
+    summary = "Insertions, deletions and replacements per 100 words of the reference."
+    on_hub = True
+
+
+class PhoneErrorRate(ErrorRate):
+    """Edits of phones per 100 phones of the references, as SIGMORPHON counts them in grapheme-to-phoneme conversion.
+
+    A segment is the pronunciation of a word, its phones with spaces between them ("ˈ h aʊ s").
+    """
+
+    name = "per"
+    label = "PER"
+    summary = "Insertions, deletions and replacements per 100 phones of the reference."
+    needs = "tokens"
+
+
+class AlignmentErrorRate(CorpusMetric):
+    """AER (Och and Ney, 2003) = 100 · (1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)), counted over all sentences.
+
+    A are the links found, S the sure links of the gold alignment and P the possible ones, of which the sure ones are
+    part. A prediction is "0-0 1-2"; a reference, too, or with possible links "0-0 1p2" (`parse_links`).
+    """
+
+    name = "aer"
+    label = "AER"
+    summary = "Links that are missing or too many, beside a gold alignment."
+    citation = "Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models"
+    greater_is_better = False
+    needs = "alignments"
+
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns |A ∩ S|, |A ∩ P|, |A|, |S| and |P| of each sentence."""
+        rows = []
+        for number, (found, gold) in enumerate(zip(predictions, references, strict=True), 1):
+            links, truth = parse_links(found, line=number), parse_links(gold, line=number)
+            hits = len(links.sure & truth.sure), len(links.sure & truth.possible)
+            rows.append((*hits, len(links.sure), len(truth.sure), len(truth.possible)))
+        return np.array(rows, dtype=np.float64)
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns the rate; 0 where there is neither a link found nor a sure one."""
+        sure_hits, possible_hits, found, sure, _ = sums
+        return float(100 * (1 - (sure_hits + possible_hits) / (found + sure))) if found + sure else 0.0
+
+    def details(self, sums: np.ndarray) -> dict[str, float]:
+        """Returns precision |A ∩ P| / |A| and recall |A ∩ S| / |S|, from 0 to 100."""
+        sure_hits, possible_hits, found, sure, _ = sums
+        return {
+            "alignment_precision": float(100 * possible_hits / found) if found else 0.0,
+            "alignment_recall": float(100 * sure_hits / sure) if sure else 0.0,
+        }
+
+
+class Comet(CorpusMetric):
+    """COMET (Rei et al., 2020): a neural network's judgement of source, hypothesis and reference, times 100.
+
+    The package unbabel-comet needs older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
+    program `comet-score` runs in an environment of its own: `pipx install unbabel-comet`.
+
+    Args:
+        model: Name or path of COMET's model; it is downloaded the first time.
+        gpus: The number of GPUs that COMET uses.
+        evaluate_arguments: For `evaluate.Metric`.
+    """
+
+    name = "comet"
+    label = "COMET"
+    summary = "A neural network's judgement of source, hypothesis and reference, times 100."
+    citation = "Rei et al. (2020), COMET: A Neural Framework for MT Evaluation"
+    upper_bound = None
+    needs_sources = True
+    segments_at_once = None
+    on_hub = True
+
+    def __init__(self, model: str = "Unbabel/wmt22-comet-da", gpus: int = 0, **evaluate_arguments: Any) -> None:
+        super().__init__(**evaluate_arguments)
+        self.model, self.gpus = model, gpus
+
+    def check_requirements(self) -> None:
+        """Checks that `comet-score` is installed."""
+        self._program()
+
+    @staticmethod
+    def _program() -> str:
+        program = shutil.which("comet-score")
+        if program is None:
+            raise OSError("COMET needs the program comet-score: install it with `pipx install unbabel-comet`.")
+        return program
+
+    def statistics(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns for each segment its score, and 1.
+
+        Raises:
+            ValueError: If there are no sources.
+            OSError: If `comet-score` is not installed or fails; the message holds its last line.
+        """
+        if sources is None:
+            raise ValueError("COMET compares with the source sentences: pass sources, too.")
+        program = self._program()
+        with tempfile.TemporaryDirectory() as folder:
+            scores = self._run(program, Path(folder), predictions, references, sources)
+        return np.array([(score, 1.0) for score in scores], dtype=np.float64)
+
+    def _run(
+        self,
+        program: str,
+        folder: Path,
+        predictions: Sequence[str],
+        references: Sequence[str],
+        sources: Sequence[str],
+    ) -> list[float]:
+        for name, lines in (("src", sources), ("mt", predictions), ("ref", references)):
+            text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        command = [program, "-s", "src", "-t", "mt", "-r", "ref", "--model", self.model, "--gpus", str(self.gpus)]
+        command += ["--quiet", "--only_system", "--to_json", "scores.json"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        output = folder / "scores.json"
+        if done.returncode or not output.is_file():
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
+            raise OSError(f"comet-score failed with status {done.returncode}: {lines[-1]}")
+        [entries] = json.loads(output.read_text(encoding="utf-8")).values()
+        return [float(entry["COMET"]) for entry in entries]
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns the mean over the segments, times 100."""
+        return float(100 * sums[0] / sums[1])
+
+    @property
+    def signature(self) -> str:
+        """The name of COMET's model."""
+        return f"nrefs:1|model:{self.model}"
+
+
+_METRICS: dict[str, type[CorpusMetric]] = {
+    metric.name: metric
+    for metric in (
+        Bleu,
+        Chrf,
+        Ter,
+        ExactMatch,
+        WordErrorRate,
+        GraphemeToPhonemeWordErrorRate,
+        PhoneErrorRate,
+        TokenizedBleu,
+        Comet,
+        AlignmentErrorRate,
+    )
+}
+
+
+def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
+    """Adds a metric to the table; recipes, results, cards and reports then know it by its name.
+
+    Use it as a decorator, or call it.
+
+    Raises:
+        TypeError: If it is no class of a metric, or lacks name, label or summary.
+        ValueError: If another metric has that name.
+    """
+    if not (isinstance(metric, type) and issubclass(metric, CorpusMetric)):
+        raise TypeError(f"{metric!r} is no metric: write a class that inherits from CorpusMetric.")
+    for attribute in ("name", "label", "summary"):
+        if not isinstance(getattr(metric, attribute, None), str):
+            raise TypeError(f"{metric.__name__} has no {attribute}: give it the class attribute, a string.")
+    if _METRICS.setdefault(metric.name, metric) is not metric:
+        raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
+    return metric
+
+
+def unregister_metric(name: str) -> None:
+    """Takes a metric out of the table."""
+    del _METRICS[name]
+
+
+def metric_names() -> list[str]:
+    """Returns the names in the table, in its order."""
+    return list(_METRICS)
+
+
+def find_metric(name: str) -> type[CorpusMetric]:
+    """Returns the class of a metric.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name not in _METRICS:
+        raise ValueError(f"There is no metric {name!r}; choose from {', '.join(_METRICS)}.")
+    return _METRICS[name]
+
+
+def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> CorpusMetric:
+    """Makes a metric, without network.
+
+    Args:
+        name: Its name in the table.
+        tokenize: sacreBLEU's tokenizer for the target language; metrics without a tokenizer ignore it.
+        arguments: For its constructor.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    metric = find_metric(name)
+    return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
+
+
+def load_metrics(names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None) -> list[CorpusMetric]:
+    """Makes several metrics; see `load_metric`.
+
+    Raises:
+        ValueError: If there is none of a name, or the names are one string, whose letters would be names.
+    """
+    if isinstance(names, str):
+        raise ValueError(f"metrics must be a list of names, such as [{names!r}], got {names!r}.")
+    return [load_metric(name, tokenize=tokenize) for name in names]
+
+
+def metrics_in(entry: Iterable[str]) -> Iterator[type[CorpusMetric]]:
+    """Yields the metrics whose names are among the keys of a result, in the order of the table."""
+    keys = set(entry)
+    return (metric for name, metric in _METRICS.items() if name in keys)
