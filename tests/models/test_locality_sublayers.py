@@ -91,7 +91,7 @@ def test_block_equals_the_oracle(length, side):
 def test_convolutions_equal_the_oracle(side):
     attention = make_attention({"cnn": {"kernel_size": 3, "layers": 2}, "window": 3})
     own = dict(attention.cnn.named_parameters())
-    assert {name: tuple(value.shape) for name, value in own.items()} == cnn_parameter_shapes(D_MODEL, 3, 2, True)
+    assert {name: tuple(value.shape) for name, value in own.items()} == cnn_parameter_shapes(D_MODEL, 3, 2)
     padding = padding_of(side)
     agree(
         lambda states: attention.before(states, AttentionMasks(None, padding)),

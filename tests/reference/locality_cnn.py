@@ -27,21 +27,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cnn_parameter_shapes(
-    d: int, kernel_size: int, num_convolutions: int, separable: bool
-) -> dict[str, tuple[int, ...]]:
+def cnn_parameter_shapes(d: int, kernel_size: int, num_convolutions: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all parameters of one layer; the axes of Conv1d: [out, in (of the group), taps]."""
     shapes: dict[str, tuple[int, ...]] = {}
     for n in range(num_convolutions):
         shapes[f"{n}.norm.weight"] = (d,)
         shapes[f"{n}.norm.bias"] = (d,)
-        if separable:
-            shapes[f"{n}.depthwise.weight"] = (d, 1, kernel_size)
-            shapes[f"{n}.pointwise.weight"] = (d, d, 1)
-            shapes[f"{n}.pointwise.bias"] = (d,)
-        else:
-            shapes[f"{n}.convolution.weight"] = (d, d, kernel_size)
-            shapes[f"{n}.convolution.bias"] = (d,)
+        shapes[f"{n}.depthwise.weight"] = (d, 1, kernel_size)
+        shapes[f"{n}.pointwise.weight"] = (d, d, 1)
+        shapes[f"{n}.pointwise.bias"] = (d,)
     return shapes
 
 
@@ -50,21 +44,17 @@ def normalised(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tenso
     return weight * centred / torch.sqrt((centred**2).mean() + epsilon) + bias
 
 
-def convolved(states: list[Tensor], parameters: dict[str, Tensor], i: int, causal: bool) -> Tensor:
+def convolved(states: list[Tensor], parameters: dict[str, Tensor], i: int) -> Tensor:
     """One convolution's output [d] at rank i, before the ReLU."""
-    separable = "depthwise.weight" in parameters
-    weight = parameters["depthwise.weight" if separable else "convolution.weight"]
+    weight = parameters["depthwise.weight"]
     kernel_size = weight.shape[2]
-    first = i - (kernel_size - 1 if causal else (kernel_size - 1) // 2)
+    first = i - (kernel_size - 1) // 2
     total = torch.zeros_like(states[i])
     for t in range(kernel_size):
         j = first + t
-        if not 0 <= j < len(states):
-            continue
-        total = total + (weight[:, 0, t] * states[j] if separable else weight[:, :, t] @ states[j])
-    if separable:
-        return parameters["pointwise.weight"][:, :, 0] @ total + parameters["pointwise.bias"]
-    return total + parameters["convolution.bias"]
+        if 0 <= j < len(states):
+            total = total + weight[:, 0, t] * states[j]
+    return parameters["pointwise.weight"][:, :, 0] @ total + parameters["pointwise.bias"]
 
 
 def convolutions(
@@ -72,7 +62,6 @@ def convolutions(
     parameters: dict[str, Tensor],
     *,
     key_padding_mask: Tensor | None = None,
-    causal: bool = False,
     epsilon: float = 1e-5,
 ) -> Tensor:
     """The stack of convolutions of one layer.
@@ -91,7 +80,7 @@ def convolutions(
                 name.removeprefix(f"{n}."): p.double() for name, p in parameters.items() if name.startswith(f"{n}.")
             }
             before = [normalised(x, own["norm.weight"], own["norm.bias"], epsilon) for x in states]
-            states = [x + F.relu(convolved(before, own, i, causal)) for i, x in enumerate(states)]
+            states = [x + F.relu(convolved(before, own, i)) for i, x in enumerate(states)]
         for i in range(I):
             outputs.append(states[real.index(i)] if i in real else torch.zeros_like(hidden_states[b, i]).double())
     return torch.stack(outputs).view(hidden_states.shape)

@@ -146,23 +146,17 @@ class BiDirectional(Method):
 
 @dataclass(frozen=True)
 class Predictor:
-    """scalar[h] = u_h · tanh(W q_i + b) + c_h for the whole query q_i (Yang et al., EMNLP 2018, equations 7 and 9).
+    """scalar[h] = u_h · tanh(W q_i) for the whole query q_i (Yang et al., EMNLP 2018, equations 7 and 9).
 
-    weight [w, d], head_weight [H, w]; the biases [w] and [H] are those of the released code (the papers have none).
-    The query is the projected one, with its bias, before the scale λ.
+    weight [w, d], head_weight [H, w]. The query is the projected one, with its bias, before the scale λ.
     """
 
     weight: Tensor
     head_weight: Tensor
-    bias: Tensor | None = None
-    head_bias: Tensor | None = None
 
     def scalar(self, sentence: Sentence, h: int, i: int) -> Tensor:
         hidden = self.weight.double() @ sentence.whole_query(i)
-        if self.bias is not None:
-            hidden = hidden + self.bias.double()
-        scalar = self.head_weight[h].double() @ torch.tanh(hidden)
-        return scalar if self.head_bias is None else scalar + self.head_bias[h].double()
+        return self.head_weight[h].double() @ torch.tanh(hidden)
 
 
 @dataclass(frozen=True)
@@ -187,30 +181,24 @@ class Gaussian(Method):
     gives P a gradient. `cut_off` is Luong's window: it leaves at least one key, since P lies within the sentence.
 
     center, width: predictors of p and z, or None for the query's rank and `fixed_width`.
-    last_position: P = (L - 1) · sigmoid(p), as in the released code.
-    added_width: D + added_width (released code: 0.1).
     minimum_width: the D so far counts as max(D, minimum_width + D / 10), a floor with a gradient; 0 is none.
     """
 
     center: Predictor | None = None
     width: Predictor | None = None
     fixed_width: float = 10.0
-    last_position: bool = False
-    added_width: float = 0.0
     minimum_width: float = 0.0
     cut_off: bool = False
 
     def center_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
         if self.center is None:
             return sentence.query.new_tensor(float(sentence.position(i)))
-        scale = sentence.length(i) - 1 if self.last_position else sentence.length(i)
-        return scale * torch.sigmoid(self.center.scalar(sentence, h, i))
+        return sentence.length(i) * torch.sigmoid(self.center.scalar(sentence, h, i))
 
     def width_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
         if self.width is None:
             return sentence.query.new_tensor(self.fixed_width)
         predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
-        predicted = predicted + self.added_width
         return torch.maximum(predicted, self.minimum_width + predicted / 10) if self.minimum_width else predicted
 
     def energy(self, sentence, h, i, s, j):
@@ -285,48 +273,3 @@ def local_attention(
                 else:
                     outputs.append(torch.zeros(value.shape[3], dtype=torch.float64))
     return torch.stack(outputs).view(B, H, I, value.shape[3])
-
-
-def rel_pos(
-    query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, clip: int, **composition
-) -> Tensor:
-    """REL_POS alone or with a window, an area, padding or a causal mask; see `RelativePositions`."""
-    return local_attention(query, key, value, [RelativePositions(key_table, value_table, clip)], **composition)
-
-
-def bi_direct(query: Tensor, key: Tensor, value: Tensor, **composition) -> Tensor:
-    """BI_DIRECT alone or in composition; see `BiDirectional`."""
-    return local_attention(query, key, value, [BiDirectional()], **composition)
-
-
-def neighbor(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, width_weight: Tensor, **composition) -> Tensor:
-    """NEIGHBOR: weight [d/2, d], width_weight [H, d/2]; see `Gaussian`."""
-    return local_attention(query, key, value, [Gaussian(width=Predictor(weight, width_weight))], **composition)
-
-
-def local_hard(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    weight: Tensor,
-    center_weight: Tensor,
-    fixed_width: float = 10.0,
-    **composition,
-) -> Tensor:
-    """LOCAL_HARD: weight [d/2, d], center_weight [H, d/2]; see `Gaussian`."""
-    gaussian = Gaussian(center=Predictor(weight, center_weight), fixed_width=fixed_width)
-    return local_attention(query, key, value, [gaussian], **composition)
-
-
-def local_soft(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    weight: Tensor,
-    center_weight: Tensor,
-    width_weight: Tensor,
-    **composition,
-) -> Tensor:
-    """LOCAL_SOFT: weight [d, d] shared by both predictions, center_weight and width_weight [H, d]; see `Gaussian`."""
-    gaussian = Gaussian(center=Predictor(weight, center_weight), width=Predictor(weight, width_weight))
-    return local_attention(query, key, value, [gaussian], **composition)

@@ -54,6 +54,6 @@ def block_parameters(d: int, width: int) -> int:
     return sum(math.prod(shape) for shape in block_parameter_shapes(d, width).values()) - 4 * (d * d + d)
 
 
-def cnn_parameters(d: int, kernel_size: int = 7, num_convolutions: int = 4, separable: bool = True) -> int:
-    shapes = cnn_parameter_shapes(d, kernel_size, num_convolutions, separable)
+def cnn_parameters(d: int, kernel_size: int = 7, num_convolutions: int = 4) -> int:
+    shapes = cnn_parameter_shapes(d, kernel_size, num_convolutions)
     return sum(math.prod(shape) for shape in shapes.values())

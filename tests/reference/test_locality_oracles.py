@@ -7,16 +7,11 @@ import pytest
 import torch
 from reference.local_attention import local_attention as oracle_without_methods
 from reference.locality_methods import (
+    BiDirectional,
     Gaussian,
     Predictor,
     RelativePositions,
-    Sentence,
-    bi_direct,
     local_attention,
-    local_hard,
-    local_soft,
-    neighbor,
-    rel_pos,
 )
 from reference.localness import gaussian_energy, localness
 
@@ -35,29 +30,11 @@ def test_without_a_method_it_is_windowed_attention(window, area, boundary, causa
     )
 
 
-def test_padding_on_either_side_changes_nothing():
-    query, key, value = states(batch=1)
-    tables = torch.randn(2, 5, 3, dtype=torch.float64)
-    bare = rel_pos(query, key, value, *tables, 2)
-    for left, right in [(2, 0), (0, 2)]:
-        padded = [torch.nn.functional.pad(state, (0, 0, left, right), value=9.0) for state in (query, key, value)]
-        mask = torch.tensor([[False] * left + [True] * 5 + [False] * right])
-        output = rel_pos(*padded, *tables, 2, key_padding_mask=mask)
-        torch.testing.assert_close(output[:, :, left : left + 5], bare)
-        assert output[:, :, ~mask[0]].eq(0).all()
-
-
-def test_rel_pos_with_zero_tables_is_plain_attention():
-    query, key, value = states()
-    zeros = torch.zeros(7, 3)
-    torch.testing.assert_close(rel_pos(query, key, value, zeros, zeros, 3), local_attention(query, key, value))
-
-
 def test_rel_pos_by_hand():
     """Two tokens, one head, D = 1, q = 2, keys 0, clip 1: energies are 2 a^K; only the distance tells keys apart."""
     query, key, value = torch.full((1, 1, 2, 1), 2.0), torch.zeros(1, 1, 2, 1), torch.tensor([10.0, 20.0])
     key_table, value_table = torch.tensor([[0.5], [0.0], [-0.5]]), torch.tensor([[1.0], [2.0], [3.0]])
-    output = rel_pos(query, key, value.view(1, 1, 2, 1), key_table, value_table, 1)
+    output = local_attention(query, key, value.view(1, 1, 2, 1), [RelativePositions(key_table, value_table, 1)])
     before = math.exp(1) / (math.exp(1) + 1)  # query 1 on key 0, energy 2 * 0.5 against 0
     after = math.exp(-1) / (math.exp(-1) + 1)  # query 0 on key 1
     expected = [(1 - after) * (10 + 2) + after * (20 + 3), before * (10 + 1) + (1 - before) * (20 + 2)]
@@ -67,23 +44,15 @@ def test_rel_pos_by_hand():
 def test_rel_pos_of_one_table_per_head_takes_the_keys_head():
     query, key, value = (torch.zeros(1, 2, 1, 1, dtype=torch.float64) for _ in range(3))
     value_table = torch.tensor([1.0, 5.0]).view(2, 1, 1)
-    output = rel_pos(query, key, value, torch.zeros(2, 1, 1), value_table, 0, head_area=3)
+    output = local_attention(query, key, value, [RelativePositions(torch.zeros(2, 1, 1), value_table, 0)], head_area=3)
     torch.testing.assert_close(output.flatten(), torch.tensor([3.0, 3.0], dtype=torch.float64))
-    separate = rel_pos(query, key, value, torch.zeros(2, 1, 1), value_table, 0)
+    separate = local_attention(query, key, value, [RelativePositions(torch.zeros(2, 1, 1), value_table, 0)])
     torch.testing.assert_close(separate.flatten(), torch.tensor([1.0, 5.0], dtype=torch.float64))
-
-
-def test_cached_rel_pos_equals_the_full_forward():
-    query, key, value = states()
-    tables = torch.randn(2, 5, 3, dtype=torch.float64)
-    full = rel_pos(query, key, value, *tables, 2, causal=True, window=7)
-    step = rel_pos(query[:, :, -1:], key, value, *tables, 2, causal=True, window=7)
-    torch.testing.assert_close(step, full[:, :, -1:])
 
 
 def test_bi_direct_first_half_sees_the_past_second_half_the_future():
     query, key, value = states()
-    output = bi_direct(query, key, value)
+    output = local_attention(query, key, value, [BiDirectional()])
     torch.testing.assert_close(output[:, :2, 0], value[:, :2, 0])  # the first token's past is itself
     torch.testing.assert_close(output[:, 2:, -1], value[:, 2:, -1])
     whole = local_attention(query, key, value)
@@ -96,16 +65,9 @@ def test_bi_direct_first_half_sees_the_past_second_half_the_future():
 def test_window_and_bi_direct_leave_the_past_half_of_the_window():
     query, key, value = torch.zeros(3, 1, 2, 5, 1, dtype=torch.float64)
     value = torch.arange(5.0, dtype=torch.float64).view(1, 1, 5, 1).expand(1, 2, 5, 1)
-    output = bi_direct(query, key, value, window=3)
+    output = local_attention(query, key, value, [BiDirectional()], window=3)
     assert output[0, 0, :, 0].tolist() == [0.0, 0.5, 1.5, 2.5, 3.5]
     assert output[0, 1, :, 0].tolist() == [0.5, 1.5, 2.5, 3.5, 4.0]
-
-
-def test_area_and_bi_direct_follow_the_querys_head():
-    query, key, value = torch.zeros(3, 1, 2, 2, 1, dtype=torch.float64)
-    value = torch.tensor([[1.0, 2.0], [10.0, 20.0]], dtype=torch.float64).view(1, 2, 2, 1)
-    output = bi_direct(query, key, value, head_area=3)
-    assert output.flatten().tolist() == [5.5, 8.25, 8.25, 11.0]
 
 
 def predictors(width: int, value: float = 0.0, heads: int = 4, d: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +77,7 @@ def predictors(width: int, value: float = 0.0, heads: int = 4, d: int = 12) -> t
 def test_neighbor_by_hand():
     """A predictor of zero gives D = L / 2: five tokens, D = 2.5, sigma = 1.25."""
     query, key, value = states(batch=1)
-    output = neighbor(torch.zeros_like(query), key, value, *predictors(6))
+    output = local_attention(torch.zeros_like(query), key, value, [Gaussian(width=Predictor(*predictors(6)))])
     weights = torch.tensor([math.exp(-((j - 1) ** 2) / (2 * 1.25**2)) for j in range(5)], dtype=torch.float64)
     expected = (weights / weights.sum()) @ value[0, 2]
     torch.testing.assert_close(output[0, 2, 1], expected)
@@ -124,7 +86,7 @@ def test_neighbor_by_hand():
 def test_a_wide_gaussian_tends_to_plain_attention():
     query, key, value = states()
     plain = local_attention(query, key, value)
-    wide = local_hard(query, key, value, *predictors(6), fixed_width=1e6)
+    wide = local_attention(query, key, value, [Gaussian(center=Predictor(*predictors(6)), fixed_width=1e6)])
     torch.testing.assert_close(wide, plain, atol=1e-9, rtol=0)
     narrow = local_attention(query, key, value, [Gaussian(fixed_width=0.1)])
     torch.testing.assert_close(narrow, value)
@@ -134,7 +96,6 @@ def test_local_hard_by_hand():
     """A predictor of zero puts P at L / 2 = 2.5 of five tokens; the default D = 10, sigma = 5."""
     query, key, value = states(batch=1)
     output = local_attention(torch.zeros_like(query), key, value, [Gaussian(center=Predictor(*predictors(6)))])
-    torch.testing.assert_close(local_hard(torch.zeros_like(query), key, value, *predictors(6)), output)
     weights = torch.tensor([math.exp(-((j - 2.5) ** 2) / 50) for j in range(5)], dtype=torch.float64)
     torch.testing.assert_close(output[0, 3, 4], (weights / weights.sum()) @ value[0, 3])
 
@@ -151,21 +112,11 @@ def test_local_soft_is_the_gaussian_of_both_predictions_and_of_the_other_oracle(
     query, key, value = states()
     weight, center = predictors(12, 0.3)
     width = torch.randn(4, 12, dtype=torch.float64)
+    gaussian = Gaussian(center=Predictor(weight, center), width=Predictor(weight, width))
     for causal in (False, True):
         p, d = localness(query, key, strategy="query", causal=causal, w_p=weight, u_p=center, u_d=width)
         expected = oracle_without_methods(query, key, value, bias=gaussian_energy(p, d, 5), causal=causal)
-        torch.testing.assert_close(local_soft(query, key, value, weight, center, width, causal=causal), expected)
-
-
-def test_released_code_centre_and_width():
-    query, key, value = states(batch=1)
-    weight, zero = predictors(12)
-    bias, head_bias = torch.randn(12, dtype=torch.float64), torch.full((4,), 50.0, dtype=torch.float64)
-    predictor = Predictor(weight, zero, bias, head_bias)  # sigmoid(50) is 1: P is the last token, D = L + 0.1
-    method = Gaussian(center=predictor, width=predictor, last_position=True, added_width=0.1)
-    sentence = Sentence(query[0], key[0], value[0], causal=False)
-    assert method.center_of(sentence, 1, 2).item() == pytest.approx(4.0)
-    assert method.width_of(sentence, 1, 2).item() == pytest.approx(5.1)
+        torch.testing.assert_close(local_attention(query, key, value, [gaussian], causal=causal), expected)
 
 
 def test_methods_compose_under_one_softmax():
@@ -185,31 +136,18 @@ def test_methods_compose_under_one_softmax():
     torch.testing.assert_close(composed[0, 1, 0], expected)
 
 
-def test_gaussians_of_a_causal_layer_are_the_same_step_by_step():
-    query, key, value = states()
-    weights = (*predictors(12, 0.2), torch.randn(4, 12, dtype=torch.float64))
-    full = local_soft(query, key, value, *weights, causal=True)
-    step = local_soft(query[:, :, 2:3], key[:, :, :3], value[:, :, :3], *weights, causal=True)
-    torch.testing.assert_close(step, full[:, :, 2:3])
-
-
 @pytest.mark.parametrize("left", [0, 3])
-def test_gaussian_positions_are_ranks_whatever_the_padding(left):
+def test_positions_are_ranks_whatever_the_padding(left):
     query, key, value = states(batch=1)
-    weights = (*predictors(12, 0.2), torch.randn(4, 12, dtype=torch.float64))
-    bare = local_soft(query, key, value, *weights)
+    weight, center = predictors(12, 0.2)
+    width = torch.randn(4, 12, dtype=torch.float64)
+    methods = [
+        Gaussian(center=Predictor(weight, center), width=Predictor(weight, width)),
+        RelativePositions(*torch.randn(2, 5, 3, dtype=torch.float64), 2),
+    ]
+    bare = local_attention(query, key, value, methods)
     padded = [torch.nn.functional.pad(state, (0, 0, left, 3 - left), value=9.0) for state in (query, key, value)]
     mask = torch.tensor([[False] * left + [True] * 5 + [False] * (3 - left)])
-    output = local_soft(*padded, *weights, key_padding_mask=mask)
+    output = local_attention(*padded, methods, key_padding_mask=mask)
     torch.testing.assert_close(output[:, :, left : left + 5], bare)
-
-
-def test_gradients_reach_every_parameter():
-    query, key, value = (state.requires_grad_() for state in states(batch=1, length=3))
-    tables = torch.randn(2, 4, 5, 3, dtype=torch.float64, requires_grad=True)
-    weight, center, width = (torch.randn(n, 12, dtype=torch.float64, requires_grad=True) for n in (12, 4, 4))
-    gaussian = Gaussian(center=Predictor(weight, center), width=Predictor(weight, width))
-    output = local_attention(query, key, value, [RelativePositions(*tables, 2), gaussian])
-    output.square().sum().backward()
-    for parameter in (query, key, value, tables, weight, center, width):
-        assert parameter.grad.abs().sum() > 0
+    assert output[:, :, ~mask[0]].eq(0).all()
