@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pipelines.multilingual import nllb
 
+from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES
 from csan_hf.suites import SUITES
 from csan_hf_cli import COMMANDS, build_parser, main, run, script
@@ -115,6 +117,38 @@ def test_a_damaged_checkpoint_is_one_line(command, file, fields, told, tmp_path,
     source = [str(tmp_path / "text")] if command == "translate" else ["--source", str(tmp_path / "text")]
     assert main([command, *model, *source, "--quiet", "--device", "cpu"]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """A folder with a tiny NLLB checkpoint and two lines of text, whose translations depend on the languages."""
+    folder = tmp_path_factory.mktemp("nllb")
+    model, tokenizer = nllb(folder)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "text").write_text("zwei drei German:\ntranslate\n")
+    return folder
+
+
+LANGUAGES = [("eng_Latn", "deu_Latn"), ("eng_Latn", "fra_Latn"), ("deu_Latn", "deu_Latn")]
+
+
+def test_translate_and_evaluate_take_languages_and_lengths(multilingual, tmp_path, capsys):
+    text, found = multilingual / "text", set()
+    shared = ["--model", str(multilingual / "model"), "--max_new_tokens", "7", "--device", "cpu", "--quiet"]
+    files = ["--source", str(text), "--reference", str(text), "--output_dir", str(tmp_path)]
+    for source, target in LANGUAGES:
+        options = [*shared, "--source_lang", source, "--target_lang", target]
+        assert main(["translate", *options, "--truncation", "--input", str(text)]) == 0
+        told = capsys.readouterr().out
+        pipeline = translation_pipeline(multilingual / "model", device="cpu", src_lang=source, tgt_lang=target)
+        expected = pipeline(text.read_text().splitlines(), max_new_tokens=7)
+        assert told.splitlines() == [each["translation_text"].strip() for each in expected]
+        assert main(["evaluate", *options, *files]) == 0
+        assert (tmp_path / "text.hypotheses.txt").read_text() == told
+        capsys.readouterr()
+        found.add(told)
+    assert len(found) == len(LANGUAGES)
 
 
 @pytest.mark.parametrize("command", ["convert", "convert-attn2d"])
