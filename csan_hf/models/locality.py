@@ -147,12 +147,7 @@ class Term:
         raise NotImplementedError
 
     def value(self, cells: Cells, weights: torch.Tensor) -> torch.Tensor:
-        """Added to the output, [..., I, D].
-
-        Args:
-            cells: Where the weights are.
-            weights: [..., I, J], after the dropout, summed over the heads of the area.
-        """
+        """Added to the output, [..., I, D]; `weights` [..., I, J] have seen dropout and are summed over the area."""
         raise NotImplementedError
 
     def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
@@ -186,11 +181,7 @@ class Term:
 
     @property
     def focus(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Where a query looks by itself, and how widely, whatever the keys; None where the term does not say.
-
-        Returns:
-            Position of the middle and width, in tokens, [B, H, I] or broadcastable to it.
-        """
+        """Middle and width of where a query looks whatever the keys, in tokens [B, H, I]; None = not said."""
         return None
 
     @property
@@ -274,13 +265,9 @@ class TermInputs:
 
 
 def check_broadcast(tensor: torch.Tensor, expected: tuple[int, ...], name: str, any_rank: bool = False) -> None:
-    """Raise `ValueError` unless a floating `tensor` broadcasts to `expected`, a prefix of [B, H, I, J].
+    """Raise `ValueError` unless a floating `tensor` broadcasts to the sizes `expected`, a prefix of [B, H, I, J].
 
-    Args:
-        tensor: The tensor.
-        expected: The sizes.
-        name: What the message calls it.
-        any_rank: Whether leading axes may be missing.
+    Messages call it `name`; with `any_rank` leading axes may be missing.
     """
     if not tensor.is_floating_point():
         raise ValueError(f"`{name}` is added to the energies and must be a floating tensor, got {tensor.dtype}.")
@@ -394,11 +381,7 @@ class LocalityModule(nn.Module):
     """
 
     def init_weights(self, config: Any) -> None:
-        """Fill the module's own parameters, through `transformers.initialization` (which spares loaded ones).
-
-        Args:
-            config: The `CsanConfig`.
-        """
+        """Fill the module's own parameters, through `transformers.initialization` (which spares loaded ones)."""
 
 
 @dataclass(frozen=True)
@@ -441,54 +424,30 @@ class LocalityMethod:
         return False
 
     def check(self, site: AttentionSite, name: str) -> None:
-        """Raise `ValueError` where the settings are impossible.
-
-        Args:
-            site: Where the method is asked for.
-            name: What a message calls the setting, as `encoder_locality[2].window`.
-        """
+        """Raise `ValueError` where the settings, in messages `name` (`encoder_locality[2].window`), are impossible."""
 
     def check_beside(self, others: tuple[LocalityMethod, ...], name: str) -> None:
-        """Raise `ValueError` where the method has no meaning beside others of the layer.
-
-        Args:
-            others: The other methods.
-            name: As in `check`.
-        """
+        """Raise `ValueError` where the method has no meaning beside others of the layer; `name` as in `check`."""
 
     def build(self, site: AttentionSite) -> LocalityModule | None:
         """The method's parameters in one layer."""
         return None
 
     def term(self, module: Any, inputs: TermInputs) -> Term | None:
-        """What the method adds to one call.
-
-        Args:
-            module: What `build` returned.
-            inputs: Queries, keys, padding, positions.
-        """
+        """What the method adds to one call; `module` is what `build` returned."""
         return None
 
     def before(self, module: Any, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """What comes before the sub-layer, residual connections of its own included: [B, T, d] -> [B, T, d].
 
-        Args:
-            module: What `build` returned.
-            states: [B, T, d].
-            padding: [B, T] boolean, True = a real token; None = all real.
+        `padding` [B, T] is boolean, True = a real token; None = all real.
         """
         return states
 
     def attend(
         self, module: Any, states: torch.Tensor, padding: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The replacement of the attention: output [B, T, d] and weights [B, H, T, T], or None for zeros.
-
-        Args:
-            module: What `build` returned.
-            states: [B, T, d].
-            padding: [B, T] boolean, True = a real token; None = all real.
-        """
+        """The replacement of the attention: output [B, T, d], weights [B, H, T, T] or None = zeros; see `before`."""
         raise NotImplementedError
 
     @property
@@ -528,23 +487,18 @@ class LayerLocality:
         heads, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
         area = KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
         all_keys = any(method.needs_all_keys for method in self.methods)
-        resolved = {
-            "area": area,
-            "past_tokens": None if all_keys else area.half_window,
-            "has_terms": any(method.has_term for method in self.methods),
-            "replacement": next((method for method in self.methods if method.replaces_attention), None),
-        }
-        for name, value in resolved.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(
+            area=area,
+            past_tokens=None if all_keys else area.half_window,
+            has_terms=any(method.has_term for method in self.methods),
+            replacement=next((method for method in self.methods if method.replaces_attention), None),
+        )
 
 
 def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: str) -> LayerLocality | None:
-    """The locality that a specification asks for; None where it asks for nothing.
+    """The locality that a specification, settings by the names of methods, asks for; None where it asks for nothing.
 
-    Args:
-        specification: Settings by the names of methods.
-        site: The attention.
-        name: What messages call the specification, as `encoder_locality[2]`.
+    Messages call the specification `name`, as `encoder_locality[2]`.
 
     Raises:
         ValueError: A method is not registered, a setting is impossible, or the methods have no meaning together.
