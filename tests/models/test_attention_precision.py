@@ -4,28 +4,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+from reference.tiny_csan import ENCODER, PLAIN, padded_sources, tiny_model
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
-
-LOCALITIES = {"full": {"local_window": None, "head_area": 1}, "local": {"local_window": 3, "head_area": 3}}
+LOCALITIES = {"full": {"local_window": None, "head_area": 1}, "local": {**ENCODER, "local_window": 3, "head_area": 3}}
 
 
 @pytest.mark.parametrize("kind", LOCALITIES)
 def test_dtypes_of_training_and_of_inference(kind, monkeypatch):
-    config = CsanConfig(
-        vocab_size=12,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        dropout=0.0,
-        **LOCALITIES[kind],
-    )
-    model = CsanForConditionalGeneration(config)
+    model = tiny_model(**{**PLAIN, "dropout": 0.0, **LOCALITIES[kind]}).train()
     seen, fused = set(), F.scaled_dot_product_attention
 
     def attend(query, *args, **kwargs):

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from reference.tiny_csan import EVERYWHERE, LOCALITIES, padded_sources, tiny_model
 
-from csan_hf.models.positions import SinusoidalPositionalEmbedding
-
 DECODERS = {
     name: options
     for name, options in LOCALITIES.items()
@@ -68,12 +66,6 @@ def test_static_steps_compile_in_one_graph():
     assert len(graphs) == 2
 
 
-@pytest.mark.parametrize("offset", [0, 5, 40])
-def test_sinusoids_of_positions_that_only_the_device_knows(offset):
-    positions = SinusoidalPositionalEmbedding(20, 8)
-    torch.testing.assert_close(positions(7, torch.tensor(offset)), positions(7, offset))
-
-
 @pytest.mark.parametrize("options", [LOCALITIES[name] for name in NAMES], ids=NAMES)
 def test_gradients_reach_the_attention_weights(options):
     """As with full attention: the output is made from the weights that are returned, padding or not."""
@@ -84,17 +76,3 @@ def test_gradients_reach_the_attention_weights(options):
     for weights, gradient in zip(layers, torch.autograd.grad(attentions.loss, layers), strict=True):
         assert gradient.shape == weights.shape
         assert gradient.any()
-
-
-@torch.no_grad()
-def test_embeddings_of_the_tokens_instead_of_the_tokens():
-    """For both sides, with `scale_embedding`: what `get_input_embeddings()` gives is scaled already."""
-    model = tiny_model()
-    sources = padded_sources((6, 3))
-    embed = model.get_input_embeddings()
-    by_tokens = model(**sources, decoder_input_ids=sources["input_ids"]).logits
-    embeddings = embed(sources["input_ids"])
-    by_embeddings = model(
-        inputs_embeds=embeddings, attention_mask=sources["attention_mask"], decoder_inputs_embeds=embeddings
-    ).logits
-    torch.testing.assert_close(by_embeddings, by_tokens)

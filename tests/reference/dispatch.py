@@ -16,10 +16,12 @@ class Operations(TorchDispatchMode):
         count: Operations so far.
         largest: Numbers of the largest result.
         peak: The most bytes that results held at one time, each storage counted once.
+        device: The type of device that every result must be on; None = any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
         super().__init__()
+        self.device = device
         self.count = self.largest = self.peak = self._held = 0
         self._known: set[int] = set()
 
@@ -28,6 +30,7 @@ class Operations(TorchDispatchMode):
         self.count += 1
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(tensor, Tensor):
+                assert self.device in (None, tensor.device.type), f"{function} gave a tensor on {tensor.device}"
                 if 0 not in tensor.stride():
                     self.largest = max(self.largest, tensor.numel())
                 self._hold(tensor)
