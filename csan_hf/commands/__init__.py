@@ -3,8 +3,11 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Literal
 
 from csan_hf.text_files import open_lines
+
+Dtype = Literal["bfloat16", "float16", "float32"]
 
 
 def open_parallel(*paths: Path | str) -> list[Collection[str]]:

@@ -5,7 +5,6 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
 
 from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import check_links, read_alignments
@@ -13,7 +12,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing
 
-from . import open_parallel
+from . import Dtype, open_parallel
 
 
 def align(
@@ -33,7 +32,7 @@ def align(
     num_beams: int | None = None,
     batch_size: int = 32,
     device: str | None = None,
-    dtype: Literal["bfloat16", "float16", "float32"] = "float32",
+    dtype: Dtype = "float32",
     trust_remote_code: bool = False,
     quiet: bool = False,
 ) -> None:

@@ -4,7 +4,7 @@
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from csan_hf.evaluation import score_by_length, score_translations, translate
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
@@ -19,7 +19,7 @@ from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.text_files import check_writable, open_lines, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
-from . import open_parallel
+from . import Dtype, open_parallel
 
 TestSet = tuple[Collection[str], Collection[str]]
 
@@ -45,7 +45,7 @@ def evaluate(
     by_length: bool = False,
     max_batch_tokens: int = 4096,
     device: str | None = None,
-    dtype: Literal["bfloat16", "float16", "float32"] = "float32",
+    dtype: Dtype = "float32",
     trust_remote_code: bool = False,
     quiet: bool = False,
 ) -> None:

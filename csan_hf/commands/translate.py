@@ -3,11 +3,12 @@
 
 import os
 from collections.abc import Iterator
-from typing import Literal
 
 from csan_hf.evaluation import translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
+
+from . import Dtype
 
 
 def translate(
@@ -24,7 +25,7 @@ def translate(
     truncation: bool = False,
     max_batch_tokens: int = 4096,
     device: str | None = None,
-    dtype: Literal["bfloat16", "float16", "float32"] = "float32",
+    dtype: Dtype = "float32",
     trust_remote_code: bool = False,
     quiet: bool = False,
 ) -> None:
