@@ -12,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from csan_hf.evaluation import evaluation_view
+from csan_hf.evaluation.loading import evaluation_view
 
 from .positions import check_positions
 from .tokenized_text import TokenizedText, check_fast, tokenize_texts

@@ -17,7 +17,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from csan_hf.evaluation import evaluation_view
+from csan_hf.evaluation.loading import evaluation_view
 
 from .positions import check_positions
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -90,6 +92,16 @@ def load_translation_model(
             raise ValueError(f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}.")
         tokenizers = TokenizerPair.from_pretrained(name)
     return model.to(place).eval(), tokenizers
+
+
+def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
+    """Returns a model in evaluation mode that shares the weights of another and nothing else.
+
+    Modes, configurations and the attention implementation of the view are its own, so that training
+    and other threads that use the model are not affected.
+    """
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    return deepcopy(model, shared).eval()
 
 
 @contextmanager

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from accelerate import PartialState
@@ -15,6 +14,8 @@ from transformers import PreTrainedModel
 
 from csan_hf.pipelines import TextTranslationPipeline
 
+from .loading import evaluation_view
+
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 WINDOW_LINES = 2048
 """Sentences that `translate_stream` sorts by length at a time, in each process."""
 WINDOW_CHARACTERS = 2**22
-
-
-def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a model in evaluation mode that shares the weights of another and nothing else.
-
-    Modes, configurations and the attention implementation of the view are its own, so that training
-    and other threads that use the model are not affected.
-    """
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    return deepcopy(model, shared).eval()
 
 
 def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
