@@ -16,7 +16,7 @@ from csan_hf.text_files import check_file_name, check_folder_or_name
 
 from .language_pairs import arguments_of_pair, merge_language_pairs, parse_language_pairs
 from .numbers import load_numbers
-from .readers import file_format, pairs_of_table, read_table, read_text_pair
+from .readers import file_format, pairs_of_table, read_table, read_text_pair, table_rows
 from .report import FilterReport
 
 BUILT_IN = "numbers"
@@ -31,8 +31,8 @@ class DataArguments:
     The text comes from `dataset` ("numbers", or a name on the Hub, of which `train`, `validation` and `test` may name
     the splits), or from files, of which `train`, `validation` and `test` are the patterns. In a pattern, "{lang}"
     stands for the language, "{source_lang}" and "{target_lang}" for these languages. The extension decides the
-    format: .tsv, .jsonl and .parquet hold both languages in one file; everything else is plain text, one sentence per
-    line and one file per language. All but parquet may end in .gz.
+    format: .csv, .tsv, .jsonl and .parquet hold both languages in one file; everything else is plain text, one
+    sentence per line and one file per language. All but parquet may end in .gz.
 
     Raises:
         ValueError: A value that is out of range or contradicts another; the message names the field.
@@ -253,20 +253,22 @@ def _is_of(split: str, suffix: str) -> bool:
 
 
 def check_files(args: DataArguments) -> None:
-    """Checks that the files are there, without reading them.
+    """Checks that the files are there and tables have the columns, without reading more than a row of them.
 
     Raises:
-        ValueError: One is missing; the message names what was looked for.
+        ValueError: One is missing or malformed; the message names what was looked for.
         FileNotFoundError: `dataset` can only be a folder, and there is none.
     """
     if args.dataset:
         if args.dataset != BUILT_IN:
             check_folder_or_name(args.dataset, "data")
         return
-    for source_lang, target_lang in args.pairs:
-        for split, pattern in args.split_patterns.items():
-            for lang in (source_lang, target_lang) if "{lang}" in pattern else (None,):
-                _find_file(args, split, pattern, lang)
+    for pair in args.pairs:
+        each = arguments_of_pair(args, pair)
+        for split, pattern in each.split_patterns.items():
+            paths = _find_files(each, split, pattern)
+            if file_format(pattern) not in ("", ".parquet"):
+                next(table_rows(paths[0], each.columns), None)
 
 
 Loader = Callable[[], "tuple[Dataset, str]"]
@@ -295,20 +297,23 @@ def _file_loaders(args: DataArguments) -> dict[str, Loader]:
 
 def _file_loader(args: DataArguments, split: str, pattern: str) -> Loader:
     def load() -> tuple[Dataset, str]:
-        source_column, target_column = args.columns
-        if file_format(pattern):
-            path = _find_file(args, split, pattern, None)
-            pairs = read_table(path, source_column, target_column)
-            return _as_dataset(*pairs), str(path)
-        if "{lang}" not in pattern:
-            raise ValueError(
-                f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where the language "
-                "stands (one file for both languages is a .tsv, .jsonl or .parquet)"
-            )
-        paths = [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
-        return _as_dataset(*read_text_pair(*paths)), f"{paths[0]} and {paths[1]}"
+        paths = _find_files(args, split, pattern)
+        pairs = read_table(paths[0], *args.columns) if file_format(pattern) else read_text_pair(*paths)
+        return _as_dataset(*pairs), " and ".join(map(str, paths))
 
     return load
+
+
+def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
+    """The file of a table, or those of two languages."""
+    if file_format(pattern):
+        return [_find_file(args, split, pattern, None)]
+    if "{lang}" not in pattern:
+        raise ValueError(
+            f"{split} is {pattern!r}: plain text needs one file per language, write {{lang}} where the language "
+            "stands (one file for both languages is a .csv, .tsv, .jsonl or .parquet)"
+        )
+    return [_find_file(args, split, pattern, lang) for lang in (args.source_lang, args.target_lang)]
 
 
 def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) -> Path:

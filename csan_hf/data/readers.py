@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from csan_hf.text_files import read_lines
 Pairs = tuple[list[str], list[str]]
 """Source sentences and target sentences, equally many."""
 
-TABLE_FORMATS = (".tsv", ".jsonl", ".parquet")
+TABLE_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def file_format(path: str | Path) -> str:
@@ -47,10 +48,10 @@ def read_text_pair(source: Path, target: Path) -> Pairs:
 
 
 def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
-    """Reads both sides from one TSV, JSONL or parquet file.
+    """Reads both sides from one CSV, TSV, JSONL or parquet file.
 
     A column of JSONL or parquet may also be an entry of a column "translation", as on the Hub:
-    `{"translation": {"en": "...", "de": "..."}}`. The first line of a TSV file names its columns, unless the
+    `{"translation": {"en": "...", "de": "..."}}`. The first line of a CSV or TSV file names its columns, unless the
     columns are given as numbers ("0" is the first).
 
     Args:
@@ -61,35 +62,49 @@ def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
     Raises:
         ValueError: A column is missing, a value is no text, or a line is malformed.
     """
-    columns = (source_column, target_column)
-    readers = {".tsv": _tsv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
-    return _unzip(readers[file_format(path)](path, columns))
-
-
-def _unzip(rows: Iterable[tuple[str, str]]) -> Pairs:
     source: list[str] = []
     target: list[str] = []
-    for left, right in rows:
+    for left, right in table_rows(path, (source_column, target_column)):
         source.append(left)
         target.append(right)
     return source, target
 
 
-def _tsv_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    lines = enumerate(read_lines(path), start=1)
-    numbered = all(column.isdecimal() for column in columns)
-    if numbered:
+def table_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields the rows of a table as they are read; see `read_table`."""
+    readers = {".csv": _separated_rows, ".tsv": _separated_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
+    return readers[file_format(path)](path, columns)
+
+
+def _separated_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    if file_format(path) == ".csv":
+        separated = "comma-separated"
+        rows = _csv_rows(path)
+    else:
+        separated = "tab-separated"
+        rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1))
+    if all(column.isdecimal() for column in columns):
         places = [int(column) for column in columns]
     else:
-        header = next(lines, (1, ""))[1].split("\t")
+        header = next(rows, (1, [""]))[1]
         places = [_place(path, header, column) for column in columns]
-    for number, line in lines:
-        fields = line.split("\t")
+    for number, fields in rows:
         if len(fields) <= max(places):
             raise ValueError(
-                f"{path}, line {number}: {len(fields)} tab-separated fields, but field {max(places) + 1} is needed"
+                f"{path}, line {number}: {len(fields)} {separated} fields, but field {max(places) + 1} is needed"
             )
         yield fields[places[0]], fields[places[1]]
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields the fields of a row, which may hold quoted commas and line breaks, and the number of its last line."""
+    reader = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
 
 
 def _place(path: Path, header: list[str], column: str) -> int:

@@ -13,7 +13,9 @@ from typing import Literal, get_args
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from .special_tokens import SPECIAL_TOKENS, UNK_TOKEN
+PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
+SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
+"""The special tokens of all tokenizers; their ids are their places here: 0, 1 and 2."""
 
 TokenKind = Literal["bpe", "characters", "symbols"]
 UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]

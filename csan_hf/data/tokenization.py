@@ -21,8 +21,16 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.utils import cached_file
 
 from .report import FilterReport
-from .special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, UNK_TOKEN
-from .symbol_tokenizers import TokenKind, UnicodeForm, train_character_tokenizer, train_symbol_tokenizer
+from .symbol_tokenizers import (
+    EOS_TOKEN,
+    PAD_TOKEN,
+    SPECIAL_TOKENS,
+    UNK_TOKEN,
+    TokenKind,
+    UnicodeForm,
+    train_character_tokenizer,
+    train_symbol_tokenizer,
+)
 
 if TYPE_CHECKING:
     from .corpora import DataArguments

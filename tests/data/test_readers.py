@@ -27,6 +27,21 @@ def test_tsv(tmp_path):
         read_table(path, "en", "de")
 
 
+def test_csv(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text('\ufeffen,de\n"one, ""1""",eins\ntwo,"zw\nei"\n\n', encoding="utf-8")
+    assert read_table(path, "en", "de") == (['one, "1"', "two"], ["eins", "zw\nei"])
+    assert read_table(path, "1", "0")[0] == ["de", "eins", "zw\nei"]
+    with pytest.raises(ValueError, match=r"pairs\.csv, line 1: there is no column 'fr' among 'en', 'de'"):
+        read_table(path, "en", "fr")
+    path.write_text("en,de\none,eins\ntwo\n")
+    with pytest.raises(ValueError, match=r"pairs\.csv, line 3: 1 comma-separated fields, but field 2 is needed"):
+        read_table(path, "en", "de")
+    path.write_text('en,de\none,"eins\n')
+    with pytest.raises(ValueError, match=r"pairs\.csv, line 2: not CSV \(unexpected end of data\)"):
+        read_table(path, "en", "de")
+
+
 def test_jsonl(tmp_path):
     path = tmp_path / "pairs.jsonl.gz"
 
