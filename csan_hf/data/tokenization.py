@@ -219,6 +219,11 @@ class TokenizerPair:
             OSError: There is no tokenizer, or its files are damaged.
         """
         name = str(name_or_path)
+        if Path(name).is_file():
+            raise OSError(
+                f"{name} is a file, not a folder of a tokenizer: load it with the class that it is for, such as "
+                "transformers.T5Tokenizer for SentencePiece, and name a folder of its save_pretrained."
+            )
         source = _load_tokenizer(name, **kwargs)
         where = {key: kwargs[key] for key in _LOCATION_OPTIONS if key in kwargs}
         present = cached_file(

@@ -242,3 +242,9 @@ def test_length_ratios():
 def test_a_training_split_without_any_pair_left_is_refused():
     with pytest.raises(ValueError, match=r"no training pair is left: max_source_length=2"):
         tokenized(max_source_length=2)
+
+
+def test_a_raw_sentencepiece_file_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "spm.model").write_bytes(b"\x0a\x0e")
+    with pytest.raises(OSError, match=r"spm\.model is a file, not a folder of a tokenizer: load it with the class"):
+        TokenizerPair.from_pretrained(tmp_path / "spm.model")
