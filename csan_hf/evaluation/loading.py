@@ -71,7 +71,6 @@ def load_translation_model(
             config says, or the generation config's `num_beams` is no number of beams.
         OSError: If there is no such checkpoint.
     """
-    import csan_hf  # noqa: F401  (registers the families with the Auto classes)
     from csan_hf.data import TokenizerPair
 
     if dtype not in DTYPES:
