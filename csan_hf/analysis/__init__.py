@@ -1,8 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What a model does with a sentence: where it is local, word alignments, and pictures of both."""
 
-from .aligned_pairs import Alignment
-from .alignment import align, align_stream, channel_ranks, channel_shares
+from .alignment import Alignment, align, align_stream, channel_ranks, channel_shares
 from .attention_statistics import (
     AttentionStatistics,
     LearnedWindows,

@@ -19,12 +19,13 @@ from transformers import PreTrainedModel
 
 from csan_hf.evaluation.loading import evaluation_view
 
-from .positions import check_positions
+from .tokenized_text import check_positions
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
-_CELLS = 2**22  # characters squared of the sentences of a batch: every layer and head has a matrix of each
+BATCH_CELLS = 2**22
+"""Characters squared of the sentences of a batch: every layer and head has a matrix of each."""
 _LAYER = re.compile(r"(?:.*\.)?encoder\.layers\.(\d+)\.self_attn")
 
 
@@ -275,7 +276,9 @@ def _batches(
     with tqdm(total=len(texts), desc="attention", unit="sentence", disable=not progress, delay=1) as bar:
         while texts:
             # There are seldom more tokens than characters
-            fitting = sum(1 for place, text in enumerate(texts[:batch_size]) if (place + 1) * len(text) ** 2 <= _CELLS)
+            fitting = sum(
+                1 for place, text in enumerate(texts[:batch_size]) if (place + 1) * len(text) ** 2 <= BATCH_CELLS
+            )
             part, texts = texts[: max(fitting, 1)], texts[max(fitting, 1) :]
             encoded = tokenizers.source(part, padding=True, padding_side="right", return_tensors="pt")
             check_positions(model, [encoded["input_ids"].shape[1]])

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.text_files import open_for_writing
 
-from .aligned_pairs import Alignment
+from .alignment import Alignment
 from .figures import figure_style
 
 _DOTS_PER_INCH = 120

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""A text with its subword tokens, readable, and the word that each of them belongs to."""
+"""A text with its subword tokens, readable, the word that each belongs to, and how many tokens a model takes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tokenizers import pre_tokenizers
-from transformers import PreTrainedTokenizerBase
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from csan_hf.text_files import printable
+
+if TYPE_CHECKING:
+    from csan_hf.data import TokenizerPair
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,14 @@ class TokenizedText:
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int | None, ...]
+
+    def membership(self) -> np.ndarray:
+        """Float32 [tokens, words], 1 where a token belongs to a word."""
+        membership = np.zeros((len(self.tokens), len(self.words)), dtype=np.float32)
+        for token, word in enumerate(self.word_of_token):
+            if word is not None:
+                membership[token, word] = 1
+        return membership
 
 
 def tokenize_texts(
@@ -114,16 +127,11 @@ def words_of_spans(
     return found
 
 
-def _bytes_of_characters() -> dict[str, int]:
-    # Byte-level BPE writes a printable byte as the character of that number, and the others, in order, as the
-    # characters from 256 on.
-    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    table = {chr(byte): byte for byte in range(256) if chr(byte) in alphabet}
-    others = (byte for byte in range(256) if chr(byte) not in alphabet)
-    return table | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_BYTES = _bytes_of_characters()
+# Byte-level BPE writes a printable byte as the character of that number, and the others, in order, as the
+# characters from 256 on.
+_PRINTABLE = {byte for byte in range(256) if chr(byte) in set(pre_tokenizers.ByteLevel.alphabet())}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
 
 
 def _readable(tokens: Iterable[str], byte_level: bool) -> list[str]:
@@ -133,3 +141,53 @@ def _readable(tokens: Iterable[str], byte_level: bool) -> list[str]:
             token = bytes(_BYTES[character] for character in token).decode("utf-8", errors="backslashreplace")
         readable.append(printable(token.replace(" ", "␣")))
     return readable
+
+
+# ---- the positions of a model
+
+
+def position_limit(model: nn.Module) -> int | None:
+    """Returns for how many tokens a model has position embeddings; None where it makes them for any number."""
+    names = (name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Embedding))
+    if not any("position" in name for name in names):
+        return None
+    return getattr(getattr(model, "config", None), "max_position_embeddings", None)
+
+
+def check_positions(model: PreTrainedModel, lengths: Iterable[int]) -> None:
+    """Checks that a model has position embeddings for sentences; beyond them its tables would be read past their end.
+
+    Args:
+        model: The model.
+        lengths: The numbers of tokens of sentences.
+
+    Raises:
+        ValueError: If it has too few for one of them.
+    """
+    limit, longest = position_limit(model), max(lengths, default=0)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"A sentence has {longest} tokens, and {type(model).__name__} has positions for {limit} "
+            "(max_position_embeddings): shorten the sentence, or leave it out."
+        )
+
+
+def pairs_within_positions(
+    model: PreTrainedModel, tokenizers: TokenizerPair, sources: Sequence[str], targets: Sequence[str] | None = None
+) -> list[int]:
+    """Returns the numbers of the sentence pairs for which a model has position embeddings.
+
+    Args:
+        model: The model.
+        tokenizers: Its tokenizers.
+        sources: Source sentences.
+        targets: A target sentence each; None = the sources alone count.
+    """
+    limit = position_limit(model)
+    if limit is None or not sources:
+        return list(range(len(sources)))
+    ids = [tokenizers.source(list(sources), verbose=False)["input_ids"]]
+    if targets is not None:
+        ids.append(tokenizers.target(text_target=list(targets), verbose=False)["input_ids"])
+    pairs = enumerate(zip(*ids, strict=True))
+    return [number for number, pair in pairs if all(len(tokens) <= limit for tokens in pair)]

@@ -19,7 +19,7 @@ from csan_hf.analysis.figures import (
     plot_learned_windows,
 )
 from csan_hf.analysis.heat_map import plot_heat_map
-from csan_hf.analysis.positions import pairs_within_positions
+from csan_hf.analysis.tokenized_text import pairs_within_positions
 
 from .page import ReportPlot, WordAlignment
 from .systems import System

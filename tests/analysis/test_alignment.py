@@ -17,9 +17,9 @@ from csan_hf import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
 )
-from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, aligned_pairs, channel_shares
+from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, channel_shares
 from csan_hf.analysis.attention_statistics import attention_statistics
-from csan_hf.analysis.positions import pairs_within_positions
+from csan_hf.analysis.tokenized_text import pairs_within_positions
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
@@ -409,7 +409,7 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     model = csan(len(tokenizers.source))
     model.generation_config.max_length = 5
     texts = ["one two", "", "three", "one", "two three one"]
-    monkeypatch.setattr(aligned_pairs, "WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf.analysis.alignment.WINDOW_LINES", 2)
     monkeypatch.setattr(sys.modules["csan_hf.evaluation.translate"], "WINDOW_LINES", 2)
     sources, targets = Lines(texts), None if translates else Lines(texts[::-1])
     stream = align_stream(model, tokenizers, sources, targets)
@@ -425,14 +425,9 @@ def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
     model = csan(len(tokenizers.source))
     texts = ["one two three " * 3, "one two three " * 3, "one", "two", "three"]
     expected = align(model, tokenizers, texts, texts)
-    sizes, forward = [], aligned_pairs._cross_attention
-
-    def count(model, tokenizers, pairs, *others):
-        sizes.append(len(pairs))
-        return forward(model, tokenizers, pairs, *others)
-
-    monkeypatch.setattr(aligned_pairs, "_cross_attention", count)
-    monkeypatch.setattr(aligned_pairs, "BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
+    sizes = []
+    model.register_forward_pre_hook(lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True)
+    monkeypatch.setattr("csan_hf.analysis.alignment.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
     found = align(model, tokenizers, texts, texts)
     assert sizes == [1, 1, 3]
     for one, other in zip(found, expected, strict=True):

@@ -23,7 +23,6 @@ from csan_hf.analysis.figures import (
 from csan_hf.report.plots import attention_plots
 from csan_hf.report.systems import System
 
-statistics = sys.modules["csan_hf.analysis.attention_statistics"]  # the function has the name of its module
 SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
 
 
@@ -203,13 +202,15 @@ def test_nothing_to_measure(tokenizers):
 
 
 def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
-    model = make_model(tokenizers)
-    together = statistics.attention_statistics(model, tokenizers, SENTENCES)
-    monkeypatch.setattr(statistics, "_CELLS", 2 * 7**2)  # two of "one two"
+    model, sizes = make_model(tokenizers), []
     texts = ["one two", "x", "the number is twenty-one.", "one two", "one two"]
-    sizes = [len(batch["input_ids"]) for batch in statistics._batches(model, tokenizers, texts, 32, False)]
+    together = attention_statistics(model, tokenizers, texts)
+    model.register_forward_pre_hook(lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True)
+    monkeypatch.setattr(
+        sys.modules["csan_hf.analysis.attention_statistics"], "BATCH_CELLS", 2 * 7**2
+    )  # two of "one two"
+    alone = attention_statistics(model, tokenizers, texts)
     assert sizes == [2, 2, 1]
-    alone = statistics.attention_statistics(model, tokenizers, SENTENCES)
     assert alone.mass == pytest.approx(together.mass, abs=1e-6)
 
 

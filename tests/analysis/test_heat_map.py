@@ -7,11 +7,10 @@ import warnings
 import numpy as np
 import pytest
 from matplotlib import font_manager
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from csan_hf.analysis import Alignment, TokenizedText, draw_heat_map, heat_map
+from csan_hf.analysis import Alignment, TokenizedText, draw_heat_map, plot_heat_map
 
 
 def text_of(tokens):
@@ -24,23 +23,13 @@ def alignment_of(source, target, matrix=None, measure="weight"):
     return Alignment(text_of(source), text_of(target), np.asarray(matrix, dtype=np.float32), measure)
 
 
-@pytest.fixture
-def drawn(monkeypatch, tmp_path):
-    """Draws and returns the figure instead of a file."""
-
-    def draw(alignment, **arguments) -> Figure:
-        figures = []
-        with monkeypatch.context() as patch:
-            patch.setattr(heat_map, "_save", lambda figure, path: figures.append(figure))
-            draw_heat_map(alignment, tmp_path / "unused.png", **arguments)
-        FigureCanvasAgg(figures[0])
-        figures[0].draw_without_rendering()
-        return figures[0]
-
-    return draw
+def drawn(alignment, **arguments) -> Figure:
+    figure = plot_heat_map(alignment, **arguments)
+    figure.draw_without_rendering()
+    return figure
 
 
-def test_rows_are_target_tokens_from_top_to_bottom(drawn):
+def test_rows_are_target_tokens_from_top_to_bottom():
     matrix = [[0.1, 0.9, 0.2], [0.3, 0.4, 0.5]]
     figure = drawn(alignment_of("abc", "xy", matrix, "some measure"), title="Pair 7")
     axes, colour_bar = figure.axes
@@ -54,7 +43,7 @@ def test_rows_are_target_tokens_from_top_to_bottom(drawn):
     assert colour_bar.get_ylabel() == "some measure"
 
 
-def test_colours_are_white_at_zero(drawn):
+def test_colours_are_white_at_zero():
     def colours(matrix):
         image = drawn(alignment_of("ab", "x", matrix)).axes[0].images[0]
         return image.get_clim(), [image.cmap(image.norm(value)) for value in (0, *matrix[0])]
@@ -72,7 +61,7 @@ def test_colours_are_white_at_zero(drawn):
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (60, 60), (12, 60), (60, 3), (170, 20)])
-def test_labels_stand_apart(drawn, rows, columns):
+def test_labels_stand_apart(rows, columns):
     figure = drawn(alignment_of([f"s{n}" for n in range(columns)], [f"t{n}" for n in range(rows)]))
     axes = figure.axes[0]
     for labels, length, count in (
@@ -86,14 +75,13 @@ def test_labels_stand_apart(drawn, rows, columns):
     assert all(lower.y1 <= upper.y0 for upper, lower in itertools.pairwise(boxes))
 
 
-def test_endless_sentences_still_make_a_picture_without_labels_that_have_no_room(tmp_path, monkeypatch):
-    figures, save = [], heat_map._save
-    monkeypatch.setattr(heat_map, "_save", lambda figure, path: (figures.append(figure), save(figure, path)))
-    draw_heat_map(alignment_of([f"s{n}" for n in range(1000)], ["t"] * 4), tmp_path / "long.png")
+def test_endless_sentences_still_make_a_picture_without_labels_that_have_no_room(tmp_path):
+    alignment = alignment_of([f"s{n}" for n in range(1000)], ["t"] * 4)
+    draw_heat_map(alignment, tmp_path / "long.png")
     height, width, _ = imread(tmp_path / "long.png").shape
     assert 6000 <= width < 7000
     assert height < 1000
-    axes = figures[0].axes[0]
+    axes = plot_heat_map(alignment).axes[0]
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert 100 < len(labels) < 1000
     step = int(labels[1][1:])
@@ -101,7 +89,7 @@ def test_endless_sentences_still_make_a_picture_without_labels_that_have_no_room
     assert axes.get_xticks().tolist() == list(range(0, 1000, step))
 
 
-def test_dollars_are_no_mathematics(drawn):
+def test_dollars_are_no_mathematics():
     texts = ["$", "$\\frac{$", "$a$", "\\x", "a_b^c"]
     figure = drawn(alignment_of(texts, texts), title="$\\sum{$")
     assert figure.axes[0].get_title() == "$\\sum{$"
@@ -127,7 +115,7 @@ def test_one_warning_for_all_missing_characters(tmp_path):
 
 
 @pytest.mark.usefixtures("own_fonts")
-def test_characters_that_another_font_has(drawn):
+def test_characters_that_another_font_has():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = drawn(alignment_of(["Ⓐ", "ü"], ["␣the", "ß", "</s>", "ж"]))
