@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ REFERENCES = "references.json"
 """File in a published suite's folder with digests of the references: data set/split -> SHA-256."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Score:
     """A system in one column of a table.
 
@@ -59,7 +59,7 @@ class Score:
     adjusted: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """A system in one table.
 
@@ -291,11 +291,12 @@ def _table(
     rows = {
         name: _row(name, suite.baseline, resampling, votes[name], one_training) for name, own in counts.items() if own
     }
+    _adjust(rows, list(columns))
     shared = resampling.columns(*rows)
     return Table(
         title,
         list(columns),
-        _adjust(rows, list(columns)),
+        rows,
         resampling.variance(shared),
         _unequal_seeds(resampling.scores(shared)),
         {column: len(run) for own in counts.values() for column, runs in own.items() for run in runs.values()},
@@ -309,28 +310,16 @@ def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
     return max(deviations, key=lambda name: deviations[name]), unequal_seeds_p_value(list(scores.values()))
 
 
-def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> dict[str, Row]:
-    """The rows with p-values adjusted for how many systems are tested, within each column and pooled."""
-    of_rows = _holm({name: row.pooled for name, row in rows.items()})
-    of_columns = {
-        column: _holm({name: row.columns[column].test for name, row in rows.items() if column in row.columns})
-        for column in columns
-    }
-    return {
-        name: replace(
-            row,
-            columns={
-                column: replace(score, adjusted=of_columns[column].get(name)) for column, score in row.columns.items()
-            },
-            adjusted=of_rows.get(name),
-        )
-        for name, row in rows.items()
-    }
-
-
-def _holm(tests: dict[str, PairedTest | None]) -> dict[str, float]:
-    p_values = {name: test.p_value for name, test in tests.items() if test is not None}
-    return dict(zip(p_values, holm_adjusted(list(p_values.values())), strict=True))
+def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> None:
+    """Adds p-values that are adjusted for how many systems are tested, within each column and pooled."""
+    for column in columns:
+        scores = [row.columns[column] for row in rows.values() if column in row.columns]
+        tested = [(score, score.test.p_value) for score in scores if score.test is not None]
+        for (score, _), adjusted in zip(tested, holm_adjusted([p_value for _, p_value in tested]), strict=True):
+            score.adjusted = adjusted
+    pooled = [(row, row.pooled.p_value) for row in rows.values() if row.pooled is not None]
+    for (row, _), adjusted in zip(pooled, holm_adjusted([p_value for _, p_value in pooled]), strict=True):
+        row.adjusted = adjusted
 
 
 def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:

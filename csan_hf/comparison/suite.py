@@ -194,7 +194,8 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
         except (ValueError, TypeError) as error:
             raise RecipeError(f"{where}: {error}") from error
         kept = {key: value for key, value in config.items() if "local" not in key}
-        recipe["config"] = {**kept, **_FULL_ATTENTION, **fields}
+        own_fields = {key: value for key, value in fields.items() if value is not None}
+        recipe["config"] = {**kept, **_FULL_ATTENTION, **own_fields}
         own["config"] = {key: value for key, value in (own.get("config") or {}).items() if key not in fields}
     recipe = merge(recipe, own)
     command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
