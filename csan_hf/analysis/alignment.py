@@ -13,7 +13,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from csan_hf.evaluation import evaluation_view, translate_stream
+from csan_hf.evaluation import translate_stream
+from csan_hf.evaluation.loading import evaluation_view
 
 from .tokenized_text import TokenizedText, check_fast, check_positions, tokenize_texts
 
@@ -75,7 +76,9 @@ class Alignment:
         if threshold is not None and not 0 <= threshold < 1:
             raise ValueError(f"threshold must be at least 0 and less than 1, got {threshold}.")
         # Words without tokens have no values to compare
-        columns, rows = (sorted({*text.word_of_token} - {None}) for text in (self.source, self.target))
+        columns, rows = (
+            sorted({word for word in text.word_of_token if word is not None}) for text in (self.source, self.target)
+        )
         if not columns or not rows:
             return []
         values = self.word_matrix()[np.ix_(rows, columns)]

@@ -108,7 +108,7 @@ def _measure(recipes: dict[str, Recipe], rounds: int, seconds: float, folder: Pa
             eval_dataset=tokenized.get("validation"),
         )
         steps[name] = _updates(trainers[name])
-    taken = _time_in_turn(steps, rounds, seconds)
+    taken = time_in_turn(steps, rounds, seconds)
     reference = [tokens / seconds for seconds, tokens in next(iter(taken.values()))]
     found = {}
     for name, trainer in trainers.items():
@@ -124,7 +124,7 @@ def _measure(recipes: dict[str, Recipe], rounds: int, seconds: float, folder: Pa
     return found
 
 
-def _time_in_turn(
+def time_in_turn(
     steps: dict[str, Iterator[float]], rounds: int, seconds: float
 ) -> dict[str, list[tuple[float, float]]]:
     """Seconds and tokens of each system's update in each round, in an order that differs from round to round."""

@@ -126,14 +126,14 @@ def compare_systems(
     )
     report.plots.append(_length_plot(report, sources, counts, samples, progress))
     report.plots += _ngram_plots(systems, references, tokenize, progress)
-    for system, name in zip(systems, _file_names(names), strict=True):
+    for system, name in zip(systems, file_names(names), strict=True):
         report.plots += attention_plots(system, name, report.sources[:_MEASURED], progress=progress)
         report.plots += alignment_plots(system, name, report.sources[:_MEASURED], progress=progress)
     report.alignments = [word_alignments(system, report.sources[:aligned], progress=progress) for system in systems]
     return report
 
 
-def _file_names(names: Sequence[str]) -> list[str]:
+def file_names(names: Sequence[str]) -> list[str]:
     """Returns an ending of plots' names for each system, all distinct also where case does not count."""
     found: list[str] = []
     for name in names:

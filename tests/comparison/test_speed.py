@@ -53,7 +53,7 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
 
     monkeypatch.setattr(speed.time, "perf_counter", lambda: now[0])
     systems = {"plain": 1.0, "equal": 1.0, "half": 2.0}
-    found = speed._time_in_turn({name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0)
+    found = speed.time_in_turn({name: updates(name, seconds) for name, seconds in systems.items()}, 12, 0.0)
     assert {name: set(taken) for name, taken in found.items()} == {
         name: {(seconds, 10.0)} for name, seconds in systems.items()
     }
@@ -61,7 +61,7 @@ def test_no_system_pays_for_the_one_before(monkeypatch):
     places = [order[start : start + 6 : 2].index("plain") for start in range(0, len(order), 6)]
     assert set(places) == {0, 1, 2}
     now[0] = 0.0
-    found = speed._time_in_turn({"plain": updates("plain", 1.0)}, 1, 30.0)
+    found = speed.time_in_turn({"plain": updates("plain", 1.0)}, 1, 30.0)
     assert len(found["plain"]) >= 14
 
 

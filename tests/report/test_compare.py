@@ -271,7 +271,7 @@ def test_names_that_matplotlib_and_files_would_take_amiss():
     ]
     assert [text.replace("\\$", "$").strip() for text in texts] == names
     assert "$a_{b$" in page_svg(report.plots[0].figure, "x")  # as it stands, and no formula
-    assert len({name.casefold() for name in compare._file_names(names)}) == len(names)
+    assert len({name.casefold() for name in compare.file_names(names)}) == len(names)
 
 
 def test_names_without_a_picture_and_long_names(tmp_path):
