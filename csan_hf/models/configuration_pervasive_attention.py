@@ -1,23 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Configuration of Pervasive Attention, translation by one 2D convolutional network."""
 
-from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
+from typing import Literal
 
-# isort: split
-import dataclasses
-import os
-from typing import Any
-
-from transformers.configuration_utils import PreTrainedConfig
-
-from .checkpoint_files import complete_checkpoint
-from .keyword_checks import check_config_keywords
-
-AGGREGATIONS = ("max", "average", "attention", "max_attention")
-POSITION_EMBEDDINGS = ("learned", "sinusoidal")
+from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
 
 
-class PervasiveAttentionConfig(PreTrainedConfig):
+class PervasiveAttentionConfig(Seq2SeqConfig):
     """Configuration of a Pervasive Attention model (Elbayad et al., CoNLL 2018).
 
     The defaults are the paper's network: L = 24 layers of growth rate g = 32 with 5×5 kernels (of which
@@ -71,43 +60,23 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         "num_hidden_layers": "num_layers",
     }
 
-    vocab_size: int = 12000
-    decoder_vocab_size: int = None  # type: ignore[assignment]  # `vocab_size` once initialised
+    vocab_size: int = bounded(12000, 1)
     share_encoder_decoder_embeddings: bool = False
-    tie_word_embeddings: bool = True
-    is_encoder_decoder: bool = True
-    is_decoder: bool = False
-
-    source_embed_dim: int = 128
-    target_embed_dim: int = 128
-    num_layers: int = 24
-    growth_rate: int = 32
-    kernel_size: int = 5
-    bottleneck_factor: int = 4
+    source_embed_dim: int = bounded(128, 1)
+    target_embed_dim: int = bounded(128, 1)
+    num_layers: int = bounded(24, 1, MOST_LAYERS)
+    growth_rate: int = bounded(32, 1)
+    kernel_size: int = bounded(5, 1)
+    bottleneck_factor: int = bounded(4, 1)
     gated: bool = False
-    aggregation: str = "max"
-    dropout: float = 0.2
-    embedding_dropout: float = 0.0
-    position_embeddings: str | None = None
-    max_position_embeddings: int = 1024
-    batch_norm_eps: float = 1e-5
-    batch_norm_momentum: float = 0.1
-    init_std: float | None = None
-
-    use_cache: bool = True
-    decoder_start_token_id: int = 0
-    pad_token_id: int = 0
-    eos_token_id: int | list[int] | None = 1
-    bos_token_id: int | None = None
-    forced_eos_token_id: int | list[int] | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Fill in the derived defaults and validate."""
-        if self.decoder_vocab_size is None:
-            self.decoder_vocab_size = self.vocab_size
-        check_config_keywords(self, kwargs, {field.name for field in dataclasses.fields(self)})
-        super().__post_init__(**kwargs)
-        self.validate_fields()
+    aggregation: Literal["max", "average", "attention", "max_attention"] = "max"
+    dropout: float | int = bounded(0.2, 0, below=1)
+    embedding_dropout: float | int = bounded(0.0, 0, below=1)
+    position_embeddings: Literal["learned", "sinusoidal"] | None = None
+    max_position_embeddings: int = bounded(1024, 1)
+    batch_norm_eps: float | int = bounded(1e-5, above=0)
+    batch_norm_momentum: float | int = bounded(0.1, 0, 1)
+    init_std: float | int | None = bounded(None, above=0)
 
     @property
     def input_channels(self) -> int:
@@ -129,103 +98,22 @@ class PervasiveAttentionConfig(PreTrainedConfig):
         """Channels of a target row after aggregation."""
         return self.grid_channels * (2 if self.aggregation == "max_attention" else 1)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does; with a model's config, also the code to load it where csan_hf is not installed.
-
-        Args:
-            save_directory: The directory; created if missing. Saving a model calls this method, too.
-            push_to_hub: See transformers.
-            kwargs: See transformers.
-        """
-        is_of_model = bool(self.architectures or getattr(self, "auto_map", None))
-        named = complete_checkpoint(self, save_directory) if is_of_model else self
-        super(PervasiveAttentionConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""
-        self._validate_sizes()
-        self._validate_tokens()
-        self._validate_numbers()
-        self._validate_choices()
-
-    def _validate_sizes(self) -> None:
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")
-        for name in _POSITIVE_FIELDS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` must be an integer of at least 1, got {value!r}.")
+        super().validate_fields()
         if self.kernel_size % 2 == 0:
             raise ValueError(f"`kernel_size` must be odd, got {self.kernel_size}.")
-        width = self.source_embed_dim + self.target_embed_dim
-        if width % 2:
+        source, target = self.source_embed_dim, self.target_embed_dim
+        if (source + target) % 2:
             raise ValueError(
-                f"`source_embed_dim` ({self.source_embed_dim}) + `target_embed_dim` ({self.target_embed_dim}) must be "
-                f"even, as the first convolution halves the channels, got {width}."
+                f"`source_embed_dim` ({source}) + `target_embed_dim` ({target}) must be even, as the first "
+                f"convolution halves the channels, got {source + target}."
             )
-        if not self.share_encoder_decoder_embeddings:
-            return
-        for source, target in (("vocab_size", "decoder_vocab_size"), ("source_embed_dim", "target_embed_dim")):
-            if getattr(self, source) != getattr(self, target):
-                raise ValueError(
-                    f"`{target}` ({getattr(self, target)}) must equal `{source}` ({getattr(self, source)}) with "
-                    "share_encoder_decoder_embeddings=True; set it to False for separate embeddings."
-                )
-
-    def _validate_tokens(self) -> None:
-        # Padding stands on both sides
-        sizes = {
-            "pad_token_id": min(self.vocab_size, self.decoder_vocab_size),
-            "decoder_start_token_id": self.decoder_vocab_size,
-        }
-        for name, size in sizes.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
-                raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
-        for name in ("eos_token_id", "bos_token_id", "forced_eos_token_id"):
-            value = getattr(self, name)
-            for token in (value or [value]) if isinstance(value, list | tuple) else [] if value is None else [value]:
-                if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < self.decoder_vocab_size:
-                    raise ValueError(
-                        f"`{name}` must be None or a token (or a list of tokens) of the vocabulary, 0 to "
-                        f"{self.decoder_vocab_size - 1}, got {value!r}."
-                    )
-
-    def _validate_numbers(self) -> None:
-        for name in ("dropout", "embedding_dropout"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
-                raise ValueError(f"`{name}` must be at least 0 and below 1, got {value!r}.")
-        positive = {"batch_norm_eps": self.batch_norm_eps, "init_std": 1.0 if self.init_std is None else self.init_std}
-        for name, value in positive.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
-                raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
-        momentum = self.batch_norm_momentum
-        if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0.0 <= momentum <= 1.0:
-            raise ValueError(f"`batch_norm_momentum` must be a number between 0 and 1, got {momentum!r}.")
-
-    def _validate_choices(self) -> None:
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(f"`aggregation` must be one of {list(AGGREGATIONS)}, got {self.aggregation!r}.")
-        if self.position_embeddings is not None and self.position_embeddings not in POSITION_EMBEDDINGS:
+        if self.share_encoder_decoder_embeddings and source != target:
             raise ValueError(
-                f"`position_embeddings` must be None or one of {list(POSITION_EMBEDDINGS)}, "
-                f"got {self.position_embeddings!r}."
+                f"`target_embed_dim` ({target}) must equal `source_embed_dim` ({source}) with "
+                "share_encoder_decoder_embeddings=True; set it to False for separate embeddings."
             )
 
-
-_FLAGS = ("share_encoder_decoder_embeddings", "tie_word_embeddings", "gated", "use_cache")
-_POSITIVE_FIELDS = (
-    "vocab_size",
-    "decoder_vocab_size",
-    "source_embed_dim",
-    "target_embed_dim",
-    "num_layers",
-    "growth_rate",
-    "kernel_size",
-    "bottleneck_factor",
-    "max_position_embeddings",
-)
 
 __all__ = ["PervasiveAttentionConfig"]
