@@ -146,7 +146,7 @@ def convert_attn2d(
     config = PervasiveAttentionConfig(
         **fields,
         **{**_DROPOUTS, **overrides},
-        aggregation=aggregation,
+        aggregation=aggregation,  # type: ignore[arg-type]
         batch_norm_eps=_EPS,
         pad_token_id=pad_token_id,
         eos_token_id=eos_token_id,

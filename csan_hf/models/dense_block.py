@@ -1,9 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The dense block (section 3 of Elbayad et al., 2018; Huang et al., 2017) as modules.
 
-The modules' `forward` methods define the result. Two shortcuts compute the same faster: `dense_block_training` keeps
-little for the backward pass, `dense_block_inference` multiplies running statistics into the weights. They are taken
-only where all modules are the ones of this file and none has a hook, so that nobody can see the difference.
+The modules' `forward` methods define the result. Autograd functions compute the same and keep less for the backward
+pass: a dense layer keeps the blocks of features that it reads, shared with all other readers, and the 4g channels
+between its convolutions (recomputed, too, with gradient checkpointing); what lies between is recomputed. With a cache,
+`dense_block_inference` multiplies running statistics into the weights. Both are taken only where all modules are the
+ones of this file and none has a hook, so that nobody can see the difference.
 
 A feature channel has the same mean and variance whichever layer reads it. The block therefore normalises a feature
 once, when it is made, with statistics of its own; the readers' norms have only their affine maps.
@@ -12,21 +14,208 @@ Shapes: R cells, C channels of the block, c <= C those that a layer reads, f_L t
 """
 
 from collections.abc import Iterator
-from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.module import _has_any_global_hook
 
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
-from .dense_block_inference import FoldedBlock, FoldedLayer, FoldedReader, run_folded_block
-from .dense_block_training import BlockSettings, DenseBlockFunction, LayerSettings
+from .dense_block_inference import (
+    FoldedBlock,
+    FoldedLayer,
+    FoldedReader,
+    convolve_new_rows,
+    kernel_by_row,
+    run_folded_block,
+)
+from .dropout import draw_kept, scale_kept
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, RowSums
-from .grid_convolutions import MaskedConvolution, PointwiseConvolution, kernel_by_row
-from .grid_norm import GridBatchNorm, NormSettings, is_traced
+from .grid_norm import (
+    GridBatchNorm,
+    NormSettings,
+    is_traced,
+    normalize,
+    normalize_backward,
+    normalize_features,
+    normalize_with,
+)
+
+
+class PointwiseConvolution(nn.Linear):
+    """A 1×1 convolution without bias: on cells [R, in], a linear map."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, bias=False)
+
+
+class MaskedConvolution(nn.Module):
+    """A masked k×k convolution without bias, as the kernel's unmasked rows [out, in, ceil(k / 2), k].
+
+    Axis 2 runs over target rows, the last entry being the row itself; axis 3 over source columns, the middle entry
+    being the column itself. The masked taps are not stored.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size // 2 + 1, kernel_size))
+
+    def forward(self, cells: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> torch.Tensor:
+        """Convolve cells [R, in] to [R, out]; with `rows_above`, the cells are new rows below earlier ones."""
+        if rows_above is None:
+            return convolve(canvas.paint(cells), self.weight, canvas)
+        return convolve_new_rows(cells, kernel_by_row(self.weight), canvas, rows_above)
+
+    @property
+    def masked_taps(self) -> int:
+        """Weights of the full k×k kernel that are masked."""
+        out_channels, in_channels, rows, kernel_size = self.weight.shape
+        return out_channels * in_channels * (kernel_size - rows) * kernel_size
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        out_channels, in_channels, rows, kernel_size = self.weight.shape
+        return f"{in_channels}, {out_channels}, kernel_size=({rows}, {kernel_size})"
+
+
+def convolve(image: torch.Tensor, kernel: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+    """The masked convolution of a canvas [S, in, H, W] with a kernel [out, in, ceil(k / 2), k]; its cells [R, out]."""
+    return canvas.read(F.conv2d(image, kernel, padding=(0, kernel.shape[3] // 2)))
+
+
+class LayerSettings(NamedTuple):
+    """What a dense layer computes with: its second norm, its dropout, a gate, and whether backward recomputes."""
+
+    norm: NormSettings
+    dropout: float
+    gated: bool
+    recompute: bool
+
+
+def _read(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """ReLU(weight · features + bias), [R, c]."""
+    return torch.addcmul(bias.to(features.dtype), features, weight.to(features.dtype), out=out).relu_()
+
+
+def _read_backward(
+    grad: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor, blocks: list[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Gradients of the affine map, the convolution [out, c] and the blocks from that of the output [R, out]."""
+    features = torch.cat(blocks, dim=1)
+    read = _read(features, weight, bias, out=torch.empty_like(features))
+    grad_conv = (grad.t() @ read).to(conv.dtype)
+    grad_read = grad @ conv.to(grad.dtype)
+    torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
+    grad_bias = grad_read.sum(0, dtype=bias.dtype)
+    grad_weight = torch.mul(grad_read, features, out=read).sum(0, dtype=weight.dtype)
+    grad_blocks = grad_read.mul_(weight.to(grad.dtype)).split([block.shape[1] for block in blocks], dim=1)
+    return grad_weight, grad_bias, grad_conv, *grad_blocks
+
+
+class ReadFunction(torch.autograd.Function):
+    """Affine map, ReLU and 1×1 convolution of concatenated blocks, of which the blocks alone are kept."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor, *blocks: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(weight, bias, conv, *blocks)
+        features = torch.cat(blocks, dim=1)
+        return _read(features, weight, bias, out=features) @ conv.to(features.dtype).t()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: D102
+        weight, bias, conv, *blocks = ctx.saved_tensors
+        return _read_backward(grad, weight, bias, conv, blocks)
+
+
+class DenseLayerFunction(torch.autograd.Function):
+    """A dense layer on the blocks of features before it; keeps these and the 4g channels between its convolutions."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any,
+        canvas: Canvas,
+        settings: LayerSettings,
+        running: tuple[torch.Tensor, torch.Tensor],
+        *weights_and_blocks: torch.Tensor,
+    ) -> torch.Tensor:
+        weight1, bias1, conv1, weight2, bias2, conv2, *blocks = weights_and_blocks
+        features = torch.cat(blocks, dim=1)
+        inner = _read(features, weight1, bias1, out=features) @ conv1.to(features.dtype).t()
+        del features
+        normalized, mean, rstd = normalize(inner, weight2, bias2, *running, settings.norm)
+        image = canvas.paint_relu(normalized, on=canvas.blank(inner, inner.shape[1]))
+        new = convolve(image, _image_kernel(conv2, inner.dtype), canvas)
+        kept = None
+        ungated = new if settings.gated and not settings.recompute else None
+        if settings.gated:
+            new = _gate(new)
+        if settings.dropout > 0.0:
+            kept = draw_kept(new, settings.dropout).to(torch.uint8)  # it stays until the backward
+            new = scale_kept(new, kept, settings.dropout)
+        kept_inner = None if settings.recompute else inner
+        ctx.save_for_backward(mean, rstd, kept_inner, ungated, kept, *weights_and_blocks)
+        ctx.canvas, ctx.settings = canvas, settings
+        return new
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
+        mean, rstd, inner, ungated, kept, *weights_and_blocks = ctx.saved_tensors
+        weight1, bias1, conv1, weight2, bias2, conv2, *blocks = weights_and_blocks
+        canvas, settings = ctx.canvas, ctx.settings
+        if kept is not None:
+            grad = scale_kept(grad, kept, settings.dropout)
+        if inner is None:
+            features = torch.cat(blocks, dim=1)
+            inner = _read(features, weight1, bias1, out=features) @ conv1.to(features.dtype).t()
+            del features
+        normalized = normalize_with(inner, weight2, bias2, mean, rstd)
+        image = canvas.paint_relu(normalized, on=canvas.blank(inner, inner.shape[1]))
+        kernel = _image_kernel(conv2, inner.dtype)
+        if settings.gated:
+            grad = _gate_backward(grad, convolve(image, kernel, canvas) if ungated is None else ungated)
+        padding = [0, kernel.shape[3] // 2]
+        grad_image, grad_conv2, _ = torch.ops.aten.convolution_backward(
+            canvas.paint_output(grad),
+            image,
+            kernel,
+            None,
+            [1, 1],
+            padding,
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [True, True, False],
+        )
+        grad_normalized = canvas.read_relu_backward(grad_image, normalized)
+        del image, grad_image, normalized
+        grad_inner, *grad_norm2 = normalize_backward(grad_normalized, inner, weight2, mean, rstd, settings.norm)
+        grads = _read_backward(grad_inner, weight1, bias1, conv1, blocks)
+        return None, None, None, *grads[:3], *grad_norm2, grad_conv2.to(conv2.dtype), *grads[3:]
+
+
+def _image_kernel(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return weight.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def _gate(cells: torch.Tensor) -> torch.Tensor:
+    """A gated linear unit: [R, 2g], gate before value, -> [R, g]."""
+    gate, value = cells.chunk(2, dim=1)
+    return torch.sigmoid(gate) * value
+
+
+def _gate_backward(grad: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+    gate, value = cells.chunk(2, dim=1)
+    share = torch.sigmoid(gate)
+    return torch.cat([grad * value * share * (1 - share), grad * share], dim=1)
 
 
 class FeatureAffine(nn.Module):
@@ -64,8 +253,7 @@ class DenseLayer(nn.Module):
         inner = self.conv1(self.norm1(features).relu())
         new = self.conv2(self.norm2(inner, canvas.real).relu(), canvas, rows_above)
         if self.gated:
-            gate, value = new.chunk(2, dim=1)
-            new = torch.sigmoid(gate) * value
+            new = _gate(new)
         dropped: torch.Tensor = self.dropout(new)
         return dropped
 
@@ -173,28 +361,19 @@ class DenseBlock(nn.Module):
             raise ValueError(ONLY_IN_EVALUATION)
         if dropout_alone or not self._are_plain(modules):
             return self._run_modules(inputs, canvas, cache)
-        needs_grad = torch.is_grad_enabled() and (
-            inputs.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        )
-        if in_training or needs_grad:
-            return self._run_differentiably(inputs, canvas)
-        dtype = _compute_dtype(inputs)
         if cache is None:
-            folded = self.fold(dtype, by_row=False)
-        else:
-            folded = cache.prepared.folded_weights
-            if folded is None or folded.scale.dtype != dtype:  # autocast may begin or end between steps
-                folded = cache.prepared.folded_weights = self.fold(dtype, by_row=True)
+            return self._run_layers(inputs, canvas)
+        dtype = _compute_dtype(inputs)
+        folded = cache.prepared.folded_weights
+        if folded is None or folded.scale.dtype != dtype:  # autocast may begin or end between steps
+            folded = cache.prepared.folded_weights = self.fold(dtype)
         rows_above = self._rows_above(canvas, cache)
         with torch.autocast(inputs.device.type, enabled=False):
             output = run_folded_block(folded, inputs.to(dtype), canvas, rows_above)
-        if rows_above is not None:
-            rows_above.finish()
+        rows_above.finish()
         return output
 
-    def _rows_above(self, canvas: Canvas, cache: GridCache | None) -> RowSums | None:
-        if cache is None:
-            return None
+    def _rows_above(self, canvas: Canvas, cache: GridCache) -> RowSums:
         pending = self.kernel_size // 2 * self.growth_rate * (1 + self.gated)
         return RowSums(cache, canvas, len(self.layers), pending)
 
@@ -211,7 +390,7 @@ class DenseBlock(nn.Module):
         width = inputs.shape[1]
         settings = self.feature_norm.begin_batch()
         features = self.feature_norm(inputs, 0, settings, canvas.real)
-        rows_above = self._rows_above(canvas, cache)
+        rows_above = None if cache is None else self._rows_above(canvas, cache)
         for layer in self.layers:
             new = layer(features, canvas, rows_above)
             features = torch.cat([features, self.feature_norm(new, width, settings, canvas.real)], dim=1)
@@ -221,43 +400,31 @@ class DenseBlock(nn.Module):
         output: torch.Tensor = self.transition(features)
         return output
 
-    def _run_differentiably(self, inputs: torch.Tensor, canvas: Canvas) -> torch.Tensor:
-        layers = self.dense_layers()
-        settings = BlockSettings(
-            kernel_size=self.kernel_size,
-            gated=self.gated,
-            norm=self.feature_norm.begin_batch(),
-            layers=tuple(
-                LayerSettings(layer.norm2.begin_batch(), layer.dropout.p if layer.dropout.training else 0.0)
-                for layer in layers
-            ),
-            recompute=self.gradient_checkpointing and self.training,
-            dtype=_compute_dtype(inputs),
-        )
-        weights = [
-            (
-                layer.norm1.weight,
-                layer.norm1.bias,
-                layer.conv1.weight,
-                layer.norm2.weight,
-                layer.norm2.bias,
-                layer.conv2.weight,
-            )
-            for layer in layers
-        ]
-        running = [
-            (self.feature_norm.running_mean, self.feature_norm.running_var),
-            *((layer.norm2.running_mean, layer.norm2.running_var) for layer in layers),
-        ]
-        transition = (self.transition.norm.weight, self.transition.norm.bias, self.transition.conv.weight)
-        output: torch.Tensor = DenseBlockFunction.apply(
-            inputs, canvas, settings, running, *chain.from_iterable(weights), *transition
-        )
+    def _run_layers(self, inputs: torch.Tensor, canvas: Canvas) -> torch.Tensor:
+        """Run the block layer by layer, keeping little for the backward pass."""
+        norm, start = self.feature_norm.begin_batch(), inputs.shape[1]
+        running = (self.feature_norm.running_mean, self.feature_norm.running_var)
+        recompute = self.gradient_checkpointing and self.training
+        inputs = inputs.to(_compute_dtype(inputs))
+        with torch.autocast(inputs.device.type, enabled=False):
+            blocks = [normalize_features(inputs, running[0][:start], running[1][:start], norm)]
+            for layer in self.dense_layers():
+                dropout = layer.dropout.p if layer.dropout.training else 0.0
+                settings = LayerSettings(layer.norm2.begin_batch(), dropout, self.gated, recompute)
+                weights = [layer.norm1.weight, layer.norm1.bias, layer.conv1.weight]
+                weights += [layer.norm2.weight, layer.norm2.bias, layer.conv2.weight]
+                statistics = (layer.norm2.running_mean, layer.norm2.running_var)
+                new = DenseLayerFunction.apply(canvas, settings, statistics, *weights, *blocks)
+                part = slice(start, start + self.growth_rate)
+                blocks.append(normalize_features(new, running[0][part], running[1][part], norm))
+                start = part.stop
+            norm1, conv = self.transition.norm, self.transition.conv
+            output: torch.Tensor = ReadFunction.apply(norm1.weight, norm1.bias, conv.weight, *blocks)
         return output
 
     @torch.no_grad()
-    def fold(self, dtype: torch.dtype, by_row: bool) -> FoldedBlock:
-        """The block's weights with the running statistics multiplied in; `by_row`: in the form for cached decoding."""
+    def fold(self, dtype: torch.dtype) -> FoldedBlock:
+        """The block's weights with the running statistics multiplied in, in the form for cached decoding."""
         norm = self.feature_norm
         exact = norm.running_var.dtype
         rstd = torch.rsqrt(norm.running_var + norm.eps)
@@ -269,8 +436,7 @@ class DenseBlock(nn.Module):
             inner_scale = layer.norm2.weight.to(exact) * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
             inner_shift = layer.norm2.bias - layer.norm2.running_mean * inner_scale
             conv1 = layer.conv1.weight * inner_scale.unsqueeze(1)
-            conv2 = layer.conv2.weight.to(dtype)
-            conv2 = kernel_by_row(conv2) if by_row else conv2
+            conv2 = kernel_by_row(layer.conv2.weight.to(dtype))
             made = slice(width, width + self.growth_rate)
             layers.append(
                 FoldedLayer(

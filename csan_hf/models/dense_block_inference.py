@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The dense block without gradients, on whole grids or on the new rows alone while a sentence is generated.
+"""The dense block on the new rows alone, while a sentence is generated.
 
 Running statistics are multiplied into the weights where a product follows. What reads features takes one pass over
 them: with t = -b / w, ReLU(w x + b) is w max(x, t) + b for positive w, w min(x, t) + b for negative w. The maximum and
@@ -10,11 +10,11 @@ negative: without any, the maximum is taken alone, which in bf16 costs half as m
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .canvas import Canvas
 from .grid_cache import RowSums
-from .grid_convolutions import convolve, convolve_new_rows
 
 
 @dataclass
@@ -64,8 +64,7 @@ class FoldedLayer:
     """A dense layer with its second normalisation, and that of its features, in its weights."""
 
     reader: FoldedReader  # with the second normalisation
-    # [g or 2g, 4g, ceil(k / 2), k]; for steps with a cache [ceil(k / 2) * (g or 2g), 4g, 1, k], its own row first
-    conv2: torch.Tensor  # channels last
+    conv2: torch.Tensor  # [ceil(k / 2) * (g or 2g), 4g, 1, k], its own row first; channels last
     scale: torch.Tensor  # [g], normalisation of the features that the layer makes
     shift: torch.Tensor  # [g]
 
@@ -81,10 +80,8 @@ class FoldedBlock:
     gated: bool
 
 
-def run_folded_block(
-    block: FoldedBlock, inputs: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None
-) -> torch.Tensor:
-    """The dense block on the cells of target rows.
+def run_folded_block(block: FoldedBlock, inputs: torch.Tensor, canvas: Canvas, rows_above: RowSums) -> torch.Tensor:
+    """The dense block on the cells of new target rows.
 
     Args:
         block: The weights.
@@ -100,18 +97,34 @@ def run_folded_block(
     # One buffer for what the layers read in turn: a new matrix for each would cost page faults
     scratch = torch.empty_like(features).flatten()
     torch.addcmul(block.shift, inputs, block.scale, out=features[:, :width])
-    image = None
-    if rows_above is None:
-        image = canvas.blank(inputs, block.layers[0].reader.bias.shape[0])
     for layer in block.layers:
         inner = layer.reader(features[:, :width], scratch).relu_()
-        if rows_above is None:
-            new = convolve(canvas.paint(inner, on=image), layer.conv2, canvas)
-        else:
-            new = convolve_new_rows(inner, layer.conv2, canvas, rows_above)
+        new = convolve_new_rows(inner, layer.conv2, canvas, rows_above)
         if block.gated:
             gate, value = new.chunk(2, dim=1)
             new = torch.sigmoid(gate) * value
         torch.addcmul(layer.shift, new, layer.scale, out=features[:, width : width + new.shape[1]])
         width += new.shape[1]
     return block.transition(features, scratch)
+
+
+def kernel_by_row(weight: torch.Tensor) -> torch.Tensor:
+    """The kernel's rows as one convolution of a single row, [ceil(k / 2) · out, in, 1, k], its own row first."""
+    return weight.flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
+
+
+def convolve_new_rows(cells: torch.Tensor, kernel: torch.Tensor, canvas: Canvas, rows_above: RowSums) -> torch.Tensor:
+    """The masked convolution of new rows, below earlier ones.
+
+    Args:
+        cells: [R, in].
+        kernel: `kernel_by_row`.
+        canvas: The places of the new rows' cells, without rows above.
+        rows_above: The earlier rows' sums for the new ones; the new rows' contributions are added.
+
+    Returns:
+        [R, out].
+    """
+    above = kernel.shape[3] // 2  # rows, and as many columns to either side
+    products = canvas.read(F.conv2d(canvas.paint(cells), kernel, padding=(0, above)))
+    return rows_above.add(products, kernel.shape[0] // (above + 1))

@@ -231,6 +231,37 @@ class _BatchNormFunction(torch.autograd.Function):
         return *grads, None, None
 
 
+class _FeatureNormFunction(torch.autograd.Function):
+    """`normalize` without an affine map. Its output is kept for the backward pass, as its readers keep it, too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, cells: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor, settings: NormSettings
+    ) -> torch.Tensor:
+        output, _, rstd = normalize(cells, None, None, running_mean, running_var, settings)
+        ctx.save_for_backward(output, rstd)
+        ctx.settings = settings
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        output, rstd = ctx.saved_tensors
+        if ctx.settings.of_batch:
+            sums = torch.stack([grad.sum(0, dtype=rstd.dtype), (grad * output).sum(0, dtype=rstd.dtype)])
+            means = sum_over_processes(sums, ctx.settings) / total_cells(output, ctx.settings)
+            grad = grad - means[0].to(grad.dtype) - output * means[1].to(grad.dtype)
+        return grad * rstd.to(grad.dtype), None, None, None
+
+
+def normalize_features(
+    cells: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor, settings: NormSettings
+) -> torch.Tensor:
+    """Normalise cells [R, channels] without an affine map, differentiably; as `normalize`."""
+    output: torch.Tensor = _FeatureNormFunction.apply(cells, running_mean, running_var, settings)
+    return output
+
+
 def _normalize_traced(
     cells: torch.Tensor,
     weight: torch.Tensor,

@@ -23,10 +23,9 @@ from transformers.utils import can_return_tuple
 
 from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
 from .configuration_pervasive_attention import PervasiveAttentionConfig
-from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine
+from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine, MaskedConvolution, PointwiseConvolution
 from .dropout import drop
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
-from .grid_convolutions import JointProjection, MaskedConvolution, PointwiseConvolution
 from .grid_norm import GridBatchNorm
 from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
 from .keyword_checks import check_forward_keywords
@@ -91,6 +90,35 @@ def embed_with_positions(
         ranks = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:]
         vectors = F.embedding(ranks, positions(past + length))
     return math.sqrt(0.5) * (embeddings + vectors.to(embeddings.dtype))
+
+
+class JointProjection(nn.Module):
+    """The grid's input: [y_i ; x_j] (equation 1) through the 1×1 convolution that halves the channels.
+
+    Computed as the sum of a projection of the targets and one of the sources, so that the grid of all pairs is never
+    built at full width.
+    """
+
+    def __init__(self, target_dim: int, source_dim: int) -> None:
+        super().__init__()
+        self.target_dim = target_dim
+        channels = target_dim + source_dim
+        self.weight = nn.Parameter(torch.empty(channels // 2, channels))
+        self.bias = nn.Parameter(torch.zeros(channels // 2))
+
+    def forward(self, target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Project target [B, I, d_t] and source embeddings [B, J, d_s].
+
+        Returns:
+            [B, I, channels] and [B, J, channels], (d_t + d_s) / 2 channels: a cell is the sum of its row's and its
+            column's.
+        """
+        rows = F.linear(target, self.weight[:, : self.target_dim])
+        return rows, F.linear(source, self.weight[:, self.target_dim :], self.bias)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return f"{self.target_dim} + {self.weight.shape[1] - self.target_dim}, {self.weight.shape[0]}"
 
 
 class Aggregation(nn.Module):
