@@ -150,8 +150,7 @@ class Run:
 
 def incomplete(output: Path) -> list[str]:
     """Names of the checkpoints that are being saved."""
-    folders = [path for path in output.glob("checkpoint-*") if path.is_dir()]
-    return [path.name for path in folders if not (path / "complete.json").exists()]
+    return [path.name for path in (output / "_saving").glob("checkpoint-*")]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from accelerate import PartialState
 
 from csan_hf.training.dry_run import dry_run
-from csan_hf.training.options import RecipeError, describe_type
-from csan_hf.training.recipe import SECTIONS, find_family, load_recipe, recipe_options
+from csan_hf.training.recipe import SECTIONS, RecipeError, describe_type, find_family, load_recipe, recipe_options
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_cli import script

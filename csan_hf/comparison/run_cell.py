@@ -16,9 +16,8 @@ from pathlib import Path
 
 from csan_hf.text_files import write_json
 from csan_hf.training.checkpoints import list_checkpoints
-from csan_hf.training.options import RecipeError
 from csan_hf.training.output_folder import lock_folder
-from csan_hf.training.recipe import load_recipe
+from csan_hf.training.recipe import RecipeError, load_recipe
 from csan_hf.training.run import train_from_recipe
 from csan_hf.training.stopping import RunError, RunInterrupted
 from csan_hf_cli import script

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from csan_hf.data import tokenize_dataset
 from csan_hf.data.corpora import load_translation_dataset
-from csan_hf.training.build import build_model, build_tokenizers
+from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.trainer import TranslationTrainer
 
@@ -86,16 +86,18 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: 
 
 def _measure(recipes: dict[str, Recipe], rounds: int, seconds: float, folder: Path) -> dict[str, Speed]:
     first = next(iter(recipes.values()))
-    splits, _ = load_translation_dataset(first.data_arguments())
-    tokenizers = build_tokenizers(first, splits)
-    tokenized, _ = tokenize_dataset(splits, tokenizers, first.data_arguments())
+    plan = resolve(replace(first, output_dir=str(folder)))
+    splits, _ = load_translation_dataset(plan.data)
+    tokenizers = plan.build_tokenizers(splits)
+    tokenized, _ = tokenize_dataset(splits, tokenizers, plan.data)
     trainers, steps = {}, {}
     for name, recipe in recipes.items():
         # Without anything that writes or reports
         silent = {**recipe.training, "report_to": "none", "push_to_hub": False}
         quiet = replace(recipe, output_dir=str(folder / name), training=silent)
         try:
-            args, model = quiet.training_arguments(), build_model(quiet, tokenizers)
+            plan = resolve(quiet)
+            args, model = plan.arguments, plan.build_model(tokenizers)
         except (ValueError, OSError) as error:
             raise RecipeError(f"{name}: {error}") from error
         if args.max_steps < 1:

@@ -4,8 +4,7 @@
 from .arguments import TranslationTrainingArguments
 from .checkpoints import average_weights
 from .loss import LabelSmoothedCrossEntropy
-from .options import RecipeError
-from .recipe import Recipe, load_recipe
+from .recipe import Recipe, RecipeError, load_recipe
 from .run import train_from_recipe
 from .trainer import TranslationTrainer
 

@@ -1,19 +1,20 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints of a run: whether each is whole, their scores, which are kept, and the average of the best."""
+"""Checkpoints of a run: whether each can be used, their scores, which are kept, and the average of the best.
+
+A checkpoint is written under another name and renamed: `checkpoint-N` is complete.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import pickle
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
@@ -25,203 +26,66 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from csan_hf.hub.public_files import weight_files
 from csan_hf.text_files import write_json
 
-FILE_LIST = "complete.json"
-"""The file that a save ends with: names, sizes and SHA-256 of all others."""
+SAVING = "_saving"
+"""Folder in `output_dir` in which a checkpoint is written before it gets its name."""
+
+FACTS = "complete.json"
+"""File in a checkpoint that says what it was trained on."""
 
 # What only a resumed run reads; nothing else needs it in a checkpoint that is kept for its score.
 RESUME_FILES = ("optimizer.*", "pytorch_model_fsdp.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth")
 
-_FOLDERS_OF_SHARDS = ("pytorch_model_fsdp*", "global_step*")  # of FSDP and DeepSpeed, which write their own formats
+
+def write_facts(checkpoint: Path, **facts: Any) -> None:
+    """Notes in a checkpoint what a resumed run compares: number of processes, training and validation set."""
+    write_json(checkpoint / FACTS, facts)
 
 
-def mark_complete(checkpoint: Path, **facts: Any) -> None:
-    """Writes the list of a checkpoint's files, which marks the checkpoint as complete.
-
-    Args:
-        checkpoint: A `checkpoint-N` folder in which everything is written.
-        facts: More to keep, for example the number of processes.
-    """
-    files = {
-        path.relative_to(checkpoint).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and path.name != FILE_LIST
-    }
-    write_json(checkpoint / FILE_LIST, {**facts, "files": files})
-
-
-def mark_incomplete(checkpoint: Path) -> None:
-    """Marks a folder as unfinished before it is written to again."""
-    (checkpoint / FILE_LIST).unlink(missing_ok=True)
-
-
-def read_file_list(checkpoint: Path) -> dict[str, Any] | None:
-    """Returns what `mark_complete` wrote, or None if there is no such list or it is malformed."""
+def read_facts(checkpoint: Path) -> dict[str, Any]:
+    """Returns what `write_facts` wrote; nothing if that cannot be read."""
     try:
-        listed = json.loads((checkpoint / FILE_LIST).read_text(encoding="utf-8"))
+        facts = json.loads((checkpoint / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return None
-    return listed if isinstance(listed, dict) and _lists_files(listed.get("files")) and _has_facts(listed) else None
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def _has_facts(listed: dict[str, Any]) -> bool:
-    """Says whether the facts about the run in a list of files, where there are any, have the right types."""
-    sets = [listed[key] for key in ("training_set", "validation_set") if listed.get(key) is not None]
-    described = all(isinstance(facts, dict) and isinstance(facts.get("pairs"), int) for facts in sets)
-    return described and isinstance(listed.get("processes", 1), int)
-
-
-def _lists_files(files: Any) -> bool:
-    """Says whether a list names files in its folder, with sizes and hashes: it may be damaged or malicious."""
-    return isinstance(files, dict) and all(
-        isinstance(facts, dict)
-        and isinstance(facts.get("bytes"), int)
-        and isinstance(facts.get("sha256"), str)
-        and PurePosixPath(name).parts
-        and not PurePosixPath(name).is_absolute()
-        and ".." not in PurePosixPath(name).parts
-        and "\0" not in name
-        for name, facts in files.items()
-    )
-
-
-def is_unfinished(checkpoint: Path) -> bool:
-    """Says whether the save was cut off: there is no list of files, and the files written last are missing."""
-    return read_file_list(checkpoint) is None and _find_fault_in_state(checkpoint) is not None
-
-
-def find_fault(checkpoint: Path, *, to_resume: bool = True, thorough: bool = True) -> str | None:
-    """Says what is wrong with a checkpoint, in a few words; None if nothing is.
-
-    A folder without a list of files (the save was cut off, or an older version wrote it) counts as whole if every
-    file that a run reads can be read.
+def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
+    """Says what is missing or cut off in a checkpoint, in a few words; None if nothing is.
 
     Args:
         checkpoint: A `checkpoint-N` folder.
         to_resume: Whether a run is to be resumed from it; otherwise its weights are enough.
-        thorough: Whether to read the files: their hashes, and whether all weights are finite. False compares sizes.
     """
-    listed = read_file_list(checkpoint)
-    if listed is not None:
-        fault = _find_fault_by_list(checkpoint, listed, to_resume=to_resume, thorough=thorough)
-        if fault is None and to_resume:
-            fault = _find_fault_in_state(checkpoint)
-    else:
-        fault = _find_fault_in_state(checkpoint) if to_resume else None
-        if fault is not None:
-            return f"its save was cut off: {fault}"
-        fault = _find_fault_in_resume_files(checkpoint, thorough=thorough) if to_resume else None
-    if fault is None and to_resume:
-        fault = _find_foreign_keys(checkpoint)
-    if fault is None and thorough:
-        fault = _find_fault_in_weights(checkpoint)
-    return fault
-
-
-def _find_fault_by_list(checkpoint: Path, listed: dict[str, Any], *, to_resume: bool, thorough: bool) -> str | None:
-    if to_resume and not any(re.match(r"optimizer|global_step", name) for name in listed["files"]):
-        return "it was saved without the optimizer's state"
-    for name, facts in listed["files"].items():
-        path = checkpoint / name
-        only_to_resume = any(path.match(pattern) for pattern in RESUME_FILES) or name == TRAINER_STATE_NAME
-        if only_to_resume and not to_resume:
-            continue
-        if not path.is_file():
-            return f"{name} is missing"
-        size = path.stat().st_size
-        if size != facts["bytes"]:
-            return f"{name} has {size:,} of {facts['bytes']:,} bytes"
-        if thorough and _sha256(path) != facts["sha256"]:
-            return f"{name} is damaged: it is not what was saved"
-    return None
-
-
-def _find_fault_in_state(checkpoint: Path) -> str | None:
-    path = checkpoint / TRAINER_STATE_NAME
+    if to_resume:
+        try:
+            TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            return f"{TRAINER_STATE_NAME} cannot be read ({error})"
+        if not any(
+            path
+            for pattern in ("optimizer*", "pytorch_model_fsdp*", "global_step*")
+            for path in checkpoint.glob(pattern)
+        ):
+            return "it was saved without the optimizer's state"
+    if any(path for pattern in ("pytorch_model_fsdp*", "global_step*") for path in checkpoint.glob(pattern)):
+        return None  # FSDP and DeepSpeed write formats of their own
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return f"{TRAINER_STATE_NAME} is missing"
-    except (OSError, ValueError, RecursionError):
-        return f"{TRAINER_STATE_NAME} cannot be read"
-    steps = [state.get(name) for name in ("global_step", "max_steps")] if isinstance(state, dict) else []
-    if not steps or not all(type(step) is int and step >= 0 for step in steps[: 1 + (steps[1] is not None)]):
-        return f"{TRAINER_STATE_NAME} names no update"
-    history = state.get("log_history", [])
-    well_formed = isinstance(history, list) and all(isinstance(entry, dict) for entry in history)
-    return None if well_formed else f"{TRAINER_STATE_NAME} has no log"
-
-
-def _find_foreign_keys(checkpoint: Path) -> str | None:
-    """Says whether the Trainer's state holds what this version of the library does not read."""
-    try:
-        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    except (TypeError, AttributeError, ValueError) as error:
-        return f"{TRAINER_STATE_NAME} is of another version of transformers ({error})"
-    return None
-
-
-def _find_fault_in_resume_files(checkpoint: Path, *, thorough: bool) -> str | None:
-    """Looks at a checkpoint without a list of files."""
-    if _has_shards(checkpoint):
-        return None if any(checkpoint.glob("optimizer*")) or any(checkpoint.glob("global_step*")) else "no optimizer"
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state*.pth"):
-        paths = list(checkpoint.glob(name))
-        if not paths:
-            return f"{name} is missing"
-        for path in paths if thorough else ():
-            if not _torch_reads(path):
-                return f"{path.name} cannot be read"
-    return None
-
-
-def _torch_reads(path: Path) -> bool:
-    # Random states of numpy and Python are pickled classes, which weights_only refuses: its refusal means that the
-    # file is whole, for it is reached by reading the archive's directory, at the end.
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        return path.name.startswith("rng_state")
-    except (OSError, RuntimeError, ValueError, EOFError):
-        return False
-    return True
-
-
-def _find_fault_in_weights(checkpoint: Path) -> str | None:
-    try:
-        weights = read_weights(checkpoint)
-    except (SafetensorError, OSError) as error:
+        for path in _weight_paths(checkpoint):
+            with safe_open(path, framework="pt"):  # compares the size with what the file says of its tensors
+                pass
+    except (SafetensorError, OSError, ValueError) as error:
         return f"its weights cannot be read ({error})"
-    except ValueError as error:
-        if (checkpoint / SAFE_WEIGHTS_INDEX_NAME).is_file():
-            return str(error)
-        return None if _has_shards(checkpoint) else f"{SAFE_WEIGHTS_NAME} is missing"
-    bad = [name for name, tensor in weights.items() if not is_finite(tensor)]
-    return f"{len(bad)} of its {len(weights)} weights are not finite ({bad[0]}...)" if bad else None
+    return None
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Says whether a tensor holds neither NaN nor infinity."""
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
-
-
-def _has_shards(checkpoint: Path) -> bool:
-    """Says whether FSDP or DeepSpeed wrote the weights in parts, in formats of their own."""
-    single = (checkpoint / SAFE_WEIGHTS_NAME).is_file() or (checkpoint / SAFE_WEIGHTS_INDEX_NAME).is_file()
-    return not single and any(True for pattern in _FOLDERS_OF_SHARDS for _ in checkpoint.glob(pattern))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-# ---- which there are, which are kept, their weights
-
-# The newest and the one before, in case that the newest is damaged.
-_RESUMABLE = 2
+def _weight_paths(checkpoint: Path) -> list[Path]:
+    index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
+    if index.is_file():
+        return [checkpoint / name for name in weight_files(index)]
+    if (checkpoint / SAFE_WEIGHTS_NAME).is_file():
+        return [checkpoint / SAFE_WEIGHTS_NAME]
+    raise ValueError(f"{checkpoint} holds no weights: expected {SAFE_WEIGHTS_NAME}")
 
 
 def checkpoint_step(path: Path) -> int:
@@ -237,15 +101,14 @@ def checkpoint_step(path: Path) -> int:
 
 
 def list_checkpoints(output_dir: Path | str) -> list[Path]:
-    """Returns the checkpoint folders under `output_dir`, oldest first, unfinished ones included."""
+    """Returns the checkpoint folders under `output_dir`, oldest first."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
     return sorted((path for path in folders if re.fullmatch(r"checkpoint-\d+", path.name)), key=checkpoint_step)
 
 
 def last_complete_checkpoint(output_dir: Path | str) -> Path | None:
-    """Returns the newest checkpoint whose files are all there in their sizes, or None; their contents are not read."""
-    complete = [path for path in list_checkpoints(output_dir) if find_fault(path, thorough=False) is None]
-    return complete[-1] if complete else None
+    """Returns the newest checkpoint that a run can be resumed from, or None."""
+    return next((path for path in reversed(list_checkpoints(output_dir)) if find_fault(path) is None), None)
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
@@ -321,10 +184,8 @@ def rotate_checkpoints(
         What was deleted.
     """
     checkpoints = list_checkpoints(output_dir)
-    if not checkpoints:
-        return []
-    complete = [path for path in checkpoints if find_fault(path, thorough=False) is None]
-    newest = complete[-_RESUMABLE:] or checkpoints[-1:]
+    complete = [path for path in checkpoints if find_fault(path) is None]
+    newest = complete[-2:] or checkpoints[-1:]
     ranked = rank_checkpoints(checkpoints, scores, greater_is_better=greater_is_better, losses=losses)
     kept = {*newest, *ranked[:keep_best], *(path for path in checkpoints if checkpoint_step(path) == protected)}
     deleted = [path for path in checkpoints if path not in kept]
@@ -343,17 +204,9 @@ def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
     Raises:
         ValueError: If the folder holds no safetensors weights, or if its index names files elsewhere.
     """
-    checkpoint = Path(checkpoint)
-    index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
-    if index.is_file():
-        names = weight_files(index)
-    elif (checkpoint / SAFE_WEIGHTS_NAME).is_file():
-        names = [SAFE_WEIGHTS_NAME]
-    else:
-        raise ValueError(f"{checkpoint} holds no weights: expected {SAFE_WEIGHTS_NAME}.")
     weights: dict[str, Tensor] = {}
-    for name in names:
-        weights.update(load_file(checkpoint / name))
+    for path in _weight_paths(Path(checkpoint)):
+        weights.update(load_file(path))
     return weights
 
 
@@ -372,7 +225,11 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     if not checkpoints:
         raise ValueError("average_weights needs at least one checkpoint, got none.")
     first = read_weights(checkpoints[0])
-    sums = {name: _accumulator(tensor) for name, tensor in first.items() if tensor.is_floating_point()}
+    sums = {
+        name: tensor.to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+        for name, tensor in first.items()
+        if tensor.is_floating_point()
+    }
     for checkpoint in checkpoints[1:]:
         weights = read_weights(checkpoint)
         if {name: t.shape for name, t in weights.items()} != {name: t.shape for name, t in first.items()}:
@@ -381,10 +238,6 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
             total += weights[name]
     averaged = {name: (total / len(checkpoints)).to(first[name].dtype) for name, total in sums.items()}
     return {name: averaged.get(name, tensor) for name, tensor in first.items()}
-
-
-def _accumulator(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -22,9 +23,8 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .build import check_optimization, check_recipe, note_unused_tokenizer, planned_config
-from .options import RecipeError
-from .recipe import Recipe, find_family
+from .plan import Plan, note_unused_tokenizer, resolve
+from .recipe import Recipe, RecipeError
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
@@ -59,14 +59,11 @@ def dry_run(recipe: Recipe) -> str:
     Raises:
         RecipeError: As training would.
     """
-    recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
-    args = recipe.training_arguments()
-    check_recipe(recipe)
-    check_optimization(args)
-    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(recipe.data_arguments())]
+    plan = resolve(dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run"), with_data=False)
+    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(plan.data)]
     if note := note_unused_tokenizer(recipe):
         lines += ["", "Tokenizer", f"  {note}"]
-    lines += ["", "Model", *_describe_model(recipe, args)]
+    lines += ["", "Model", *_describe_model(plan)]
     return "\n".join(lines)
 
 
@@ -129,11 +126,14 @@ def _check_columns(args: DataArguments, info: Any) -> None:
 # ---- model
 
 
-def _describe_model(recipe: Recipe, args: TranslationTrainingArguments) -> list[str]:
-    config = planned_config(recipe)
+def _describe_model(plan: Plan) -> list[str]:
+    config, args = copy.deepcopy(plan.config), plan.arguments
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):  # the costs of all layers, whatever is dropped
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
     with FakeTensorMode():
-        model = find_family(recipe.model).model_class(config)
-        found = estimate(model, recipe, args)
+        model = plan.family.model_class(config)
+        found = estimate(model, args, batch_cost=plan.family.batch_cost)
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
@@ -160,15 +160,15 @@ def _describe_time(found: Estimate, args: TranslationTrainingArguments) -> list[
     ]
 
 
-def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingArguments) -> Estimate:
+def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batch_cost: str = "tokens") -> Estimate:
     """Costs of one update, from a forward pass whose tensors have shapes but no content.
 
     Args:
         model: Made under a `FakeTensorMode`.
-        recipe: Bounds and family.
         args: Batch and precision.
+        batch_cost: What bounds a batch, "tokens" or "cells".
     """
-    pairs = _pairs_in_a_batch(recipe, args)
+    pairs = _pairs_in_a_batch(args, batch_cost)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
@@ -203,8 +203,8 @@ def estimate(model: PreTrainedModel, recipe: Recipe, args: TranslationTrainingAr
     )
 
 
-def _pairs_in_a_batch(recipe: Recipe, args: TranslationTrainingArguments) -> int:
-    if find_family(recipe.model).batch_cost == "cells":
+def _pairs_in_a_batch(args: TranslationTrainingArguments, batch_cost: str) -> int:
+    if batch_cost == "cells":
         bound, cost = args.max_cells, SENTENCE_LENGTH**2
     else:
         bound, cost = args.max_tokens, 2 * SENTENCE_LENGTH

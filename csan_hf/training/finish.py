@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 import shutil
 import sys
@@ -31,9 +32,12 @@ from .checkpoints import (
     scores_by_step,
 )
 from .picture import draw_training
-from .processes import PREPARED_DATA, on_main_process
 from .recipe import Recipe
+from .stopping import PREPARED_DATA, on_main_process
 from .trainer import TranslationTrainer, plain_class
+
+# A validation loss above this times the best checkpoint's is far from it
+_FAR = 1.1
 
 
 def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
@@ -58,12 +62,15 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     greater = bool(args.greater_is_better)
     scores = scores_by_step(state.log_history, metric)
     losses = scores_by_step(state.log_history, "loss")
-    best = on_main_process(
+    ranked = on_main_process(
         args,
         lambda: rank_checkpoints(
             _list_whole_checkpoints(args.output_dir), scores, greater_is_better=greater, losses=losses
         )[: args.keep_best],
     )
+    # What is far from the best one would spoil the average, whatever its score
+    worst = _FAR * losses.get(checkpoint_step(ranked[0]), math.inf) if ranked else math.inf
+    best = [path for path in ranked if losses.get(checkpoint_step(path), 0.0) <= worst]
     if not best:
         return last
     best_step = checkpoint_step(best[0])
@@ -84,7 +91,8 @@ def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> d
     single["average_score"] = score
     steps = sorted(checkpoint_step(path) for path in best)
     gain = score - scores[best_step] if greater else scores[best_step] - score
-    if gain > 0 or (gain == 0 and float(metrics["loss"]) <= losses.get(best_step, float("inf"))):
+    loss, best_loss = float(metrics["loss"]), losses.get(best_step, math.inf)
+    if loss <= _FAR * best_loss and (gain > 0 or (gain == 0 and loss <= best_loss)):
         return {**single, "weights": f"the average of {len(best)} checkpoints", "steps": steps}
     load_weights(trainer.model, read_weights(best[0]))
     trainer.refresh_batch_statistics()
@@ -95,7 +103,7 @@ def _list_whole_checkpoints(output_dir: str) -> list[Path]:
     """Lists the checkpoints whose weights are all there, and says which are not."""
     whole = []
     for path in list_checkpoints(output_dir):
-        fault = find_fault(path, to_resume=False, thorough=False)
+        fault = find_fault(path, to_resume=False)
         if fault is None:
             whole.append(path)
         else:

@@ -18,11 +18,9 @@ from transformers import TrainerCallback
 
 from csan_hf.text_files import write_text
 
-from .checkpoints import list_checkpoints
-from .options import RecipeError
-from .processes import PREPARED_DATA
-from .recipe import Recipe
-from .stopping import is_disk_full
+from .checkpoints import SAVING, list_checkpoints
+from .recipe import Recipe, RecipeError
+from .stopping import PREPARED_DATA, is_disk_full
 
 MARK = ".csan_hf_run"
 """File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it."""
@@ -35,10 +33,10 @@ _FILES = (
     *("generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"),
     *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
 )
-_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA)
+_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, SAVING)
 
-# Folders of an old run until the new one has begun: while it is moved, when all of it is there, while it is deleted
-_MOVING, _PREVIOUS, _DELETED = "_moving-previous-run", "_previous-run", "_deleted-previous-run"
+# Folders of a run that is overwritten: until the new one has made an update, and while it is deleted
+_PREVIOUS, _DELETED = "_previous-run", "_deleted-previous-run"
 
 
 def entries_of_run(output: Path) -> list[Path]:
@@ -75,22 +73,6 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
         )
 
 
-def check_initial_folder(recipe: Recipe, output: Path) -> None:
-    """Checks that a run does not write where it reads from, before anything is read.
-
-    Raises:
-        RecipeError: If the folder is that of `init_from`, or one within the other.
-    """
-    if not recipe.init_from or not Path(recipe.init_from).expanduser().exists():
-        return
-    initial, own = Path(recipe.init_from).expanduser().resolve(), output.resolve()
-    if initial == own or own in initial.parents or initial in own.parents:
-        raise RecipeError(
-            f"output_dir is {output}, and init_from reads {recipe.init_from}: one lies in the other, and the run "
-            "would write over what it starts from. Choose another --output_dir."
-        )
-
-
 def mark_run(output: Path) -> None:
     """Marks a folder as that of a run."""
     write_text(output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n")
@@ -98,40 +80,35 @@ def mark_run(output: Path) -> None:
 
 def move_run_aside(output: Path) -> None:
     """Moves a run's files into a subfolder, until `delete_previous_run` or `restore_previous_run`."""
-    entries = entries_of_run(output)
-    if not entries:
-        return
-    (output / _MOVING).mkdir()
-    for entry in entries:
-        entry.rename(output / _MOVING / entry.name)
-    (output / _MOVING).rename(output / _PREVIOUS)
+    if entries := entries_of_run(output):
+        (output / _PREVIOUS).mkdir()
+        for entry in entries:
+            entry.rename(output / _PREVIOUS / entry.name)
 
 
 def restore_previous_run(output: Path) -> None:
-    """Puts back a run that was moved aside, also if a kill interrupted the move; otherwise does nothing."""
+    """Puts back a run that was moved aside, if there is one, in the place of what its successor wrote."""
     shutil.rmtree(output / _DELETED, ignore_errors=True)
-    if (output / _PREVIOUS).is_dir():
-        for path in entries_of_run(output):  # of the successor
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        (output / _PREVIOUS).rename(output / _MOVING)
-    if (output / _MOVING).is_dir():
-        for path in (output / _MOVING).iterdir():
-            path.rename(output / path.name)
-        (output / _MOVING).rmdir()
+    if not (output / _PREVIOUS).is_dir():
+        return
+    for path in (output / _PREVIOUS).iterdir():
+        target = output / path.name
+        shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink(missing_ok=True)
+        path.rename(target)
+    (output / _PREVIOUS).rmdir()
 
 
 def delete_previous_run(output: Path) -> None:
     """Deletes the run that `move_run_aside` moved, if there is one."""
     if (output / _PREVIOUS).is_dir():
         (output / _PREVIOUS).rename(output / _DELETED)
-    shutil.rmtree(output / _DELETED, ignore_errors=True)
+        shutil.rmtree(output / _DELETED, ignore_errors=True)
 
 
 class DeletePreviousRun(TrainerCallback):
     """Deletes the run that this one replaces, once its first update is done."""
 
-    def __init__(self) -> None:
-        self.done = False
+    done = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Deletes it, in one process."""
@@ -150,21 +127,14 @@ except ImportError:  # Windows
 LOCK_FILE = "_run.lock"
 """File in a run's folder that says which process is training there; it is never uploaded."""
 
-_HELD = (errno.EACCES, errno.EAGAIN)
-_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds a folder for one run, and makes it if it is not there.
+    """Holds a folder for one run, and makes it if it is not there; one that stays empty is removed.
 
-    The folder is held by a POSIX record lock on a file in it; the file alone means nothing. The kernel releases the
-    lock when the process ends, also by kill -9, and passes it to the server of a network file system (NFS 4, NFS 3
-    with lockd). It belongs to a process, so neither another host name in a container nor a reused process id matters;
-    and forked children, such as data workers that outlive the main process for some seconds, do not hold it (with
-    flock, which filelock uses, they would).
-
-    Where the system or the file system has no locks, a line says so and the run continues.
+    The folder is held by a POSIX record lock on a file in it. The kernel releases the lock when the process ends, also
+    by kill -9. Forked children, such as data workers that outlive the main process for some seconds, do not hold it
+    (with flock, which filelock uses, they would). Where the file system has no locks, a line says so.
 
     Args:
         folder: The run's folder.
@@ -173,9 +143,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         RecipeError: If another process holds it, which the message describes; or if it cannot be written to.
         OSError: If the disk is full.
     """
+    is_new = not folder.exists()
+    no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _open(folder / LOCK_FILE)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
         if is_disk_full(error):
             raise
@@ -184,20 +156,19 @@ def lock_folder(folder: Path) -> Iterator[None]:
         ) from error
     try:
         _lock(descriptor, folder)
+        now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         with contextlib.suppress(OSError):  # a full disk; the text is only for people
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, _describe_this_process().encode())
+            os.write(descriptor, f"process {os.getpid()} on {platform.node()} since {now}\n".encode())
         try:
             yield
         finally:
-            (folder / LOCK_FILE).unlink(missing_ok=True)  # while it is held: see _is_current
+            (folder / LOCK_FILE).unlink(missing_ok=True)  # while it is held
+            if is_new:
+                with contextlib.suppress(OSError):  # something lies in it
+                    folder.rmdir()
     finally:
         os.close(descriptor)
-
-
-def _open(path: Path) -> int:
-    follows_no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
-    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | follows_no_link, 0o666)
 
 
 def _lock(descriptor: int, folder: Path) -> None:
@@ -206,33 +177,18 @@ def _lock(descriptor: int, folder: Path) -> None:
         return
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = os.fstat(descriptor).st_nlink > 0  # whoever releases the lock deletes the file
     except OSError as error:
-        if error.errno in _NO_LOCKS_HERE:
-            print(
-                f"{folder} lies on a file system without locks ({error.strerror}): let no other run use it.",
-                file=sys.stderr,
-                flush=True,
-            )
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            warning = f"{folder} lies on a file system without locks ({error.strerror}): let no other run use it."
+            print(warning, file=sys.stderr, flush=True)
             return
-        if error.errno not in _HELD:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
+        held = False
+    if not held:
         owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
         raise RecipeError(
             f"{folder} is in use by {owner}: wait for it or end it, then start the same command again; or choose "
             "another --output_dir."
-        ) from error
-    if not _is_current(descriptor, folder / LOCK_FILE):
-        raise RecipeError(f"{folder} was in use until now: start the same command again.")
-
-
-def _is_current(descriptor: int, path: Path) -> bool:
-    """Says whether a file is still the one of that name: the process that released the lock has deleted the file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _describe_this_process() -> str:
-    now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"process {os.getpid()} on {platform.node()} since {now}\n"
+        )

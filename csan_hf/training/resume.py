@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .callbacks import evaluations_without_gain
-from .checkpoints import delete_checkpoint, find_fault, is_unfinished, list_checkpoints, read_file_list
-from .options import RecipeError
+from .checkpoints import SAVING, find_fault, list_checkpoints, read_facts
 from .output_folder import DAMAGED
-from .recipe import PRETRAINED, Recipe, load_recipe, recipe_options
+from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options
 
 if TYPE_CHECKING:
     from transformers import TrainerState
@@ -25,24 +24,14 @@ if TYPE_CHECKING:
 # Keys that may change when a run is resumed: what is shown, kept, uploaded or scored at the end, and how fast it goes.
 # Every other key changes the weights that are trained.
 _FREE = {
-    "": {"output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset"},
-    "data": {"data_dir", "test", "test_size"},  # what lies in a folder is compared token by token
-    "training": {
-        *("output_dir", "logging_dir", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node"),
-        *("logging_nan_inf_filter", "include_num_input_tokens_seen", "log_level", "log_level_replica"),
-        *("disable_tqdm", "report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id"),
-        *("trackio_static_space_id", "debug", "skip_memory_metrics"),
-        *("eval_steps", "eval_delay", "eval_on_start", "per_device_eval_batch_size", "eval_accumulation_steps"),
-        *("eval_do_concat_batches", "eval_use_gather_object", "early_stopping_patience", "early_stopping_threshold"),
-        *("save_steps", "save_on_each_node", "keep_best", "average_best", "batch_norm_batches"),
-        *("load_best_model_at_end", "enable_jit_checkpoint", "restore_callback_states_from_checkpoint"),
-        *("push_to_hub", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
-        *("hub_revision", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
-        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "torch_empty_cache_steps"),
-        *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
-        *("gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_backend"),
-        *("ddp_timeout", "use_cpu"),
-    },
+    "": r"output_dir|name|description|license|language|dataset_name|task|hub_dataset",
+    "data": r"data_dir|test|test_size",  # what lies in a folder is compared token by token
+    "training": r"""(?x) output_dir | log | report_to | run_name | project | trackio_ | disable_tqdm | debug
+        | skip_memory | include_num_input | hub_ | push_ | eval_(?!strategy) | per_device_eval | early_stopping_
+        | save_(?!strategy|only) | keep_best | average_best | batch_norm_batches | load_best_model | restore_callback
+        | enable_jit | use_cpu | ddp_ | dataloader_(?!drop_last) | torch_empty_cache
+        | (?:gradient|activation)_checkpointing""",
+    "generation": "",  # concerns the final scores
 }
 # The length of a run may change where the learning rate does not depend on it.
 _LENGTHS = ("max_steps", "num_train_epochs")
@@ -50,19 +39,16 @@ _ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
 
 
 def choose_checkpoint(output: Path) -> Path | None:
-    """Finds the newest whole checkpoint, prints which it is and which were skipped, and removes later ones.
-
-    Later checkpoints are removed, because the run writes them again: those whose save was cut off are deleted,
-    damaged ones are renamed to `_damaged-checkpoint-N`. So are damaged ones that were kept for their score.
+    """Finds the newest checkpoint that can be used, prints which it is, and renames damaged ones to `_damaged-...`.
 
     Args:
         output: Folder of the run.
 
     Returns:
-        The checkpoint, or None if no save had ever been finished.
+        The checkpoint, or None if there is none.
 
     Raises:
-        RecipeError: If there are checkpoints but none is whole, or if there are none but the run had finished; then
+        RecipeError: If there are checkpoints but none can be used, or if there are none but the run had finished; then
             nothing is changed.
     """
     _clear_leftovers(output)
@@ -75,50 +61,39 @@ def choose_checkpoint(output: Path) -> Path | None:
             faults[path] = fault
         elif chosen is None:
             chosen = path
-    unfinished = {path for path in faults if is_unfinished(path)}
     skipped = "; ".join(f"{path.name} ({fault})" for path, fault in faults.items())
-    if chosen is None and len(unfinished) < len(faults):
+    if chosen is None and faults:
         raise RecipeError(
             f"No checkpoint in {output} can be resumed from: {skipped}. "
             "Put a whole copy of one back, or start anew with --overwrite or another --output_dir."
         )
-    if not checkpoints and (output / "results.json").is_file():
+    if chosen is None and (output / "results.json").is_file():
         raise RecipeError(
             f"{output} holds a finished run without its checkpoints: it cannot be resumed. Choose another "
             "--output_dir, or --overwrite to delete the run and to train anew."
         )
     if chosen is None:
-        left_over = f", because no checkpoint had been finished: deleted {skipped}" if skipped else ""
-        _say(f"Starting a new run in {output}{left_over}.")
+        _say(f"Starting a new run in {output}.")
     else:
-        passed_over = f"skipped {skipped}; " if skipped else ""
-        _say(f"Resuming from {chosen} ({passed_over}--overwrite starts anew).")
+        _say(f"Resuming from {chosen} ({f'skipped {skipped}; ' if skipped else ''}--overwrite starts anew).")
     for path in faults:
-        delete_checkpoint(path) if path in unfinished else _set_aside(path)
+        target = path.with_name(f"{DAMAGED}{path.name}")
+        shutil.rmtree(target, ignore_errors=True)
+        path.rename(target)
     return chosen
-
-
-def _set_aside(checkpoint: Path) -> None:
-    target = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}")
-    shutil.rmtree(target, ignore_errors=True)
-    checkpoint.rename(target)
 
 
 def _clear_leftovers(output: Path) -> None:
     """Deletes the temporary files of a process that was killed."""
-    for path in output.glob("_deleted-checkpoint-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    uploads = f".{output.name}.????????"  # beside the folder; those of saves lie within it
+    folders = (output / SAVING, *output.glob("_deleted-*"), *output.parent.glob(uploads), *output.glob(uploads))
+    for path in folders:
+        ours = re.fullmatch(r"_.+|\..+\.[a-z0-9_]{8}", path.name)
+        if ours and path.is_dir() and (path.name[0] == "_" or os.listdir(path) in ([], ["checkpoint"])):
+            shutil.rmtree(path, ignore_errors=True)
     for path in (*output.glob(".*"), *(output / "hypotheses").glob(".*")):
         if path.is_file() and re.fullmatch(r"\..+\.\d+", path.name):
             path.unlink()
-    temporary = f".{output.name}.????????"  # of uploads beside the folder, of saves within it
-    for path in (*output.parent.glob(temporary), *output.glob(temporary)):
-        if (
-            path.is_dir()
-            and re.fullmatch(r"[a-z0-9_]{8}", path.name[-8:])
-            and os.listdir(path) in ([], ["checkpoint"])
-        ):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _say(text: str) -> None:
@@ -196,12 +171,14 @@ def _plain(value: Any) -> Any:
 
 def _may_change(key: str, values: dict[str, Any]) -> bool:
     section, _, name = key.rpartition(".")
-    if section == "generation":  # concerns the final scores
-        return True
     if section == "training" and name in _LENGTHS:
         warmup = values.get("training.warmup_steps", 0)
         return values.get("training.lr_scheduler_type") in _ENDLESS_SCHEDULES and not 0 < warmup < 1
-    return name in _FREE.get(section, ())
+    if section not in _FREE:
+        return False
+    # A key of the training arguments may be one of a group that begins alike
+    find = re.match if section in ("training", "generation") else re.fullmatch
+    return find(_FREE[section], name) is not None
 
 
 def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
@@ -212,7 +189,7 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
     Raises:
         RecipeError: If they differ, for example because a file has changed.
     """
-    saved = read_file_list(checkpoint) or {}
+    saved = read_facts(checkpoint)
     now = trainer.describe_run()
     for key, name in (("training_set", "training"), ("validation_set", "validation")):
         before, here = saved.get(key), now[key]

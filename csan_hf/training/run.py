@@ -17,33 +17,24 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
+from csan_hf.data.report import FilterReport
 from csan_hf.text_files import write_text
 
 from .arguments import TranslationTrainingArguments
-from .build import (
-    build_model,
-    build_tokenizers,
-    check_data_files,
-    check_optimization,
-    check_recipe,
-    note_unused_tokenizer,
-)
 from .checkpoints import list_checkpoints, load_weights, read_weights
 from .finish import finish_run
-from .options import RecipeError
 from .output_folder import (
     DeletePreviousRun,
-    check_initial_folder,
     check_output_folder,
     lock_folder,
     mark_run,
     move_run_aside,
     restore_previous_run,
 )
-from .processes import PREPARED_DATA, on_main_process
-from .recipe import Recipe, refuse_credentials
+from .plan import Plan, note_unused_tokenizer, resolve, set_languages
+from .recipe import Recipe, RecipeError
 from .resume import check_same_data, check_same_experiment, choose_checkpoint, is_finished
-from .stopping import RunError, StopSignals, is_disk_full
+from .stopping import PREPARED_DATA, RunError, StopSignals, is_disk_full, on_main_process
 from .trainer import TranslationTrainer
 
 
@@ -62,46 +53,34 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         RunError: If training met a loss that is not finite, or a full disk.
         RunInterrupted: If a signal ended the run, after saving.
     """
-    refuse_credentials(recipe.to_dict(), "the recipe")
-    args = recipe.training_arguments()
-    check_initial_folder(recipe, Path(args.output_dir))
-    check_recipe(recipe)
-    check_optimization(args)
-    check_data_files(recipe)
+    plan = resolve(recipe)
+    args = plan.arguments
+    output = Path(args.output_dir)
     if note := note_unused_tokenizer(recipe):
         _say(args, note)
-    with StopSignals(args.output_dir) as signals, contextlib.ExitStack() as held:
+    with StopSignals(output) as signals, contextlib.ExitStack() as held:
         try:
-            on_main_process(args, lambda: held.enter_context(lock_folder(Path(args.output_dir))))
-            return _train_or_restore(recipe, args, signals)
-        except Exception as error:
+            on_main_process(args, lambda: held.enter_context(lock_folder(output)))
+            return _train(plan, output, signals)
+        except BaseException as error:
+            if args.process_index == 0:
+                restore_previous_run(output)  # if this run has not made an update
             if isinstance(error, RunError) or not is_disk_full(error):
                 raise
             raise RunError(
                 f"The disk is full: {error}. Make room, then start the same command again (without --overwrite): "
-                f"it goes on from the last checkpoint in {args.output_dir}."
+                f"it goes on from the last checkpoint in {output}."
             ) from error
 
 
-def _train_or_restore(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
-    """Trains; if training does not begin, puts back the run that was to be overwritten. The folder must be locked."""
-    try:
-        return _train(recipe, args, signals)
-    except BaseException:
-        if args.process_index == 0:
-            restore_previous_run(Path(args.output_dir))
-        raise
-
-
-def _train(recipe: Recipe, args: TranslationTrainingArguments, signals: StopSignals) -> dict[str, Any]:
+def _train(plan: Plan, output: Path, signals: StopSignals) -> dict[str, Any]:
+    args, recipe = plan.arguments, plan.recipe
     _quieten(args)
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
-    output = Path(args.output_dir)
-    checkpoint = on_main_process(args, lambda: _prepare_folder(recipe, output))
     set_seed(args.seed)
-    tokenizers, tokenized = _prepare_data(recipe, args, output)
+    checkpoint, tokenizers, tokenized = _prepare(plan, output)
     set_seed(args.seed)
-    model = build_model(recipe, tokenizers)
+    model = plan.build_model(tokenizers)
     _say(args, _describe(model, tokenizers, tokenized, args))
     trainer = TranslationTrainer(
         model,
@@ -148,67 +127,73 @@ def _say(args: TranslationTrainingArguments, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _prepare_folder(recipe: Recipe, output: Path) -> Path | None:
-    """Decides between a fresh start and a resumption, and moves an earlier run aside; in the main process."""
-    checkpoint = None
-    restore_previous_run(output)
-    check_output_folder(recipe, output)
-    if recipe.overwrite or not recipe.resume:
-        move_run_aside(output)
-        print(f"Starting a new run in {output}.", file=sys.stderr, flush=True)
-    else:
-        check_same_experiment(recipe, output)
-        checkpoint = choose_checkpoint(output)
-    mark_run(output)
-    write_text(output / "recipe.yaml", recipe.to_yaml())
-    return checkpoint
+def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
+    """Loads the corpus, decides between a new run and a resumption, and tokenizes; once for all processes.
 
-
-def _prepare_data(
-    recipe: Recipe, args: TranslationTrainingArguments, output: Path
-) -> tuple[TokenizerPair, DatasetDict]:
-    """Loads and tokenizes the corpus; with several processes once for all.
+    Returns:
+        The checkpoint to resume from or None, the tokenizers and the tokenized corpus.
 
     Raises:
-        RecipeError: If the corpus or the section tokenizer cannot be used.
+        RecipeError: If the corpus or the section tokenizer cannot be used, or if the folder is of something else.
     """
-    if args.world_size == 1:
-        return _tokenize(recipe, args, output)
     folder = output / PREPARED_DATA
 
-    def prepare() -> None:
+    def prepare() -> tuple[Path | None, TokenizerPair, DatasetDict]:
+        restore_previous_run(output)
+        check_output_folder(plan.recipe, output)
+        anew = plan.recipe.overwrite or not plan.recipe.resume
+        if not anew:
+            check_same_experiment(plan.recipe, output)
+        splits, loaded = _load(plan)
+        if anew:
+            move_run_aside(output)
+            print(f"Starting a new run in {output}.", file=sys.stderr, flush=True)
+        checkpoint = None if anew else choose_checkpoint(output)
+        mark_run(output)
+        write_text(output / "recipe.yaml", plan.recipe.to_yaml())
+        tokenizers = _get_tokenizers(plan, splits, output)
+        try:
+            tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
+        except ValueError as error:
+            raise RecipeError(f"The data cannot be used: {error}") from error
+        _say(plan.arguments, str(loaded.merge(filtered)))
+        return checkpoint, tokenizers, tokenized
+
+    if plan.arguments.world_size == 1:
+        return prepare()
+
+    def prepare_for_all() -> Path | None:
+        checkpoint, _, tokenized = prepare()
         shutil.rmtree(folder, ignore_errors=True)
-        _tokenize(recipe, args, output)[1].save_to_disk(str(folder))
+        tokenized.save_to_disk(str(folder))
+        return checkpoint
 
-    on_main_process(args, prepare)
+    checkpoint = on_main_process(plan.arguments, prepare_for_all)
     # Memory-mapped: the processes of a node share what they read.
-    return TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
+    return checkpoint, TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
 
 
-def _tokenize(recipe: Recipe, args: TranslationTrainingArguments, output: Path) -> tuple[TokenizerPair, DatasetDict]:
-    data_arguments = recipe.data_arguments()
+def _load(plan: Plan) -> tuple[DatasetDict, FilterReport]:
     try:
-        splits, loaded = load_translation_dataset(data_arguments)
+        splits, loaded = load_translation_dataset(plan.data)
     except (ValueError, FileNotFoundError, ConnectionError) as error:  # the latter two: unknown, or out of reach
         raise RecipeError(f"The data cannot be used: {error}") from error
     if "train" not in splits:
         raise RecipeError(f"The data cannot be used: there is no split train, only {', '.join(splits)}.")
-    if args.eval_strategy != "no" and "validation" not in splits:
+    if plan.arguments.eval_strategy != "no" and "validation" not in splits:
         raise RecipeError("There is no validation data: set data.validation, or training.eval_strategy to 'no'.")
-    tokenizers = _get_tokenizers(recipe, splits, output)
-    try:
-        tokenized, filtered = tokenize_dataset(splits, tokenizers, data_arguments)
-    except ValueError as error:
-        raise RecipeError(f"The data cannot be used: {error}") from error
-    _say(args, str(loaded.merge(filtered)))
-    return tokenizers, tokenized
+    return splits, loaded
 
 
-def _get_tokenizers(recipe: Recipe, splits: DatasetDict, output: Path) -> TokenizerPair:
+def _get_tokenizers(plan: Plan, splits: DatasetDict, output: Path) -> TokenizerPair:
     """Reads the tokenizers of the run in `output`, or makes them for it."""
     # Those of a checkpoint are whole; writing the run's own may have been interrupted.
     saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
-    tokenizers = TokenizerPair.from_pretrained(str(saved[-1])) if saved else build_tokenizers(recipe, splits)
+    if saved:
+        tokenizers = TokenizerPair.from_pretrained(str(saved[-1]))
+        set_languages(tokenizers, plan.data)
+    else:
+        tokenizers = plan.build_tokenizers(splits)
     tokenizers.save_pretrained(str(output))
     return tokenizers
 

@@ -1,29 +1,45 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Stopping a run where it must stop: at a signal, after saving, and at a loss that is not finite, without saving."""
+"""Where a run must stop: at a signal, after saving; at a loss that is not finite, without saving."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import itertools
 import math
+import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import seed_worker
 
-from .processes import STOP_SIGNALS
+from .arguments import TranslationTrainingArguments
+from .recipe import RecipeError
 
 if TYPE_CHECKING:
     from .trainer import TranslationTrainer
+
+T = TypeVar("T")
+
+PREPARED_DATA = "_prepared_data"
+"""Folder in `output_dir` with the tokenized corpus while several processes train; it is never uploaded."""
+
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
+"""What ends a run after a checkpoint: signals of schedulers (SLURM: --signal=USR1@120) and Ctrl-C."""
 
 # Signals within this time are one: torchrun forwards what the whole process group got, and a key may be held down.
 _ONE_SIGNAL = 1.0  # seconds
@@ -37,6 +53,38 @@ def is_disk_full(error: BaseException) -> bool:
     """Says whether an error is that of a full disk or an exhausted quota, from Python or from a library in Rust."""
     texts = ("No space left on device", "Disk quota exceeded")
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in texts)
+
+
+def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
+    """Does some work in the main process while the others wait, and gives its result to all.
+
+    A result that every process found for itself could differ: files come and go, and a network file system shows
+    them to the nodes at different moments.
+
+    Args:
+        args: The run's arguments; with one process this is a plain call.
+        work: Function whose result can be pickled. The others wait no longer than `args.ddp_timeout` seconds.
+
+    Raises:
+        RecipeError: In every process, if `work` raised it in the main one.
+    """
+    if args.world_size == 1:
+        return work()
+    outcome: list[T | None] = [None]
+    failure: list[str | None] = [None]
+    if args.process_index == 0:
+        try:
+            outcome[0] = work()
+        except RecipeError as error:
+            failure[0] = str(error)
+    broadcast_object_list(failure)
+    if failure[0] is not None:
+        raise RecipeError(failure[0])
+    broadcast_object_list(outcome)
+    return outcome[0]  # type: ignore[return-value]
+
+
+# ---- signals
 
 
 class RunInterrupted(BaseException):
@@ -53,7 +101,7 @@ class RunInterrupted(BaseException):
 
 
 class StopSignals:
-    """Takes SIGTERM, SIGINT, SIGUSR1 and SIGHUP while a run is under way (a context manager).
+    """Takes SIGTERM, SIGINT and SIGUSR1 while a run is under way (a context manager).
 
     While the model trains, the first signal is kept for the end of the update, and a second one, a second later or
     more, ends the run at once. Before and after, there is nothing to save, and the first one ends it.
@@ -73,8 +121,6 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
-                if number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN:
-                    continue  # of nohup: the run goes on without its terminal
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -89,12 +135,11 @@ class StopSignals:
         self._last_time = now
         if now - before < _ONE_SIGNAL:
             return
-        name = signal.Signals(number).name
-        if name == "SIGHUP":
-            _leave_closed_terminal()
         if self.phase == "training" and not self.received:
             self.received = number
-            print_now(f"{name}: saving a checkpoint at the end of this update; a second signal ends the run at once.")
+            name = signal.Signals(number).name
+            text = f"{name}: saving a checkpoint at the end of this update; a second signal ends the run at once.\n"
+            os.write(2, text.encode())  # buffered output could be under way
             return
         self.received = number
         self.raise_if_received()
@@ -109,32 +154,66 @@ class StopSignals:
         Raises:
             RunInterrupted: If a signal came.
         """
-        if self.received:
-            raise RunInterrupted(self._what_is_there(signal.Signals(self.received).name), self.received)
-
-    def _what_is_there(self, name: str) -> str:
-        again = "Start the same command again (without --overwrite)"
-        if self.phase == "training":
-            return f"Stopped by {name} without saving. {again} to go on from the last checkpoint in {self.output_dir}."
-        if self.phase == "before":
-            return f"Stopped by {name} before training began. {again} to go on."
-        return f"Stopped by {name} after training, before the end of the run was written. {again} to write it."
-
-
-def _leave_closed_terminal() -> None:
-    """Discards from here on what goes to a terminal that is gone: the error of writing there would end the run."""
-    for stream in (1, 2):
-        try:
-            os.write(stream, b"")
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream)
-            os.close(nowhere)
+        if not self.received:
+            return
+        name, again = signal.Signals(self.received).name, "Start the same command again (without --overwrite)"
+        outcomes = {
+            "training": f"without saving. {again} to go on from the last checkpoint in {self.output_dir}.",
+            "before": f"before training began. {again} to go on.",
+            "after": f"after training, before the end of the run was written. {again} to write it.",
+        }
+        raise RunInterrupted(f"Stopped by {name} {outcomes[self.phase]}", self.received)
 
 
-def print_now(text: str) -> None:
-    """Writes a line to standard error, also from a signal handler, where buffered output could be under way."""
-    os.write(2, f"{text}\n".encode())
+# ---- workers that load data
+
+
+def signal_blocking_context(method: str | None) -> BaseContext | None:
+    """Returns a multiprocessing context whose processes see none of the signals that end a run.
+
+    Schedulers and terminals signal the whole process group, and a worker that ended at once would lose batches that
+    the main process still needs for its last update. The signals are blocked from a worker's first instruction on: a
+    handler that it set later would come too late.
+
+    Args:
+        method: "fork", "spawn" or "forkserver"; None: the system's default.
+
+    Returns:
+        The context, or None where the system knows no signal masks (Windows).
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        return None
+    context: Any = copy.copy(multiprocessing.get_context(method))
+    make = context.Process
+
+    def process(*args: Any, **kwargs: Any) -> Any:
+        worker: Any = make(*args, **kwargs)
+
+        def start() -> None:
+            del worker.start  # a worker that is spawned is pickled
+            resource_tracker.ensure_running()  # started within, it would unblock the signals
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            try:
+                worker.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            worker._popen.terminate = worker._popen.kill  # for SIGTERM is blocked
+
+        worker.start = start
+        return worker
+
+    vars(context)["Process"] = process
+    return context
+
+
+def prepare_worker(number: int, *, num_workers: int, rank: int, block: bool) -> None:
+    """Seeds a worker; blocks the signals, which a child of a fork server that was there before does not yet."""
+    seed_worker(number, num_workers, rank)
+    if block and hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+# ---- training
 
 
 @dataclass

@@ -4,68 +4,40 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed
 from accelerate.utils import parse_flag_from_env
 from datasets import Dataset
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
-from transformers import (
-    DataCollatorForSeq2Seq,
-    EvalPrediction,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Seq2SeqTrainer,
-    TrainerCallback,
-)
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy
-from transformers.utils import PushInProgress
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, TrainerCallback
 
 from csan_hf.data import (
     MixedBatchSampler,
     TargetMaskCollator,
     TokenBatchSampler,
-    describe_dataset,
     example_lengths,
     forward_set_epoch,
 )
-from csan_hf.evaluation import score_translations
 from csan_hf.families import family_of
-from csan_hf.hub.push import push_checkpoint, push_in_background
-from csan_hf.text_files import apply_umask
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import default_callbacks, replace_progress_callbacks
-from .checkpoints import last_complete_checkpoint, load_weights, mark_complete, mark_incomplete, read_weights
 from .loss import LabelSmoothedCrossEntropy
-from .options import RecipeError
-from .processes import STOP_SIGNALS, RowsAndCopies, WorkerInit, cut_for_processes, signal_blocking_context
-from .stopping import RunError, RunGuard
+from .recipe import RecipeError
+from .saving import SavingTrainer
+from .stopping import RunGuard
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 
-@dataclass
-class _EvaluationView:
-    """What is needed to put the rows of a sorted evaluation back in place."""
-
-    order: list[int]  # order[i] is the dataset row at sorted place i
-    references: list[str] | None  # in sorted order; None: decode the labels instead
-    sources: list[str] | None  # in sorted order, for metrics that compare with them
-
-
-class TranslationTrainer(Seq2SeqTrainer):
+class TranslationTrainer(SavingTrainer):
     """`Seq2SeqTrainer` for translation.
 
     - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by `args.max_cells`
@@ -90,10 +62,6 @@ class TranslationTrainer(Seq2SeqTrainer):
     Raises:
         ValueError: If generation would stop at transformers' 20 tokens because no length is set.
     """
-
-    args: TranslationTrainingArguments
-    model: PreTrainedModel
-    push_in_progress: Any
 
     def __init__(
         self,
@@ -132,12 +100,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         replace_progress_callbacks(self)
         self.guard = RunGuard(self)
         self.add_callback(self.guard)
-        self._view: _EvaluationView | None = None
-        self._loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
-        self._data_facts: dict[str, Any] | None = None
-        self._tokens_seen: Tensor | None = None
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
-        self._speed_start: float | None = None  # since when _tokens_seen counts
         self._speed_step = 0  # the update at that time
 
     @staticmethod
@@ -161,7 +124,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.train_dataset is None:
             raise ValueError("TranslationTrainer: training requires a train_dataset.")
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
-        kind = MixedBatchSampler if self._mixes_lengths() else TokenBatchSampler
+        mixes = self.family.batch_cost == "cells" if self.args.mix_lengths is None else self.args.mix_lengths
+        kind = MixedBatchSampler if mixes else TokenBatchSampler
         try:
             sampler = kind(
                 *example_lengths(self.train_dataset),
@@ -175,30 +139,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         except ValueError as error:
             raise RecipeError(f"The section training is refused: {error}") from error
-        return forward_set_epoch(self._share_batches(dataset, sampler))
-
-    def _share_batches(self, rows: Any, batches: Any) -> DataLoader:
-        """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
-        workers = self.args.dataloader_num_workers
-        method = self.args.dataloader_multiprocessing_context
-        block = self.guard.signals is not None  # otherwise nothing would end a worker that ignores Ctrl-C
-        init = WorkerInit(workers, self.args.process_index, STOP_SIGNALS if block else ())
-        loader: DataLoader = DataLoader(
-            rows,
-            batch_sampler=batches,
-            collate_fn=self.data_collator,
-            num_workers=workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-            worker_init_fn=init if workers else None,
-            multiprocessing_context=(signal_blocking_context(method) if block else method) if workers else None,
-        )
-        return self.accelerator.prepare(loader)
-
-    def _mixes_lengths(self) -> bool:
-        mixes = self.args.mix_lengths
-        return self.family.batch_cost == "cells" if mixes is None else mixes
+        return forward_set_epoch(self.share_batches(dataset, sampler))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
@@ -240,7 +181,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         elapsed = now - self._clock[0]
         self._clock = (now, self._clock[1] + elapsed)
         logs = dict(logs)
-        if "loss" in logs and self._tokens_seen is not None and self._speed_start is not None:
+        # A run shorter than logging_steps has its speed in the last entry alone
+        is_only = "train_loss" in logs and not any("tokens_per_second" in entry for entry in self.state.log_history)
+        if ("loss" in logs or is_only) and self._tokens_seen is not None:
             tokens = float(self._tokens_seen) * self.args.world_size  # the other ranks have about as many
             seconds = max(now - self._speed_start, 1e-9)
             logs["tokens_per_second"] = round(tokens / seconds, 1)
@@ -253,137 +196,6 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _seconds_before(self) -> float:
         """Returns the seconds that the interrupted run had trained when this one took over."""
         return max((entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0)
-
-    # ---- evaluation
-
-    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
-        """Returns evaluation batches, longest sentences first."""
-        if isinstance(eval_dataset, str):
-            named: Any = self.eval_dataset
-            eval_dataset = named[eval_dataset]
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None:
-            raise ValueError("TranslationTrainer: evaluation requires an eval_dataset.")
-        return self._evaluation_batches(dataset, "evaluation")
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluates; the time that takes does not count in the tokens per second of training."""
-        self._tokens_seen = None
-        return super().evaluate(*args, **kwargs)
-
-    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        """Returns test batches, longest sentences first."""
-        return self._evaluation_batches(test_dataset, "test")
-
-    def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
-        lengths, _ = example_lengths(dataset)
-        order = np.argsort(-lengths, kind="stable").tolist()
-        self._view = _EvaluationView(
-            order, _sorted_text(dataset, "target", order), _sorted_text(dataset, "source", order)
-        )
-        batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
-        rows: Any = self._remove_unused_columns(dataset, description=description)
-        if any(row >= len(rows) for row in batches[-1]):
-            rows = RowsAndCopies(rows, order[-1])
-        return self._share_batches(rows, batches)
-
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
-    ) -> tuple[Any, Tensor | None, Tensor | None]:
-        """Translates one batch and adds up its loss by token."""
-        # generate() calls the encoder by itself, outside the forward that accelerate puts under autocast.
-        with self.accelerator.autocast():
-            result = super().prediction_step(
-                model, inputs, prediction_loss_only, ignore_keys=ignore_keys, **gen_kwargs
-            )
-        loss: Any = result[0]
-        if isinstance(loss, Tensor) and "labels" in inputs:
-            count = int(inputs["labels"].ne(-100).sum())
-            total, tokens = self._loss_sum or (0.0, 0)
-            # A process whose rows are all copies has a loss of 0 / 0.
-            self._loss_sum = (total + (float(loss) * count if count else 0.0), tokens + count)
-        return result
-
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Runs the library's loop, then puts predictions back into dataset order."""
-        self._loss_sum = None
-        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-        metrics = dict(output.metrics or {})
-        if self._loss_sum is not None:
-            # The library averages batch means, whatever their size; a token counts once here.
-            sums = torch.tensor(self._loss_sum, dtype=torch.float32, device=self.args.device)
-            total, count = self.accelerator.reduce(sums).tolist()
-            metrics[f"{metric_key_prefix}_loss"] = total / max(count, 1.0)
-        metrics.pop(f"{metric_key_prefix}_model_preparation_time", None)
-        return EvalLoopOutput(
-            predictions=self._restore_order(output.predictions),
-            label_ids=self._restore_order(output.label_ids),
-            metrics=metrics,
-            num_samples=output.num_samples,
-        )
-
-    def _restore_order(self, rows: Any) -> Any:
-        if self._view is None or not isinstance(rows, np.ndarray):
-            return rows
-        restored = np.empty_like(rows[: len(self._view.order)])
-        restored[self._view.order] = rows[: len(self._view.order)]  # beyond: copies that even out the processes
-        return restored
-
-    def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Scores a sorted evaluation: corpus scores do not depend on the order."""
-        hypotheses = self.decode(prediction.predictions)
-        references = self._view.references if self._view is not None else None
-        if references is None:
-            references = self.decode(prediction.label_ids)
-        number = len(self._view.order) if self._view is not None else len(references)
-        sources = self._view.sources if self._view is not None else None
-        scores = score_translations(
-            hypotheses[:number],
-            references[:number],
-            sources=sources,
-            metrics=self.args.metrics,
-            tokenize=self.bleu_tokenize,
-        )
-        return {name: scores[name] for name in self.args.metrics}
-
-    def decode(self, token_ids: Any) -> list[str]:
-        """Turns predictions [B, T] into text; -100, the padding between batches, counts as padding."""
-        tokenizer: PreTrainedTokenizerBase = self.tokenizers.target
-        ids = np.asarray(token_ids)
-        ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
-        return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
-
-    def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, float]]:
-        """Translates a tokenized dataset, also where ``args.predict_with_generate`` spares evaluations that.
-
-        Args:
-            dataset: As `eval_dataset`.
-            generate_arguments: For `generate`; `num_beams` None means the generation config's.
-
-        Returns:
-            The hypotheses in dataset order, and `loss` and the metrics without prefix.
-        """
-        if generate_arguments.get("num_beams") is None:
-            generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
-        in_evaluations, self.args.predict_with_generate = self.args.predict_with_generate, True
-        try:
-            output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
-        finally:
-            self.args.predict_with_generate = in_evaluations
-        metrics = {key.removeprefix("test_"): value for key, value in (output.metrics or {}).items()}
-        return self.decode(output.predictions), metrics
 
     # ---- batch normalisation
 
@@ -399,147 +211,9 @@ class TranslationTrainer(Seq2SeqTrainer):
                 for batch in itertools.islice(loader, self.args.batch_norm_batches)
             )
 
-    # ---- loading and saving
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Saves a checkpoint, and then a list of its files, without which it counts as cut off.
-
-        Raises:
-            RunError: If the weights are not finite, which must not take the place of a good checkpoint; or if the
-                disk is full or fails.
-        """
-        self.guard.check()
-        self._check_weights()
-        folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        mark_incomplete(folder)
-        try:
-            super()._save_checkpoint(model, trial)
-            self._mark_complete(folder)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            if isinstance(error, RunError):
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
-            free = shutil.disk_usage(folder.parent).free / 1e9
-            raise RunError(
-                f"{folder} could not be saved: {str(error).splitlines()[0]} (free there: {free:.1f} GB). The "
-                f"incomplete folder was deleted; nothing was saved since {self.last_checkpoint()}. Make room, then "
-                "start the same command again (without --overwrite) to go on from there."
-            ) from error
-
-    def _mark_complete(self, folder: Path) -> None:
-        """Lists the files, when all processes have written theirs."""
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            mark_complete(folder, step=self.state.global_step, **self.describe_run())
-
-    def _check_weights(self) -> None:
-        weights = [weight for weight in self.model.state_dict().values() if weight.is_floating_point()]
-        parts = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]  # of FSDP
-        bad = torch.stack([~torch.isfinite(part).all() for part in parts if part.numel()]).any().int()
-        if self.args.world_size > 1:
-            torch.distributed.all_reduce(bad, op=torch.distributed.ReduceOp.MAX)
-        if bad:
-            raise RunError(
-                f"After update {self.state.global_step} the weights are not finite (NaN or infinite), though the loss "
-                f"was: its gradient overflowed. Nothing was saved since {self.last_checkpoint()}. Start anew with a "
-                "lower training.learning_rate, or with bf16 instead of fp16."
-            )
-
-    def last_checkpoint(self) -> str:
-        """Returns the path of the newest complete checkpoint, or "the start"."""
-        return str(last_complete_checkpoint(self.args.output_dir) or "the start")
-
-    def describe_run(self) -> dict[str, Any]:
-        """Returns what is compared when a run is resumed: the number of processes, training and validation set."""
-        if self._data_facts is None:
-            train, validation = self.train_dataset, self.eval_dataset
-            self._data_facts = {
-                "training_set": None if train is None else describe_dataset(train),
-                "validation_set": describe_dataset(validation, references=True)
-                if isinstance(validation, Dataset)
-                else None,
-            }
-        return {"processes": self.args.world_size, **self._data_facts}
-
     def count_updates(self) -> int:
         """Returns the number of updates of the whole run, if nothing stops it earlier."""
         return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Keeps quiet about tied weights, which a checkpoint stores once."""
-        tied = set(getattr(self.model, "all_tied_weights_keys", None) or {})
-        missing = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
-
-    def _load_best_model(self) -> None:
-        """Loads the best checkpoint; a sharded model by `load_weights`, as the library fails on tied weights."""
-        if isinstance(self.model, FSDPModule):
-            load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
-        else:
-            super()._load_best_model()
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Loads the weights of a checkpoint to resume from; see `_load_best_model`."""
-        if isinstance(self.model, FSDPModule):
-            load_weights(self.model, read_weights(resume_from_checkpoint))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        # First: saving a model warns where its second tokenizer is missing
-        self.tokenizers.save_pretrained(output_dir or self.args.output_dir)
-        super()._save(output_dir, state_dict)
-        apply_umask(Path(output_dir or self.args.output_dir).glob("*.safetensors"))
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Uploads the public files of a checkpoint in the background; the library would upload the whole folder."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
-            return
-        pushing = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if pushing and not self.args.hub_always_push:
-            return
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        job = push_in_background(
-            Path(checkpoint_folder),
-            str(self.hub_model_id),
-            recipe=Path(self.args.output_dir, "recipe.yaml"),
-            token=self.args.hub_token,
-            revision=self.args.hub_revision,
-            commit_message=f"Training in progress, step {self.state.global_step}",
-        )
-        jobs: Any = [*self.push_in_progress.jobs, job] if pushing else [job]  # the library types one and takes several
-        self.push_in_progress = PushInProgress(jobs)
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Saves the model and uploads its public files; see the library for the arguments.
-
-        Returns:
-            The commit; the upload is always waited for.
-        """
-        if self.hub_model_id is None:
-            self.init_hf_repo(token=token, private=private)
-        self.save_model(_internal_call=True)
-        if not self.is_world_process_zero():
-            return None
-        self.create_model_card(model_name=str(self.hub_model_id).split("/")[-1], **kwargs)
-        self._finish_current_push()
-        return push_checkpoint(
-            self.args.output_dir,
-            str(self.hub_model_id),
-            token=token or self.args.hub_token,
-            revision=revision or self.args.hub_revision,
-            private=private,
-            commit_message=str(commit_message),
-            check=False,
-        )
 
 
 def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:
@@ -573,10 +247,3 @@ def _prepare_sharding(model: PreTrainedModel) -> None:
 def plain_class(model: nn.Module) -> type:
     """The class of a model, without what FSDP adds to it."""
     return next(found for found in type(model).__mro__ if not issubclass(found, FSDPModule))
-
-
-def _sorted_text(dataset: Dataset, column: str, order: Sequence[int]) -> list[str] | None:
-    if column not in dataset.column_names:
-        return None
-    text = list(dataset[column])
-    return [text[row] for row in order]

@@ -8,9 +8,10 @@ import pytest
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import train_tokenizer
-from csan_hf.training import build, load_recipe
+from csan_hf.training import load_recipe
 from csan_hf.training.dry_run import dry_run
-from csan_hf.training.options import RecipeError
+from csan_hf.training.plan import resolve
+from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import train_from_recipe
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "numbers.yaml"
@@ -134,8 +135,8 @@ def test_files_of_the_data_are_looked_for_first(tmp_path):
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
-        build.check_recipe(load_recipe(RECIPE, [("bleu_tokenize", "ja-mecab")]))
-    build.check_recipe(load_recipe(RECIPE, [("bleu_tokenize", "char")]))
+        resolve(load_recipe(RECIPE, [("bleu_tokenize", "ja-mecab")]))
+    assert resolve(load_recipe(RECIPE, [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
 
 
 def test_a_library_that_a_value_needs_is_named():

@@ -8,10 +8,10 @@ import pytest
 from training.tiny_marian import save_tiny_marian
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.families import FAMILIES
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
-from csan_hf.training.options import RecipeError
-from csan_hf.training.recipe import load_recipe
+from csan_hf.training.recipe import RecipeError, load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "scripts" / "recipes").glob("*.yaml"))
 
@@ -43,11 +43,11 @@ def estimate_once(monkeypatch, estimates):
     """Goes through every layer of one model only once."""
     original, ignored = module.estimate, ("vocab_size", "decoder_vocab_size", "dropout")
 
-    def estimate(model, *arguments):
+    def estimate(model, *arguments, **options):
         fields = {name: value for name, value in model.config.to_dict().items() if name not in ignored}
         key = repr(sorted(fields.items()))
         if key not in estimates:
-            estimates[key] = original(model, *arguments)
+            estimates[key] = original(model, *arguments, **options)
         return estimates[key]
 
     monkeypatch.setattr(module, "estimate", estimate)
@@ -68,7 +68,7 @@ def test_every_recipe_can_be_run_dry(path, tmp_path, tmp_path_factory, monkeypat
 
 def test_parameters_are_the_papers(monkeypatch):
     costs = module.Estimate(pairs=1, states=1, activations=1, flops=1)
-    monkeypatch.setattr(module, "estimate", lambda model, recipe, args: costs)
+    monkeypatch.setattr(module, "estimate", lambda model, args, **options: costs)
     assert millions(report("wmt14_en_de_base")) == 88.0
     assert millions(report("wmt14_en_de_base", local_window="null", head_area="1")) == 88.0
     gaussian = report("wmt14_en_de_base", local_window="null", head_area="1", localness_window="query")
@@ -79,7 +79,7 @@ def test_estimate_is_that_of_the_real_model():
     recipe = load_recipe(None, [("max_tokens", "240"), ("bf16", "false"), ("output_dir", "x")])
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     model = CsanForConditionalGeneration(CsanConfig(vocab_size=100, dropout=0.0, **sizes))
-    found = module.estimate(model, recipe, recipe.training_arguments())
+    found = module.estimate(model, recipe.training_arguments())
     assert found.pairs == 4
     assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
@@ -94,9 +94,9 @@ def test_checkpointing_keeps_less_and_computes_more():
         pairs = [("model", "pervasive_attention"), ("output_dir", "x"), ("bf16", "false"), *options.items()]
         recipe = load_recipe(None, pairs)
         with module.FakeTensorMode():
-            family = module.find_family(recipe.model)
+            family = FAMILIES[recipe.model]
             model = family.model_class(family.config_class(vocab_size=100, num_layers=6))
-            return module.estimate(model, recipe, recipe.training_arguments())
+            return module.estimate(model, recipe.training_arguments(), batch_cost=family.batch_cost)
 
     plain, checkpointing = costs(), costs(gradient_checkpointing="true")
     assert checkpointing.activations < 0.7 * plain.activations
@@ -120,3 +120,9 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
 def test_wrong_recipes_are_refused_as_in_training():
     with pytest.raises(RecipeError, match="local_window"):
         report("multi30k_csan_1d", local_window="4")
+
+
+def test_layers_that_training_drops_count(estimates):
+    with_drop = [("output_dir", "x"), ("data.dataset", "numbers"), ("encoder_layerdrop", "0.5"), ("d_model", "16")]
+    heads = [("encoder_attention_heads", "2"), ("decoder_attention_heads", "2"), ("decoder_layerdrop", "0.5")]
+    assert "TFLOP" in dry_run(load_recipe(None, [*with_drop, *heads]))

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from csan_hf.training import output_folder
-from csan_hf.training.options import RecipeError
 from csan_hf.training.output_folder import (
     LOCK_FILE,
     MARK,
@@ -19,7 +18,7 @@ from csan_hf.training.output_folder import (
     move_run_aside,
     restore_previous_run,
 )
-from csan_hf.training.recipe import Recipe
+from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
 
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
@@ -41,6 +40,8 @@ def old_run(tmp_path):
         "model.safetensors",
         "checkpoint-5/model.safetensors",
         "runs/log",
+        "tokenizer.json",
+        "tokenizer_config.json",
         "note",
     ):
         (output / name).parent.mkdir(parents=True, exist_ok=True)

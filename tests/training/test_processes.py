@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.text_files import read_lines
-from csan_hf.training.processes import cut_for_processes
+from csan_hf.training.evaluation import cut_for_processes
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, translate_all

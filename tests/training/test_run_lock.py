@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from csan_hf.training import load_recipe, output_folder
-from csan_hf.training.options import RecipeError
 from csan_hf.training.output_folder import LOCK_FILE, lock_folder
+from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import train_from_recipe
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "numbers.yaml"
@@ -71,19 +71,6 @@ def test_kill_9_gives_the_folder_back_though_a_data_worker_lives_on(hold, tmp_pa
     with lock_folder(tmp_path):
         assert f"process {os.getpid()} on" in (tmp_path / LOCK_FILE).read_text()
     assert not (tmp_path / LOCK_FILE).exists()
-
-
-def test_a_lock_on_a_file_that_was_deleted_is_none(tmp_path, monkeypatch):
-    opened = output_folder._open
-
-    def open_and_delete(path):  # whoever held it gives it back in this moment
-        descriptor = opened(path)
-        path.unlink()
-        return descriptor
-
-    monkeypatch.setattr(output_folder, "_open", open_and_delete)
-    with pytest.raises(RecipeError, match="was in use until now"), lock_folder(tmp_path):
-        pass
 
 
 def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,390 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""From a recipe to a plan: checked once and resolved once into data, tokenizers, configuration and arguments."""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import DatasetDict
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, get_scheduler
+from transformers.integrations import get_available_reporting_integrations
+
+from csan_hf.data import DataArguments, TokenizerPair, train_tokenizers
+from csan_hf.data.corpora import check_files
+from csan_hf.data.language_pairs import add_language_tags, language_tags
+from csan_hf.data.special_tokens import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
+from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
+from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
+from csan_hf.families import ModelFamily
+from csan_hf.text_files import reading_folder_or_name
+
+from .arguments import TranslationTrainingArguments
+from .recipe import PRETRAINED, Recipe, RecipeError, find_family, refuse_credentials
+
+DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """What a model's configuration takes from the tokenizers.
+
+    Args:
+        source_size: Entries of the source vocabulary.
+        target_size: Entries of the target vocabulary.
+        is_joint: Whether both are one.
+        pad_token_id: Padding of the target.
+        eos_token_id: End of a target sentence.
+    """
+
+    source_size: int
+    target_size: int
+    is_joint: bool
+    pad_token_id: int
+    eos_token_id: int
+
+    @classmethod
+    def of(cls, tokenizers: TokenizerPair) -> Vocabularies:
+        """Returns the vocabularies of tokenizers."""
+        target = tokenizers.target
+        return cls(len(tokenizers.source), len(target), tokenizers.is_joint, target.pad_token_id, target.eos_token_id)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe comes to; all that a run does follows from it.
+
+    Args:
+        recipe: The recipe, as it is written to the run's folder.
+        arguments: The section training.
+        data: The section data.
+        family: The model family.
+        tokenizers: Existing tokenizers; None: they are trained on the data.
+        config: The model's configuration, with the vocabularies that the recipe asks for; a small corpus may
+            give fewer entries.
+        converter: Function that converts `init_from` to the family; None if there is nothing to convert.
+        generation: The section generation over its defaults.
+    """
+
+    recipe: Recipe
+    arguments: TranslationTrainingArguments
+    data: DataArguments
+    family: ModelFamily
+    tokenizers: TokenizerPair | None
+    config: Any
+    converter: str | None
+    generation: dict[str, Any]
+
+    def build_tokenizers(self, splits: DatasetDict) -> TokenizerPair:
+        """Returns the existing tokenizers, or trains new ones on the training split.
+
+        Raises:
+            RecipeError: If the section tokenizer is refused.
+        """
+        if self.tokenizers is not None:
+            return self.tokenizers
+        try:
+            tokenizers = train_tokenizers(splits["train"], **self.recipe.tokenizer)
+        except ValueError as error:
+            raise RecipeError(f"The section tokenizer is refused: {error}") from error
+        add_language_tags(tokenizers, language_tags(self.data.pairs))
+        return tokenizers
+
+    def build_model(self, tokenizers: TokenizerPair) -> PreTrainedModel:
+        """Builds the model with random weights, or loads `init_from` with the recipe's config on top.
+
+        Raises:
+            RecipeError: If the config or a generation setting is refused.
+        """
+        name, config = self.recipe.init_from, self.recipe.config
+        if not name:
+            model = self.family.model_class(_new_config(self.recipe, self.family, Vocabularies.of(tokenizers)))
+        elif self.converter is not None:
+            model = pkgutil.resolve_name(self.converter)(name, **config)
+        else:
+            model = self.family.model_class.from_pretrained(name, **config)
+        if len(tokenizers.source) > model.config.vocab_size:  # language tags were added
+            model.resize_token_embeddings(len(tokenizers.source))
+        settings, positions = dict(self.generation), getattr(model.config, "max_position_embeddings", None)
+        if positions and "max_length" not in self.recipe.generation and "max_length" in settings:
+            settings["max_length"] = min(settings["max_length"], positions)
+        target = tokenizers.target
+        ids = {"pad_token_id": target.pad_token_id, "eos_token_id": target.eos_token_id}
+        ids["decoder_start_token_id"] = model.config.decoder_start_token_id
+        if _is_multilingual(target):
+            ids["forced_bos_token_id"] = _language_id(target, self.data.target_lang)
+        _update_generation(model.generation_config, {**ids, **settings})
+        model.generation_config._from_model_config = False
+        return model
+
+
+def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
+    """Checks everything in a recipe that needs neither its data nor a model, and resolves it.
+
+    Args:
+        recipe: The recipe; `output_dir` must be set.
+        with_data: Whether to check that the files of the data are there.
+
+    Raises:
+        RecipeError: If something cannot work; the message names the key, its value and what would do.
+    """
+    refuse_credentials(recipe.to_dict(), "the recipe")
+    recipe.check_text()
+    arguments, data, family = recipe.training_arguments(), recipe.data_arguments(), find_family(recipe.model)
+    _check_initial_folder(recipe, arguments)
+    try:
+        check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    if with_data:
+        try:
+            check_files(data)
+        except (ValueError, FileNotFoundError) as error:
+            raise RecipeError(f"The data cannot be used: {error}") from error
+    _check_optimization(arguments)
+    _check_reports(recipe.training.get("report_to"))
+    generation = {**DEFAULT_GENERATION, **recipe.generation}
+    if "max_new_tokens" in recipe.generation and "max_length" not in recipe.generation:
+        del generation["max_length"]
+    _update_generation(GenerationConfig(), generation)
+    initial = _initial_config(recipe, recipe.init_from, family) if recipe.init_from else None
+    tokenizers, vocabularies = _plan_vocabularies(recipe, data)
+    config, converter = initial or (_new_config(recipe, family, vocabularies), None)
+    _check_positions(recipe, data, config)
+    return Plan(recipe, arguments, data, family, tokenizers, config, converter, generation)
+
+
+def _check_initial_folder(recipe: Recipe, arguments: TranslationTrainingArguments) -> None:
+    """Checks that a run does not write where it reads from."""
+    if not recipe.init_from or not Path(recipe.init_from).expanduser().exists():
+        return
+    initial, own = Path(recipe.init_from).expanduser().resolve(), Path(arguments.output_dir).resolve()
+    if initial == own or own in initial.parents or initial in own.parents:
+        raise RecipeError(
+            f"output_dir is {arguments.output_dir}, and init_from reads {recipe.init_from}: one lies in the other, "
+            "and the run would write over what it starts from. Choose another --output_dir."
+        )
+
+
+# ---- tokenizers
+
+
+def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPair | None, Vocabularies]:
+    """Loads the tokenizers of `init_from` or `tokenizer.pretrained`, or checks those that are to be trained."""
+    tags, settings = language_tags(data.pairs), recipe.tokenizer
+    key, name = ("init_from", recipe.init_from) if recipe.init_from else ("tokenizer", settings.get(PRETRAINED))
+    if name:
+        others = [other for other in settings if other != PRETRAINED]
+        if others and not recipe.init_from:
+            raise RecipeError(
+                f"tokenizer.{PRETRAINED} names an existing tokenizer: leave out "
+                f"tokenizer.{', tokenizer.'.join(others)}."
+            )
+        tokenizers = _load_tokenizers(key, name)
+        add_language_tags(tokenizers, tags)
+        set_languages(tokenizers, data)
+        return tokenizers, Vocabularies.of(tokenizers)
+    size, joint = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE)), bool(settings.get("joint", True))
+    kinds = {"kind": settings.get("kind", "bpe"), "target_kind": settings.get("target_kind")}
+    try:
+        check_vocabulary_sizes(size, settings.get("target_vocab_size"), joint=joint, **kinds)
+    except ValueError as error:
+        raise RecipeError(f"The section tokenizer is refused: {error}") from error
+    pad, eos = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(EOS_TOKEN)
+    return None, Vocabularies(size + len(tags), size + (len(tags) if joint else 0), joint, pad, eos)
+
+
+def _load_tokenizers(key: str, name: str) -> TokenizerPair:
+    try:
+        with reading_folder_or_name(name, "tokenizer"):
+            tokenizers = TokenizerPair.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as error:
+        raise RecipeError(f"{key}: the tokenizer of {name} cannot be loaded: {error}") from error
+    for tokenizer in (tokenizers.source, tokenizers.target):
+        for token in ("pad_token", "eos_token"):
+            if getattr(tokenizer, token) is None:
+                raise RecipeError(f"{key}: the tokenizer of {name} has no {token}, which translation needs.")
+    return tokenizers
+
+
+def _is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Says whether a tokenizer marks languages with tokens of its own, as those of M2M100 and NLLB do."""
+    return hasattr(tokenizer, "src_lang")
+
+
+def _language_id(tokenizer: Any, language: str) -> int:
+    codes = getattr(tokenizer, "lang_code_to_token", {})  # "de" to "__de__"; NLLB's codes are tokens themselves
+    token = codes.get(language, language)
+    number = tokenizer.convert_tokens_to_ids(token)
+    if token not in tokenizer.all_special_tokens or number in (None, tokenizer.unk_token_id):
+        known = [*codes] or tokenizer.all_special_tokens
+        near = [code for code in known if code[:2] == language[:2]]
+        raise RecipeError(
+            f"data: {type(tokenizer).__name__} has no language {language!r}; write data.source_lang and "
+            f"data.target_lang as it does ({', '.join(near or known[:200])})."
+        )
+    return int(number)
+
+
+def set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
+    """Lets multilingual tokenizers mark the languages of the data, and save them.
+
+    Raises:
+        RecipeError: If they do not know one, or if there are several pairs.
+    """
+    for tokenizer in {id(found): found for found in (tokenizers.source, tokenizers.target)}.values():
+        if not _is_multilingual(tokenizer):
+            continue
+        if len(data.pairs) > 1:
+            raise RecipeError(
+                f"data.language_pairs: {type(tokenizer).__name__} marks one pair of languages: leave one pair."
+            )
+        languages = {"src_lang": data.source_lang, "tgt_lang": data.target_lang}
+        for name, language in languages.items():
+            _language_id(tokenizer, language)
+            setattr(tokenizer, name, language)
+        tokenizer.init_kwargs.update(languages)  # what a saved tokenizer is made with again
+
+
+# ---- configuration
+
+
+def _new_config(recipe: Recipe, family: ModelFamily, vocabularies: Vocabularies) -> Any:
+    if not vocabularies.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
+        raise RecipeError(
+            "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
+            "set tokenizer.joint to true, or leave it out."
+        )
+    values = {
+        "vocab_size": vocabularies.source_size,
+        "decoder_vocab_size": vocabularies.target_size,
+        "share_encoder_decoder_embeddings": vocabularies.is_joint,
+        "pad_token_id": vocabularies.pad_token_id,
+        "eos_token_id": vocabularies.eos_token_id,
+        "decoder_start_token_id": vocabularies.pad_token_id,
+        **recipe.config,
+    }
+    try:
+        return family.config_class(**values)
+    except Exception as error:  # the library's strict configs raise classes of their own
+        raise RecipeError(f"The section config is refused: {error}") from error
+
+
+def _initial_config(recipe: Recipe, name: str, family: ModelFamily) -> tuple[Any, str | None]:
+    """Returns the configuration that `init_from` has with the recipe's config on top, and how to convert it."""
+    try:
+        with reading_folder_or_name(name, "model"):
+            found = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"init_from: {error}") from error
+    own = family.config_class.model_type
+    converter = family.converters.get(found.model_type)
+    if found.model_type != own and converter is None:
+        usable = " or ".join([own, *family.converters])
+        raise RecipeError(
+            f"init_from: {name} is a {found.model_type} model, which {recipe.model} cannot use; name a model of type "
+            f"{usable}."
+        )
+    try:
+        if converter:
+            convert_config = pkgutil.resolve_name(f"{converter.partition(':')[0]}:convert_config")
+            before, config = convert_config(found), convert_config(found, **recipe.config)
+        else:
+            values, _ = family.config_class.get_config_dict(name)
+            before, config = found, family.config_class.from_dict({**values, **recipe.config})  # checked as a whole
+        _check_shapes(family.model_class, before, config)
+    except Exception as error:  # the library's strict configs raise classes of their own
+        raise RecipeError(f"The section config is refused: {error}") from error
+    return config, converter
+
+
+def _check_shapes(model_class: Any, before: Any, after: Any) -> None:
+    """Refuses a config by which weights of a checkpoint would have other shapes than they have."""
+    with torch.device("meta"):
+        old, new = (dict(model_class(config).named_parameters()) for config in (before, after))
+    changed = [name for name in old if name in new and old[name].shape != new[name].shape]
+    if changed:
+        shapes = " to ".join(str(tuple(weights[changed[0]].shape)) for weights in (old, new))
+        raise ValueError(
+            f"it changes the shapes of {len(changed)} weights of the checkpoint ({changed[0]} from {shapes}); leave "
+            "out the fields that describe sizes"
+        )
+
+
+def _check_positions(recipe: Recipe, data: DataArguments, config: Any) -> None:
+    """Checks that a model with learned positions has one for every token of the longest sentence allowed."""
+    if getattr(config, "position_embeddings", None) != "learned":
+        return  # sinusoids are computed for any length
+    wanted = {
+        "data.max_source_length": data.max_source_length,
+        "data.max_target_length": data.max_target_length,
+        "generation.max_length": recipe.generation.get("max_length"),
+    }
+    for name, length in wanted.items():
+        if length is not None and length > config.max_position_embeddings:
+            raise RecipeError(
+                f"config.max_position_embeddings is {config.max_position_embeddings}, but {name} lets {length} tokens "
+                f"in: raise the first or lower the second."
+            )
+
+
+# ---- generation and training
+
+
+def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> None:
+    # max_length counts the token that generation starts with
+    for name, least in (("num_beams", 1), ("max_length", 2), ("max_new_tokens", 1)):
+        value = settings.get(name)
+        if value is not None and value < least:
+            raise RecipeError(f"The section generation is refused: {name} must be at least {least}, got {value}.")
+    for name in ("repetition_penalty", "encoder_repetition_penalty"):
+        if (value := settings.get(name)) is not None and not 0.0 < value < math.inf:
+            raise RecipeError(f"The section generation is refused: {name} must be above 0, got {value}.")
+    if not math.isfinite(penalty := settings.get("length_penalty") or 0.0):
+        raise RecipeError(f"The section generation is refused: length_penalty must be finite, got {penalty}.")
+    try:
+        config.update(**settings)
+        config.validate(strict=True)
+    except (ValueError, TypeError, AttributeError) as error:  # the last two if a value has a wrong type
+        raise RecipeError(f"The section generation is refused: {error}") from error
+
+
+def _check_optimization(args: TranslationTrainingArguments) -> None:
+    """Checks optimizer and schedule with one weight: training makes its own only after the data were prepared."""
+    if args.optim_target_modules:  # such optimizers ask for the model
+        return
+    try:
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
+            optimizer_class, options = torch.optim.SGD, {"lr": args.learning_rate}
+        optimizer = optimizer_class([torch.nn.Parameter(torch.zeros(1))], **options)
+        specific: Any = args.lr_scheduler_kwargs
+        updates = args.max_steps if args.max_steps > 0 else 10**6  # what the epochs come to is known with the data
+        schedule = {"num_warmup_steps": args.get_warmup_steps(updates), "num_training_steps": updates}
+        get_scheduler(args.lr_scheduler_type, optimizer, **schedule, scheduler_specific_kwargs=specific)
+    except (TypeError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        names = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs")
+        values = {name: getattr(value := getattr(args, name), "value", value) for name in names}
+        shown = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+        raise RecipeError(f"The section training is refused: {shown}: {error}") from error
+
+
+def _check_reports(report_to: str | list[str] | None) -> None:
+    """Checks that the loggers that a run reports to are installed."""
+    for name in [report_to] if isinstance(report_to, str) else report_to or []:
+        if name not in ("none", "all", *get_available_reporting_integrations()):
+            raise RecipeError(f"training.report_to is {name!r}, which is not installed here: pip install {name}")
+
+
+def note_unused_tokenizer(recipe: Recipe) -> str | None:
+    """Returns a notice of tokenizer settings that are not used because the weights come with a tokenizer, or None."""
+    if not recipe.init_from or not recipe.tokenizer:
+        return None
+    return (
+        f"tokenizer.{', tokenizer.'.join(recipe.tokenizer)} not used: the weights of {recipe.init_from} go with its "
+        "own tokenizer."
+    )
