@@ -4,6 +4,7 @@
 import multiprocessing
 import os
 import signal
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ class SignalWholeGroup(TrainerCallback):
 def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, number, method):
     if method == "forkserver":
         multiprocessing.get_context(method).set_forkserver_preload(["csan_hf.training"])
+        forkserver.ensure_running()  # as its children, those of other tests must not be born with signals blocked
     trainer = make_trainer(
         max_steps=12,
         eval_steps=12,
