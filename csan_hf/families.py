@@ -76,8 +76,8 @@ FAMILIES: dict[str, ModelFamily] = {
         describe="csan_hf.hub.locality_text:describe_network",
         draw="csan_hf.analysis.locality_picture:draw_attention",
         converters={
-            "marian": "csan_hf.hub.marian:convert_marian",
-            "m2m_100": "csan_hf.hub.m2m100:convert_m2m100",
+            "marian": "csan_hf.hub.conversion:convert_marian",
+            "m2m_100": "csan_hf.hub.conversion:convert_m2m100",
         },
     ),
     "pervasive_attention": ModelFamily(

@@ -4,8 +4,7 @@
 from .attn2d import convert_attn2d
 from .card_rules import card_problems
 from .checkpoint import save_self_contained
-from .m2m100 import convert_m2m100
-from .marian import convert_marian, to_marian
+from .conversion import convert_m2m100, convert_marian, to_marian
 from .model_card import build_model_card, copy_model_card, write_model_card
 from .push import IncompleteCheckpointError, check_checkpoint, push_checkpoint, push_to_hub
 

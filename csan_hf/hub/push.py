@@ -60,10 +60,12 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
         load: Whether to load every class, and to translate, in a fresh process without csan_hf.
 
     Raises:
-        IncompleteCheckpointError: Something is missing or does not load; the message lists all that was found.
+        IncompleteCheckpointError: Something is missing, must not be uploaded or does not load; the message says what.
     """
     directory = Path(directory)
     problems = list(_missing(directory))
+    if not problems:
+        _uploads(directory, directory / "recipe.yaml")
     if not problems and load:
         problems = list(_failures(directory))
     if problems:
@@ -125,14 +127,20 @@ def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOper
     Raises:
         IncompleteCheckpointError: If something must not be uploaded, or cannot be.
     """
-    additions = []
+    uploads = _uploads(directory, recipe or directory / "recipe.yaml")
+    return [CommitOperationAdd(name, content) for name, content in uploads.items()]
+
+
+def _uploads(directory: Path, recipe: Path) -> dict[str, Path | bytes]:
+    """Returns what would be uploaded, a file or its public content, by its name in the repository."""
+    uploads: dict[str, Path | bytes] = {}
     try:
         for name, path in public_files(directory).items():
-            content = public_content(directory, name, path, recipe or directory / "recipe.yaml")
-            additions.append(CommitOperationAdd(name, path if content is None else content))
+            content = public_content(directory, name, path, recipe)
+            uploads[name] = path if content is None else content
     except ValueError as error:
         raise IncompleteCheckpointError(f"{directory} cannot be shared: {error}") from error
-    return additions
+    return uploads
 
 
 def push_in_background(

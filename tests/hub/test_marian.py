@@ -1,5 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -389,6 +390,14 @@ def test_script_names_what_is_missing_or_damaged(tmp_path, capsys):
     assert run_script(folder, tmp_path / "csan") == 2
     assert f"The weights in {folder} are damaged, incomplete or unsafe" in capsys.readouterr().err
     assert not (tmp_path / "csan").exists()
+
+
+def test_absurd_sizes_are_refused_before_a_model_is_built(tmp_path):
+    build_marian().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "encoder_layers": 10**8}))
+    with pytest.raises(ValueError, match="encoder_layers"):
+        convert_marian(tmp_path)
 
 
 def test_a_checkpoint_is_not_converted_into_itself(tmp_path, capsys):

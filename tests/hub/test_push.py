@@ -311,6 +311,20 @@ def test_a_missing_shard_and_a_poor_card_are_named(joint, tmp_path):
     assert "model-00001" not in str(error.value)
 
 
+@pytest.mark.parametrize("mistake", ["token", "link"])
+def test_a_check_alone_refuses_what_a_push_refuses(mistake, joint, tmp_path, capsys):
+    directory = save_self_contained(*joint, tmp_path / "model")
+    write_model_card(directory, {"license": "apache-2.0"}, {})
+    if mistake == "token":
+        with (directory / "README.md").open("a") as card:
+            card.write("\nhf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH" + "\n")
+    else:
+        (tmp_path / "outside").write_text("{}")
+        (directory / "results.json").symlink_to(tmp_path / "outside")
+    assert csan_hf_cli.main(["push", str(directory), "tester/model", "--check_only"]) == 2
+    assert ("holds a credential" if mistake == "token" else "leads out of the folder") in capsys.readouterr().err
+
+
 def test_nothing_incomplete_is_uploaded(hub_here, joint, tmp_path, capsys):
     directory = save_self_contained(*joint, tmp_path / "model")
     assert csan_hf_cli.main(["push", str(directory), "tester/model"]) == 2
@@ -383,7 +397,7 @@ def test_links_and_names_that_lead_out_of_the_folder_are_not_uploaded(joint, tmp
     (directory / "README.md").write_text("![x](../secret.png) ![y](/etc/passwd) ![z](a/b.png)")
     assert not {name for name in public_files(directory) if "secret" in name or "passwd" in name or "b.png" in name}
     index = directory / "model.safetensors.index.json"
-    for name in ("../secret", str(tmp_path / "secret"), "", None, "a\\b", "CON", "x" * 300):
+    for name in ("../secret", str(tmp_path / "secret"), "", None, "a\\b", "x" * 300):
         index.write_text(json.dumps({"weight_map": {"w": name}}))
         with pytest.raises(IncompleteCheckpointError, match="the file of weights"):
             additions_of(directory)
