@@ -55,11 +55,14 @@ class ModelFamily:
         return pkgutil.resolve_name(f"{self.module}:{self.classes['AutoModelForSeq2SeqLM']}")
 
     def register(self) -> None:
-        """Registers the classes with transformers' Auto classes."""
+        """Registers the classes with transformers' Auto classes, and their code to be saved with a model."""
         config = self.config_class
         transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+        config.register_for_auto_class()
         for auto, name in self.classes.items():
-            getattr(transformers, auto).register(config, pkgutil.resolve_name(f"{self.module}:{name}"), exist_ok=True)
+            model = pkgutil.resolve_name(f"{self.module}:{name}")
+            getattr(transformers, auto).register(config, model, exist_ok=True)
+            model.register_for_auto_class(auto)
 
 
 FAMILIES: dict[str, ModelFamily] = {

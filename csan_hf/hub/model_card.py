@@ -15,7 +15,7 @@ from ..analysis.locality_picture import draw_locality
 from ..data import DataArguments
 from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..families import family_of
-from ..models.required_version import MINIMUM_TRANSFORMERS
+from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS
 from ..text_files import write_bytes, write_text
 from .card_rules import card_problems, decimals_of, is_on_hub
 from .public_files import is_local_path, public_recipe

@@ -17,7 +17,7 @@ import yaml
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from ..credentials import find_credentials, holds_credential
-from ..pipelines.translation import TARGET_TOKENIZER_SUBFOLDER
+from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 from ..text_files import check_file_name
 
 _DESCRIPTIONS = ("config.json", "generation_config.json", "README.md", "LICENSE", "recipe.yaml", "results.json")

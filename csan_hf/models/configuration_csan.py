@@ -355,4 +355,7 @@ _SHORT_FORM = (
     *_LAYER_FIELDS.values(),
 )
 _FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
+
+CsanConfig.register_for_auto_class()
+
 __all__ = ["CsanConfig"]

@@ -116,4 +116,6 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
             )
 
 
+PervasiveAttentionConfig.register_for_auto_class()
+
 __all__ = ["PervasiveAttentionConfig"]

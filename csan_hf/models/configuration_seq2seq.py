@@ -1,9 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What the configurations of all families share: fields, declared bounds, refusal of misspelt fields, saving."""
 
-from .required_version import MINIMUM_TRANSFORMERS  # noqa: F401  (first, as what follows needs it)
-
-# isort: split
 import dataclasses
 import difflib
 import operator
@@ -11,12 +8,20 @@ import os
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from huggingface_hub.dataclasses import type_validator
-from transformers import GenerationConfig
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
+from transformers.utils.versions import require_version
 
-from .checkpoint_files import complete_checkpoint
+MINIMUM_TRANSFORMERS = "5.23"
+require_version(
+    f"transformers>={MINIMUM_TRANSFORMERS}",
+    f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: "
+    f"pip install -U 'transformers>={MINIMUM_TRANSFORMERS}'",
+)
+
+# An older transformers lacks what follows
+from huggingface_hub.dataclasses import type_validator  # noqa: E402
+from transformers import GenerationConfig  # noqa: E402
+from transformers.configuration_utils import PreTrainedConfig  # noqa: E402
 
 logger = logging.get_logger(__name__)
 
@@ -107,18 +112,10 @@ class Seq2SeqConfig(PreTrainedConfig):
         overrides = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as transformers does; with a model's config, also the code to load it where csan_hf is not installed.
-
-        Args:
-            save_directory: The directory; created if missing. Saving a model calls this method, too.
-            push_to_hub: See transformers.
-            kwargs: See transformers.
-        """
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:  # type: ignore[override]
+        """Save as transformers does, the code of the configuration beside it, if the fields are possible."""
         self.validate_fields()
-        is_of_model = bool(self.architectures or getattr(self, "auto_map", None))
-        named = complete_checkpoint(self, save_directory) if is_of_model else self
-        super(Seq2SeqConfig, named).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(save_directory, **kwargs)
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""

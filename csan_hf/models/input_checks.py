@@ -1,22 +1,19 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checks of a model's inputs, weights and size, with errors that name the argument and what it must be.
+"""Checks of a model's inputs, with errors that name the argument and what it must be, and the loss of labels.
 
-The checks of inputs read shapes and types alone, so that nothing waits for a GPU. Tokens out of range are found where
-torch finds them: on a CPU. (`csan` and `pervasive_attention` hold the same file, as a checkpoint on the Hub carries
-the code of its folder alone.)
+Shapes and types alone are read, so that nothing waits for a GPU. Tokens out of range are found where torch finds
+them: on a CPU.
 """
 
-import os
-import pickle
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from pathlib import Path
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+import torch.nn.functional as F
 from torch import nn
-from transformers.utils import logging
+from transformers.utils import TransformersKwargs, logging
 
 logger = logging.get_logger(__name__)
 
@@ -100,12 +97,16 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
         )
     if mask.is_complex():
         raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {mask.dtype}.")
-    # An additive mask (0 and -inf, or 0 and -10000) would mean the opposite. The values are read on a CPU alone, where
-    # that makes nothing wait.
-    if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+    # The values are read on a CPU alone, where that makes nothing wait.
+    if mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        # An additive mask (0 and -inf, or 0 and -10000) would mean the opposite.
         strange = mask[(mask != 0) & (mask != 1)]
         if strange.numel():
             raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}.")
+        if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, 0] > 1).any():
+            logger.warning_once(
+                f"`{name}` has padding between real tokens: positions and windows count on tokens that are neighbours."
+            )
     return mask.bool()
 
 
@@ -142,8 +143,12 @@ def label_loss(
         num_items_in_batch = num_items_in_batch.clamp(min=1)
     else:
         num_items_in_batch = max(num_items_in_batch, 1)
+    labels = labels.long().contiguous()
     try:
-        return loss_function(logits, labels.long(), logits.shape[-1], num_items_in_batch=num_items_in_batch)
+        if logits.dtype == torch.float64:  # which the library's functions would round
+            total = F.cross_entropy(logits.flatten(0, -2), labels.flatten().to(logits.device), reduction="sum")
+            return total / num_items_in_batch
+        return loss_function(logits, labels, logits.shape[-1], num_items_in_batch=num_items_in_batch)
     except IndexError as error:
         real = labels[labels.ne(IGNORED_LABEL)]
         raise ValueError(
@@ -152,144 +157,25 @@ def label_loss(
         ) from error
 
 
-def load_checked(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what `load`, the library's `from_pretrained`, returns for the checkpoint `source`, and check its weights.
-
-    Raises:
-        OSError: A file of weights is damaged, incomplete or unsafe.
-        ValueError: A weight that the checkpoint should hold is missing: the library would put random numbers in its
-            place. (With `output_loading_info=True` the report says so instead.) Or a weight is NaN or infinite:
-            whatever the model computed would be, too.
-    """
-    wants_report = kwargs.pop("output_loading_info", False)
-    try:
-        model, report = load(source, *args, output_loading_info=True, **kwargs)
-    except SafetensorError as error:
-        raise OSError(
-            f"{_damaged_file(source, kwargs.get('subfolder') or '')} is damaged or incomplete ({error}); copy or "
-            f"download it again."
-        ) from error
-    except pickle.UnpicklingError as error:
-        raise OSError(
-            f"The checkpoint {str(source)!r} holds weights as a pickle that is damaged or would run code: it was "
-            f"not loaded. Ask its author for weights in the safetensors format."
-        ) from error
-    if source is not None and kwargs.get("state_dict") is None and not wants_report:
-        _check_complete(model, report["missing_keys"], source, kwargs)
-    _check_weights(model, source)
-    return (model, report) if wants_report else model
+_OF_A_FORWARD = {*TransformersKwargs.__annotations__, "cache_position", "return_dict"}
 
 
-def _check_complete(model: Any, missing: Iterable[str], source: Any, kwargs: dict[str, Any]) -> None:
-    """Raise `ValueError` if a weight is missing that a model of the checkpoint's own config and class has.
+def check_forward_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> None:
+    """Refuse or warn about keywords of a forward pass that nothing reads.
 
-    A new head on a pretrained model, and weights of fields that were overridden here, are new by intention.
-    """
-    lost = set(missing)
-    if not lost:
-        return
-    where = {key: kwargs[key] for key in _LOCATION if key in kwargs}
-    stored, _ = model.config_class.get_config_dict(source, **where) if source is not None else ({}, {})
-    if stored:
-        with torch.device("meta"):
-            lost &= set(type(model)(model.config_class.from_dict(stored)).state_dict())
-    is_of_another_class = stored.get("architectures") not in (None, [type(model).__name__])
-    if is_of_another_class and model.base_model is not model:
-        lost = {name for name in lost if name.startswith(f"{model.base_model_prefix}.")}
-    elif is_of_another_class:  # a classifier has no decoder: a part of which nothing is there is new by intention, too
-        parts = {_part(name) for name in model.state_dict().keys() - set(missing)}
-        lost = {name for name in lost if _part(name) in parts}
-    if lost:
-        raise ValueError(
-            f"The checkpoint {str(source)!r} lacks {_some(sorted(lost))}: its file of weights is not the whole model, "
-            f"or its config.json is another's. Copy or download it again."
-        )
-
-
-_LOCATION = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-
-
-def _part(name: str) -> tuple[str, ...]:
-    """The part of a model that a weight belongs to, as `("decoder", "layers")`."""
-    return tuple(name.split(".")[:2])
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _damaged_file(source: Any, subfolder: str) -> str:
-    for path in sorted((Path(str(source)) / subfolder).glob("*.safetensors")):
-        try:
-            with safe_open(path, "pt"):
-                continue
-        except SafetensorError:
-            return str(path)
-    return f"A file of weights of {str(source)!r}"
-
-
-def _check_weights(model: nn.Module, source: Any) -> None:
-    broken = [name for name, tensor in model.state_dict().items() if not _is_finite(tensor)]
-    if broken:
-        raise ValueError(
-            f"The checkpoint {str(source)!r} holds NaN or infinity in {_some(broken)}: its training diverged, or the "
-            f"file is damaged. Use an earlier checkpoint."
-        )
-
-
-def _is_finite(tensor: Any) -> bool:
-    """Whether a weight is finite; True for one that cannot be checked, quantized or on the meta device."""
-    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_floating_point()
-    if not plain or tensor.device.type == "meta":
-        return True
-    if tensor.dtype.itemsize == 1:  # torch cannot tell for floats of 8 bits
-        tensor = tensor.to(torch.float32)
-    return bool(tensor.isfinite().all())
-
-
-# What the modules of a layer take in Python, beside its weights
-_BYTES_OF_A_LAYER = 50_000
-_MANY_LAYERS = 1_000
-
-
-def check_size(config: Any, parameters: int, layers: int) -> None:
-    """Refuse a model that does not fit into this machine's memory, before it is built.
+    Keywords that transformers itself passes on are accepted; any other gives one warning.
 
     Args:
-        config: The config, named in the error.
-        parameters: A lower bound of the model's parameters.
-        layers: A lower bound of its layers.
+        keywords: The keywords that the forward pass has no argument for.
+        forward: The forward pass.
 
     Raises:
-        ValueError: The model would take more memory than this machine has.
+        TypeError: A keyword is a misspelt argument.
     """
-    needed = 4 * parameters + _BYTES_OF_A_LAYER * layers
-    there = _memory()
-    if there is not None and needed > there:
-        raise ValueError(
-            f"The {type(config).__name__} asks for a model of at least {parameters:,} parameters in {layers:,} "
-            f"layers, {needed / 2**30:,.0f} GiB in float32; this machine has {there / 2**30:,.1f} GiB of memory: "
-            f"choose smaller sizes."
-        )
-    if layers > _MANY_LAYERS:
-        logger.warning(f"The {type(config).__name__} asks for {layers:,} layers: building them takes a while.")
-
-
-def _memory() -> int | None:
-    """Bytes of main memory, or of a container's share; None where the system does not tell."""
-    found = [_container_memory(path) for path in _CONTAINER_LIMITS]
-    with suppress(AttributeError, OSError, ValueError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min((size for size in found if size), default=None)
-
-
-# Of control groups, as a container sees its own: versions 2 and 1
-_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-def _container_memory(path: str) -> int | None:
-    """Bytes that a control group may use; None without a limit."""
-    try:
-        return int(Path(path).read_text(encoding="ascii"))
-    except (OSError, ValueError):  # the latter of the word "max"
-        return None
+    if torch.compiler.is_compiling() or _OF_A_FORWARD.issuperset(keywords):
+        return
+    for name in keywords.keys() - _OF_A_FORWARD:
+        close = difflib.get_close_matches(name, inspect.signature(forward).parameters, n=1, cutoff=0.8)
+        if close:
+            raise TypeError(f"forward() has no argument {name!r}. Did you mean {close[0]!r}?")
+        logger.warning_once(f"forward() has no argument {name!r}: it has no effect.")

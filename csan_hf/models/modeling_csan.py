@@ -42,8 +42,7 @@ from .csan_attention import (
     mask_config,
 )
 from .dropout import drop
-from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
-from .keyword_checks import check_forward_keywords
+from .input_checks import check_forward_keywords, check_labels, embed, label_loss, padding_mask
 from .locality import LocalityModule, first_real_token
 from .positions import SinusoidalPositionalEmbedding
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
@@ -183,17 +182,13 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
     _supports_sdpa = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
-
-    def __init__(self, config: CsanConfig, *args: Any, **kwargs: Any) -> None:
-        check_size(config, *self._least_size(config))
-        super().__init__(config, *args, **kwargs)
-
-    @staticmethod
-    def _least_size(config: CsanConfig) -> tuple[int, int]:
-        """Lower bounds of parameters and layers: the matrices of the encoder, and the embeddings."""
-        d = config.d_model
-        layer = 4 * d * d + 2 * d * config.encoder_ffn_dim
-        return config.vocab_size * d + config.encoder_layers * layer, config.encoder_layers
+    auto_map = {  # noqa: RUF012
+        "AutoConfig": "configuration_csan.CsanConfig",
+        "AutoModel": "modeling_csan.CsanModel",
+        "AutoModelForSeq2SeqLM": "modeling_csan.CsanForConditionalGeneration",
+        "AutoModelForSequenceClassification": "modeling_csan_classification.CsanForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_csan_classification.CsanForTokenClassification",
+    }
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -380,13 +375,6 @@ class CsanDecoder(CsanPreTrainedModel):
         "attentions": OutputRecorder(CsanAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(CsanAttention, index=1, layer_name="encoder_attn"),
     }
-
-    @staticmethod
-    def _least_size(config: CsanConfig) -> tuple[int, int]:
-        """Lower bounds for the decoder: self-attention, cross-attention and feed-forward layers, and embeddings."""
-        d = config.d_model
-        layer = 8 * d * d + 2 * d * config.decoder_ffn_dim
-        return config.decoder_vocab_size * d + config.decoder_layers * layer, config.decoder_layers
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
@@ -705,5 +693,8 @@ class CsanForConditionalGeneration(  # type: ignore[override]
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache
 
+
+CsanModel.register_for_auto_class("AutoModel")
+CsanForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 
 __all__ = ["CsanForConditionalGeneration", "CsanModel", "CsanPreTrainedModel"]

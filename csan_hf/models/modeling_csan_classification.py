@@ -15,7 +15,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
-from .keyword_checks import check_forward_keywords
+from .input_checks import check_forward_keywords
 from .modeling_csan import CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
 
 IGNORED_LABEL = -100
@@ -85,6 +85,8 @@ class CsanEncoderModel(CsanPreTrainedModel):
 
 class _CsanClassifier(CsanPreTrainedModel):
     """What both heads share: encoder, dropout and a linear layer `score`."""
+
+    translates = False
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
@@ -266,5 +268,8 @@ def _check_classes(labels: torch.Tensor, num_labels: int, shape: list[int]) -> N
             f"{wrong[0].item()}; set `num_labels` in the config if there are more classes."
         )
 
+
+CsanForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+CsanForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 
 __all__ = ["CsanForSequenceClassification", "CsanForTokenClassification"]

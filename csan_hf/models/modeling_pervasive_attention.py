@@ -27,8 +27,7 @@ from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine, MaskedConvolut
 from .dropout import drop
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .grid_norm import GridBatchNorm
-from .input_checks import check_labels, check_size, embed, label_loss, padding_mask
-from .keyword_checks import check_forward_keywords
+from .input_checks import check_forward_keywords, check_labels, embed, label_loss, padding_mask
 from .positions import SinusoidalPositionalEmbedding
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
 
@@ -267,18 +266,11 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
     supports_gradient_checkpointing = True
     _no_split_modules = ["PervasiveAttentionDecoder"]  # noqa: RUF012
     _can_compile_fullgraph = False
-
-    def __init__(self, config: PervasiveAttentionConfig, *args: Any, **kwargs: Any) -> None:
-        g, layers = config.growth_rate, config.num_layers
-        # Matrices of the dense layers, 1x1 and masked, and the embeddings
-        inputs = layers * config.input_channels + g * layers * (layers - 1) // 2
-        masked = g * config.kernel_size * ((config.kernel_size + 1) // 2)
-        dense = config.bottleneck_factor * g * (inputs + layers * masked)
-        embeddings = config.vocab_size * config.source_embed_dim + config.decoder_vocab_size * config.target_embed_dim
-        learned = config.max_position_embeddings if config.position_embeddings == "learned" else 0
-        embeddings += learned * (config.source_embed_dim + config.target_embed_dim)
-        check_size(config, embeddings + dense, layers)
-        super().__init__(config, *args, **kwargs)
+    auto_map = {  # noqa: RUF012
+        "AutoConfig": "configuration_pervasive_attention.PervasiveAttentionConfig",
+        "AutoModel": "modeling_pervasive_attention.PervasiveAttentionModel",
+        "AutoModelForSeq2SeqLM": "modeling_pervasive_attention.PervasiveAttentionForConditionalGeneration",
+    }
 
     @classmethod
     def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
@@ -827,6 +819,9 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache
 
+
+PervasiveAttentionModel.register_for_auto_class("AutoModel")
+PervasiveAttentionForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 
 __all__ = [
     "PervasiveAttentionForConditionalGeneration",

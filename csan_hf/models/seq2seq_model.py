@@ -1,17 +1,26 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What encoder-decoder models with one shared or two separate vocabularies have in common: tying, resizing, saving.
+"""What encoder-decoder models with one shared or two separate vocabularies have in common: tying, resizing, saving."""
 
-(`csan` and `pervasive_attention` hold the same file, as a checkpoint on the Hub carries the code of its folder alone.)
-"""
-
+import os
+import pickle
+import stat
 from copy import copy
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
+from transformers import AutoTokenizer
+from transformers.utils import logging
 
-from .checkpoint_files import apply_umask, keep_foreign_files, weight_files
-from .input_checks import load_checked
+if TYPE_CHECKING:
+    # Never run: transformers copies the files that relative imports name, and the pipeline belongs to a checkpoint.
+    from .translation import TranslationPipeline  # noqa: F401
+
+logger = logging.get_logger(__name__)
+
+TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -30,29 +39,73 @@ def require_separate_vocabularies(config: Any, method: str, instead: str) -> Non
 
 
 class Seq2SeqPreTrained:
-    """Mixin of a family's `PreTrainedModel`: loading, saving, tied weights and the size of vocabularies."""
+    """Mixin of a family's `PreTrainedModel`: loading, saving, tied weights and the size of vocabularies.
+
+    Attributes:
+        auto_map: What a checkpoint's config.json says of the family's classes: `FILE.CLASS` by Auto class.
+        translates: Whether the model has a decoder, so that a checkpoint offers the translation pipeline.
+    """
 
     config: Any
     device: torch.device
+    auto_map: ClassVar[dict[str, str]] = {}
+    translates: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """The code of a class is saved with a model if that class is itself registered (`register_for_auto_class`)."""
+        super().__init_subclass__(**kwargs)
+        cls._auto_class = None  # type: ignore[attr-defined]
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint as transformers does, and check its weights.
+        """Load a checkpoint as transformers does.
 
         Raises:
             OSError: A file of weights is damaged, incomplete or unsafe.
-            ValueError: A weight is missing, NaN or infinite.
+            ValueError: A weight that a model of this class and config holds is missing: the library would put random
+                numbers in its place. (With `output_loading_info=True` the report says so instead.)
         """
-        load = super().from_pretrained  # type: ignore[misc]
-        return load_checked(load, pretrained_model_name_or_path, *args, **kwargs)
+        wants_report = kwargs.pop("output_loading_info", False)
+        source, load = pretrained_model_name_or_path, super().from_pretrained  # type: ignore[misc]
+        try:
+            model, report = load(source, *args, output_loading_info=True, **kwargs)
+        except (SafetensorError, pickle.UnpicklingError) as error:
+            raise OSError(
+                f"{_damaged_file(source, kwargs.get('subfolder') or '')} is damaged, incomplete or unsafe ({error}); "
+                f"copy or download it again, as safetensors."
+            ) from error
+        # Other fields or another class (a classifier of a translator) have new weights by intention.
+        is_as_stored = not {"config", "state_dict", *cls.config_class.__dataclass_fields__} & kwargs.keys()  # type: ignore[attr-defined]
+        missing = sorted(report["missing_keys"])
+        if missing and is_as_stored and not wants_report and model.config.architectures == [cls.__name__]:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise ValueError(
+                f"The checkpoint {str(source)!r} lacks {', '.join(missing[:3])}{more}: its file of weights is not the "
+                f"whole model, or its config.json is another's. Copy or download it again."
+            )
+        return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save a checkpoint as transformers does, its weights with the permissions that the umask asks for."""
+        """Save as transformers does, with all that loads where csan_hf is not installed.
+
+        transformers copies the code of classes that are registered for an Auto class. Beside that `config.json` names
+        all classes and the translation pipeline, and the target's tokenizer is taken over from the checkpoint that the
+        model was loaded from. Weights get the permissions that the umask gives other files.
+        """
+        directory = Path(save_directory)
         if self._auto_class is not None:  # type: ignore[attr-defined]
-            keep_foreign_files(type(self), save_directory)
-        before = weight_files(save_directory)
+            self.config.auto_map = dict(self.auto_map)
+            self.config.custom_pipelines = {}
+            if self.translates:
+                pipeline = {"impl": "translation.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+                self.config.custom_pipelines = {"translation": pipeline}
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        apply_umask(save_directory, before)
+        if not (directory / "config.json").is_file():
+            return  # not the main process
+        for weights in directory.glob("model*.safetensors"):  # which safetensors lets only their owner read
+            weights.chmod(stat.S_IMODE((directory / "config.json").stat().st_mode))
+        if self.translates and not getattr(self.config, "share_encoder_decoder_embeddings", True):
+            _keep_target_tokenizer(self.config, directory / TARGET_TOKENIZER_SUBFOLDER)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The tied weights under the current config; shared embeddings are tied whatever `tie_word_embeddings` is."""
@@ -84,6 +137,38 @@ class Seq2SeqPreTrained:
         if self.config.share_encoder_decoder_embeddings:
             self.config.decoder_vocab_size = self.config.vocab_size  # one vocabulary has one size
         return embeddings
+
+
+def _damaged_file(source: Any, subfolder: str) -> str:
+    for path in sorted(Path(str(source), subfolder).glob("*.safetensors")):
+        try:
+            with safe_open(path, "pt"):
+                continue
+        except SafetensorError:
+            return str(path)
+    return f"A file of weights of {str(source)!r}"
+
+
+def _keep_target_tokenizer(config: Any, folder: Path) -> None:
+    """Save the second tokenizer of the checkpoint that a config came from to `folder`, unless that is there.
+
+    A checkpoint without a commit was a folder: once it is gone, its name may be that of a stranger's repository.
+    """
+    origin, commit = getattr(config, "_name_or_path", ""), getattr(config, "_commit_hash", None)
+    if folder.is_dir():
+        return
+    if commit or os.path.isdir(origin):
+        try:
+            where = {"subfolder": folder.name, "revision": commit or "main"}
+            # False, not None: a save must not stop to ask whether the tokenizer's code may run
+            AutoTokenizer.from_pretrained(origin, trust_remote_code=False, **where).save_pretrained(folder)
+            return
+        except (OSError, ValueError):
+            pass
+    logger.warning(
+        f"{folder.parent} lacks {folder.name}/: the target has a vocabulary of its own, and a model does not know its "
+        f"tokenizers. Unless you save it yourself later, `target_tokenizer.save_pretrained({str(folder)!r})` adds it."
+    )
 
 
 class Seq2SeqEmbeddings:

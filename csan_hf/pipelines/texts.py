@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ..families import FAMILIES
+from ..models.translation import TranslationPipeline, check_text
 from .sentences import SplitText, split_text
-from .translation import TranslationPipeline, check_text
 
 _WINDOW_IN_BATCHES = 16
 

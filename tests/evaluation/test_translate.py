@@ -118,7 +118,7 @@ def test_translate_and_the_pipeline_are_one(model, tokenizers, monkeypatch):
 
 
 def test_a_translation_that_is_cut_is_said(model, tokenizers, caplog):
-    logger = logging.getLogger("csan_hf.pipelines.translation")
+    logger = logging.getLogger("csan_hf.models.translation")
     logger.addHandler(caplog.handler)
     translate(model, tokenizers, SENTENCES, max_length=3)
     assert "is cut there" not in caplog.text, "as asked for"
