@@ -221,7 +221,7 @@ class _BatchNormFunction(torch.autograd.Function):
         output, mean, rstd = normalize(cells, weight, bias, *running, settings)
         ctx.save_for_backward(cells, weight, mean, rstd)
         ctx.settings = settings
-        return output
+        return output.data  # no view of an image for autograd: a hook may edit it in place
 
     @staticmethod
     @once_differentiable
