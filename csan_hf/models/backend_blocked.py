@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from .backend_dense import open_fully_masked_rows, softmax_weights, zero_fully_masked_rows
-from .dropout import drop
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality import count_from, gather_rows, sum_rows
+from .seq2seq_model import drop
 
 if TYPE_CHECKING:
     from .attention_call import AttentionCall

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .dropout import drop
 from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .locality import DenseCells
+from .seq2seq_model import drop
 
 if TYPE_CHECKING:
     from .attention_call import AttentionCall

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .dropout import drop
 from .locality import AttentionSite, LocalityMethod, LocalityModule, check_number
+from .seq2seq_model import drop
 
 
 class SeparableConvolution(nn.Module):

@@ -24,8 +24,8 @@ from transformers.utils.generic import is_flash_attention_requested
 from .attention_call import AttentionCall, SharedMasks, run
 from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
 from .configuration_csan import CsanConfig
-from .dropout import drop
 from .locality import LayerLocality, Positions, Term, TermInputs, parameters_name
+from .seq2seq_model import drop
 
 BLOCKED = "blocked"
 """An `attn_implementation` of CSAN's own: local layers run in blocks whatever their length, the others as under

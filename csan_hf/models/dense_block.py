@@ -33,7 +33,6 @@ from .dense_block_inference import (
     kernel_by_row,
     run_folded_block,
 )
-from .dropout import draw_kept, scale_kept
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, RowSums
 from .grid_norm import (
     GridBatchNorm,
@@ -44,6 +43,7 @@ from .grid_norm import (
     normalize_features,
     normalize_with,
 )
+from .seq2seq_model import draw_kept, scale_kept
 
 
 class PointwiseConvolution(nn.Linear):

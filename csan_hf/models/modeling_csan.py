@@ -41,11 +41,19 @@ from .csan_attention import (
     make_decoder_cache,
     mask_config,
 )
-from .dropout import drop
-from .input_checks import check_forward_keywords, check_labels, embed, label_loss, padding_mask
 from .locality import LocalityModule, first_real_token
-from .positions import SinusoidalPositionalEmbedding
-from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
+from .seq2seq_model import (
+    Seq2SeqEmbeddings,
+    Seq2SeqHead,
+    Seq2SeqPreTrained,
+    SinusoidalPositionalEmbedding,
+    check_forward_keywords,
+    check_labels,
+    drop,
+    embed,
+    label_loss,
+    padding_mask,
+)
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that a relative import names, and this one belongs to a checkpoint

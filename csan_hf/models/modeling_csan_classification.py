@@ -15,8 +15,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
-from .input_checks import check_forward_keywords
 from .modeling_csan import CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
+from .seq2seq_model import check_forward_keywords
 
 IGNORED_LABEL = -100
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]

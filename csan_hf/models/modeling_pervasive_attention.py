@@ -24,12 +24,20 @@ from transformers.utils import can_return_tuple
 from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine, MaskedConvolution, PointwiseConvolution
-from .dropout import drop
 from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
 from .grid_norm import GridBatchNorm
-from .input_checks import check_forward_keywords, check_labels, embed, label_loss, padding_mask
-from .positions import SinusoidalPositionalEmbedding
-from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained
+from .seq2seq_model import (
+    Seq2SeqEmbeddings,
+    Seq2SeqHead,
+    Seq2SeqPreTrained,
+    SinusoidalPositionalEmbedding,
+    check_forward_keywords,
+    check_labels,
+    drop,
+    embed,
+    label_loss,
+    padding_mask,
+)
 
 
 class LearnedPositionalEmbedding(nn.Embedding):

@@ -1,18 +1,27 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What encoder-decoder models with one shared or two separate vocabularies have in common: tying, resizing, saving."""
+"""What the families share: loading, saving, tying and resizing; checks of inputs; the loss, dropout and sinusoids.
 
+Shapes: B sentences, T positions, I target positions, V entries of the vocabulary, d width. Checks read shapes and
+types alone, so that nothing waits for a GPU; tokens out of range are found where torch finds them, on a CPU.
+"""
+
+import difflib
+import inspect
+import math
 import os
 import pickle
 import stat
+from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoTokenizer
-from transformers.utils import logging
+from transformers.utils import TransformersKwargs, logging
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that relative imports name, and the pipeline belongs to a checkpoint.
@@ -21,21 +30,12 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
+IGNORED_LABEL = -100
+_OF_A_FORWARD = {*TransformersKwargs.__annotations__, "cache_position", "return_dict"}
+_DRAWS = 2**16
+_FEWEST = 8192  # elements from which on the cheaper numbers pay for the operations around them
 
-
-def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """Decoder inputs [B, T] for labels [B, T]: the start token, then the labels but the last; -100 becomes padding."""
-    shifted = labels.new_full(labels.shape, decoder_start_token_id)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, pad_token_id)
-
-
-def require_separate_vocabularies(config: Any, method: str, instead: str) -> None:
-    """Raise `ValueError` if source and target share one vocabulary, for which there is the method `instead`."""
-    if config.share_encoder_decoder_embeddings:
-        raise ValueError(
-            f"`{method}` needs separate vocabularies, but share_encoder_decoder_embeddings=True; call `{instead}`."
-        )
+# --- models ------------------------------------------------------------------------------------------------------
 
 
 class Seq2SeqPreTrained:
@@ -300,3 +300,283 @@ class Seq2SeqHead:
         parent: Any = super(Seq2SeqHead, view)
         scores: torch.Tensor = parent.compute_transition_scores(*args, **kwargs)
         return scores
+
+
+# --- inputs and loss ---------------------------------------------------------------------------------------------
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
+    """Decoder inputs [B, T] for labels [B, T]: the start token, then the labels but the last; -100 becomes padding."""
+    shifted = labels.new_full(labels.shape, decoder_start_token_id)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, pad_token_id)
+
+
+def require_separate_vocabularies(config: Any, method: str, instead: str) -> None:
+    """Raise `ValueError` if source and target share one vocabulary, for which there is the method `instead`."""
+    if config.share_encoder_decoder_embeddings:
+        raise ValueError(
+            f"`{method}` needs separate vocabularies, but share_encoder_decoder_embeddings=True; call `{instead}`."
+        )
+
+
+def embed(
+    embed_tokens: Any, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, names: tuple[str, str]
+) -> torch.Tensor:
+    """Embeddings [B, T, d] of tokens [B, T], or ready-made ones.
+
+    Args:
+        embed_tokens: The token embedding.
+        input_ids: [B, T].
+        inputs_embeds: [B, T, d] instead.
+        names: What the caller calls these two.
+
+    Raises:
+        ValueError: Not exactly one is given, or it has another shape or type, or holds numbers that are not tokens.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
+    size, width = embed_tokens.weight.shape
+    if inputs_embeds is not None:
+        if inputs_embeds.dim() != 3 or inputs_embeds.shape[-1] != width:
+            raise ValueError(
+                f"`{names[1]}` must have the shape [batch, length, {width}], got {list(inputs_embeds.shape)}."
+            )
+        return inputs_embeds
+    assert input_ids is not None  # for the type checker
+    _check_tokens(input_ids, names[0])
+    try:
+        embeddings: torch.Tensor = embed_tokens(input_ids)
+    except IndexError as error:
+        origin = " (they are `labels`, shifted, where only labels are given)" if names[0].startswith("decoder") else ""
+        raise ValueError(
+            f"`{names[0]}` must be tokens of the vocabulary, 0 to {size - 1}, got numbers from {input_ids.min()} to "
+            f"{input_ids.max()}{origin}. Check that tokenizer and model belong together, or call "
+            f"`resize_token_embeddings` for added tokens."
+        ) from error
+    return embeddings
+
+
+def _check_tokens(tokens: torch.Tensor, name: str) -> None:
+    if not isinstance(tokens, torch.Tensor):
+        raise ValueError(f"`{name}` must be a tensor [batch, length], got {type(tokens).__name__}.")
+    if tokens.dim() != 2:
+        raise ValueError(f"`{name}` must have the shape [batch, length], got {list(tokens.shape)}.")
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"`{name}` must hold token numbers of type int64 or int32, got {tokens.dtype}.")
+
+
+def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) -> torch.Tensor:
+    """A mask of ones and zeros of any type as booleans [B, T], True = a real token.
+
+    Args:
+        mask: [B, T].
+        batch: B.
+        length: T; None = any.
+        name: What the caller calls it.
+
+    Raises:
+        ValueError: It has another shape, or is no mask of ones and zeros.
+    """
+    if mask.dim() != 2 or mask.shape[0] != batch or (length is not None and mask.shape[1] != length):
+        expected = [batch, "length" if length is None else length]
+        raise ValueError(
+            f"`{name}` must have the shape [batch, length] = [{expected[0]}, {expected[1]}], got {list(mask.shape)}."
+        )
+    if mask.is_complex():
+        raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {mask.dtype}.")
+    # The values are read on a CPU alone, where that makes nothing wait.
+    if mask.dtype != torch.bool and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        # An additive mask (0 and -inf, or 0 and -10000) would mean the opposite.
+        strange = mask[(mask != 0) & (mask != 1)]
+        if strange.numel():
+            raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}.")
+        if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, 0] > 1).any():
+            logger.warning_once(
+                f"`{name}` has padding between real tokens: positions and windows count on tokens that are neighbours."
+            )
+    return mask.bool()
+
+
+def check_labels(labels: torch.Tensor, decoder_inputs: torch.Tensor | None) -> None:
+    """Raise `ValueError` unless `labels` are tokens [B, I], as many as the decoder's inputs [B, I, ...]."""
+    _check_tokens(labels, "labels")
+    if decoder_inputs is not None and labels.shape != decoder_inputs.shape[:2]:
+        raise ValueError(
+            f"`labels` must have the shape [batch, length] = {list(decoder_inputs.shape[:2])} of the decoder's "
+            f"inputs, got {list(labels.shape)}."
+        )
+
+
+def label_loss(
+    loss_function: Callable[..., torch.Tensor],
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None,
+) -> torch.Tensor:
+    """The sum of the losses of all labels, divided by their number; 0 where no label counts.
+
+    Args:
+        loss_function: A loss function of the library.
+        logits: [B, I, V].
+        labels: [B, I], -100 = ignored.
+        num_items_in_batch: The number to divide by; None = that of the labels here.
+
+    Raises:
+        ValueError: A label is neither a token of the vocabulary nor -100.
+    """
+    if num_items_in_batch is None:
+        num_items_in_batch = labels.ne(IGNORED_LABEL).sum()
+    if isinstance(num_items_in_batch, torch.Tensor):
+        num_items_in_batch = num_items_in_batch.clamp(min=1)
+    else:
+        num_items_in_batch = max(num_items_in_batch, 1)
+    labels = labels.long().contiguous()
+    try:
+        if logits.dtype == torch.float64:  # which the library's functions would round
+            total = F.cross_entropy(logits.flatten(0, -2), labels.flatten().to(logits.device), reduction="sum")
+            return total / num_items_in_batch
+        return loss_function(logits, labels, logits.shape[-1], num_items_in_batch=num_items_in_batch)
+    except IndexError as error:
+        real = labels[labels.ne(IGNORED_LABEL)]
+        raise ValueError(
+            f"`labels` must be tokens of the vocabulary, 0 to {logits.shape[-1] - 1}, or {IGNORED_LABEL} (ignored), "
+            f"got numbers from {real.min().item()} to {real.max().item()}."
+        ) from error
+
+
+def check_forward_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> None:
+    """Refuse or warn about keywords of a forward pass that nothing reads.
+
+    Keywords that transformers itself passes on are accepted; any other gives one warning.
+
+    Args:
+        keywords: The keywords that the forward pass has no argument for.
+        forward: The forward pass.
+
+    Raises:
+        TypeError: A keyword is a misspelt argument.
+    """
+    if torch.compiler.is_compiling() or _OF_A_FORWARD.issuperset(keywords):
+        return
+    for name in keywords.keys() - _OF_A_FORWARD:
+        close = difflib.get_close_matches(name, inspect.signature(forward).parameters, n=1, cutoff=0.8)
+        if close:
+            raise TypeError(f"forward() has no argument {name!r}. Did you mean {close[0]!r}?")
+        logger.warning_once(f"forward() has no argument {name!r}: it has no effect.")
+
+
+# --- layers ------------------------------------------------------------------------------------------------------
+
+
+def drop(states: torch.Tensor, probability: float, training: bool = True) -> torch.Tensor:
+    """`torch.nn.functional.dropout` with fewer random numbers on a CPU.
+
+    Elsewhere, in compiled programs and for few elements it is torch's. On a CPU the probability is rounded to
+    1 / 65536, and what is kept is scaled to match.
+
+    Args:
+        states: Floating-point tensor of any shape.
+        probability: Probability of an element to become zero, 0 to 1.
+        training: False returns `states` as they are.
+    """
+    if not training or probability == 0.0:
+        return states
+    if not _draws_itself(states, probability):
+        return F.dropout(states, probability, training=True)
+    return scale_kept(states, draw_kept(states, probability), probability)
+
+
+def _draws_itself(states: torch.Tensor, probability: float) -> bool:
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+        return False  # torch's own is one operation that a compiler, a tracer and torch.func's vmap know
+    plain = type(states) is torch.Tensor and states.device.type == "cpu" and 0 < probability < 1
+    return plain and states.numel() >= _FEWEST and 0 < round(probability * _DRAWS) < _DRAWS
+
+
+def draw_kept(states: torch.Tensor, probability: float) -> torch.Tensor:
+    """Which elements dropout keeps: 1, or 0 for those that it drops, in int16.
+
+    A 64-bit draw serves four elements: random numbers are most of what dropout costs. The probability is rounded to
+    1 / 65536.
+    """
+    count, dropped = states.numel(), round(probability * _DRAWS)
+    if dropped == _DRAWS:
+        return torch.zeros_like(states, dtype=torch.int16)
+    draws = torch.empty(-(-count // 4), dtype=torch.int64, device=states.device).random_(-(2**63), None)
+    # In place and in integers: a result of booleans costs a CPU more than the draws
+    return draws.view(torch.int16)[:count].ge_(dropped - _DRAWS // 2).view(states.shape)
+
+
+def scale_kept(states: torch.Tensor, kept: torch.Tensor, probability: float) -> torch.Tensor:
+    """The kept elements, scaled up so that the mean stays, and zeros for the others."""
+    scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
+    return states * kept.to(states.dtype) * scale
+
+
+class SinusoidalPositionalEmbedding(nn.Module):
+    """Sinusoids of the positions, sines in the first half and cosines in the second.
+
+    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, computed in double precision.
+    `"m2m_100"`: those of tensor2tensor and fairseq, with frequencies 10000^(-i / (d/2 - 1)), the first position being
+    `pad_token_id` + 1; computed in single precision, as transformers' M2M100 does.
+
+    The table is kept for `num_positions`, at most `LONGEST_TABLE`: a config asks for any number of
+    positions, and most are never used. What lies beyond is computed when it is asked for.
+    """
+
+    LONGEST_TABLE = 16_384
+    weight: torch.Tensor
+
+    def __init__(
+        self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
+    ) -> None:
+        super().__init__()
+        self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
+        self.kind = kind
+        self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
+        # Made where the model is being made, which may be the meta device, and filled there unless it is
+        weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
+        self.register_buffer("weight", weight, persistent=False)
+
+    def create_weight(self, end: int) -> torch.Tensor:
+        """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
+        return self._sinusoids(torch.arange(end, device="cpu"))
+
+    def forward(
+        self, length: int, offset: int | torch.Tensor = 0, first_real: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Embeddings of consecutive positions.
+
+        Args:
+            length: Number T of positions.
+            offset: Place of the first of them (a tensor where a static cache counts them).
+            first_real: [B], place of each sentence's first real token, its position 0; None = 0. Places before it
+                are padding and get position 0, too.
+
+        Returns:
+            [T, d], or [B, T, d] with `first_real`.
+        """
+        end = None if isinstance(offset, torch.Tensor) else offset + length
+        if end is not None and end <= self.num_positions and first_real is None:
+            return self.weight[offset:end]
+        positions = torch.arange(length, device=self.weight.device) + offset
+        if first_real is not None:
+            positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
+        if end is not None and end <= self.num_positions:
+            return F.embedding(positions, self.weight)
+        return self._sinusoids(positions).to(self.weight)
+
+    def _sinusoids(self, positions: torch.Tensor) -> torch.Tensor:
+        """[..., d] float32 for positions [...], on their device."""
+        single = self.kind == "m2m_100" or positions.device.type == "mps"  # which has no double precision
+        exact = torch.float32 if single else torch.float64
+        if self.kind == "m2m_100":
+            half = self.embedding_dim // 2
+            steps = torch.arange(half, device=positions.device, dtype=exact)
+            frequencies = torch.exp(steps * -(math.log(10000) / (half - 1)))
+            angles = (positions + self.first_position).to(exact)[..., None] * frequencies
+        else:
+            steps = torch.arange(0, self.embedding_dim, 2, device=positions.device, dtype=exact)
+            angles = positions.to(exact)[..., None] / torch.pow(10000.0, steps / self.embedding_dim)
+        return torch.cat([angles.sin(), angles.cos()[..., : self.embedding_dim // 2]], dim=-1).float()

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from csan_hf.models.dropout import draw_kept, drop
+from csan_hf.models.seq2seq_model import draw_kept, drop
 
 COUNT = 400_000
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from reference.dispatch import Operations
 
-from csan_hf.models.positions import SinusoidalPositionalEmbedding
+from csan_hf.models.seq2seq_model import SinusoidalPositionalEmbedding
 
 
 def test_a_config_that_asks_for_a_million_positions_gets_those_that_are_used():
