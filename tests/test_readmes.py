@@ -11,7 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hub.conftest import build_csan, build_tokenizer
+import tiny
+from hub.conftest import build_csan
 
 from csan_hf_cli import COMMANDS, main
 
@@ -38,7 +39,7 @@ def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     for name in ("scripts", "csan_hf"):
         (folder / name).symlink_to(ROOT / name)
-    tokenizer = build_tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
+    tokenizer = tiny.tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
     for name in ("numbers", "2d"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+import tiny
 import torch
-from reference import tiny_csan, tiny_pervasive_attention
 from torch import Tensor
 
 from csan_hf import (
@@ -23,7 +23,7 @@ WORDS = (2, 11)  # first, and one after the last: tokens that both families' tin
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
 LOCAL = {
-    **tiny_csan.EVERYWHERE,
+    **tiny.EVERYWHERE,
     "local_window": 5,
     "head_area": 3,
     "localness_window": "query",
@@ -38,7 +38,7 @@ ONE_LAYER = {
     "decoder_localness_layers": [0],
     "cross_localness_layers": [0],
 }
-PLAIN_LAYER = {**tiny_csan.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
+PLAIN_LAYER = {**tiny.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Family:
 
 FAMILIES = {
     "csan": Family(
-        lambda seed=0, **options: tiny_csan.tiny_model(seed, **{**LOCAL, **options}),
+        lambda seed=0, **options: tiny.csan(seed, **{**LOCAL, **options}),
         CsanConfig,
         CsanForConditionalGeneration,
         shared={},
@@ -72,10 +72,10 @@ FAMILIES = {
         small=ONE_LAYER,
     ),
     "pervasive attention": Family(
-        tiny_pervasive_attention.tiny_model,
+        tiny.grid,
         PervasiveAttentionConfig,
         PervasiveAttentionForConditionalGeneration,
-        shared=tiny_pervasive_attention.SHARED,
+        shared=tiny.SHARED,
         separate={},
         small={"num_layers": 1},
     ),
@@ -86,7 +86,7 @@ both_families = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIE
 
 def sources(lengths: tuple[int, ...] = (7, 4, 6), seed: int = 0) -> dict[str, Tensor]:
     """Source sentences of given lengths, padded on the right."""
-    return tiny_pervasive_attention.padded_sources(lengths, seed=seed)
+    return tiny.padded_sources(lengths, seed=seed)
 
 
 def targets(rows: int, length: int, seed: int = 1) -> Tensor:
@@ -98,7 +98,7 @@ def targets(rows: int, length: int, seed: int = 1) -> Tensor:
 
 def training_batch(lengths: tuple[int, ...] = (7, 4, 6), target_lengths: tuple[int, ...] = (5, 6, 3)) -> dict:
     """Source sentences with labels, both padded."""
-    return {**sources(lengths), "labels": tiny_pervasive_attention.labels_of(target_lengths)}
+    return {**sources(lengths), "labels": tiny.labels_of(target_lengths)}
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:

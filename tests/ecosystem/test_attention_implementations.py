@@ -2,16 +2,16 @@
 """attn_implementation: what runs computes the same, what cannot run says what to use instead."""
 
 import pytest
+import tiny
 import torch
 from families import FAMILIES, LOCAL, sources, targets
-from reference import tiny_csan
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
 from transformers import modeling_flash_attention_utils as flash
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 CSAN, PERVASIVE = FAMILIES.values()
-LOCALITIES = {"plain": tiny_csan.PLAIN, "everything": LOCAL, "encoder area": tiny_csan.LOCALITIES["encoder area"]}
+LOCALITIES = {"plain": tiny.PLAIN, "everything": LOCAL, "encoder area": tiny.LOCALITIES["encoder area"]}
 
 
 def logits_of(model) -> torch.Tensor:
@@ -29,7 +29,7 @@ def logits_of(model) -> torch.Tensor:
     ],
 )
 def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
-    model = tiny_csan.tiny_model(seed=1, attn_implementation="eager", **locality)
+    model = tiny.csan(seed=1, attn_implementation="eager", **locality)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=implementation)
     assert loaded.config._attn_implementation == implementation
@@ -42,7 +42,7 @@ def test_csan_is_the_same_under_each(locality, implementation, tmp_path):
 def test_flash_attention_with_local_layers_says_what_to_use(implementation, tmp_path):
     """Refused when it is chosen, whether or not the package is installed."""
     message = rf"'{implementation}' cannot run CSAN's local layers.*head_area; use one of \['eager', 'sdpa', 'blocked'"
-    model = tiny_csan.tiny_model(**LOCALITIES["encoder area"])
+    model = tiny.csan(**LOCALITIES["encoder area"])
     with pytest.raises(ValueError, match=message):
         model.set_attn_implementation(implementation)
     assert model.config._attn_implementation == "sdpa"
@@ -64,7 +64,7 @@ def flash_attention(module, query, key, value, attention_mask, scaling, dropout=
 
 def test_a_plain_csan_gives_flash_attention_what_it_takes(monkeypatch):
     """The kernel needs a GPU; here its interface is played by the definition."""
-    model = tiny_csan.tiny_model(seed=1, **tiny_csan.PLAIN)
+    model = tiny.csan(seed=1, **tiny.PLAIN)
     expected = logits_of(model)
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", flash_attention)
     model.config._attn_implementation_internal = "flash_attention_2"
@@ -116,7 +116,7 @@ def test_flash_attention_runs_the_windows(kernel_windows):
     target is one token; so the sources of the whole model have none.)
     """
     windows = {"encoder_locality": [{"window": 5}, None], "decoder_locality": [None, {"window": 3}]}
-    model = tiny_csan.tiny_model(seed=1, **tiny_csan.PLAIN, **windows)
+    model = tiny.csan(seed=1, **tiny.PLAIN, **windows)
     padded, whole = sources(), {"input_ids": sources((6, 6))["input_ids"]}
     search = {"max_new_tokens": 6, "min_new_tokens": 6, "no_repeat_ngram_size": 1}
 

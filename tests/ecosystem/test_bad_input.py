@@ -5,16 +5,16 @@ import json
 import shutil
 
 import pytest
+import tiny
 import torch
 from families import EOS, FAMILIES, both_families, gradients, sources, targets, training_batch
-from reference import tiny_csan, tiny_pervasive_attention
 from safetensors.torch import load_file, save_file
 
 from csan_hf import CsanConfig, PervasiveAttentionConfig
 
 NAN, INFINITY = float("nan"), float("inf")
 MODELS = {
-    "csan, plain": lambda: tiny_csan.tiny_model(**tiny_csan.PLAIN),
+    "csan, plain": lambda: tiny.csan(**tiny.PLAIN),
     "csan, everything": FAMILIES["csan"].tiny_model,
     "pervasive attention": FAMILIES["pervasive attention"].tiny_model,
 }
@@ -183,9 +183,7 @@ def test_ids_in_generation(make):
 
 SINUSOIDS = {
     "csan": lambda size: FAMILIES["csan"].tiny_model(max_position_embeddings=size),
-    "pervasive attention": lambda size: tiny_pervasive_attention.tiny_model(
-        position_embeddings="sinusoidal", max_position_embeddings=size
-    ),
+    "pervasive attention": lambda size: tiny.grid(position_embeddings="sinusoidal", max_position_embeddings=size),
 }
 LONG = {"input_ids": torch.full((1, 40), 3), "labels": torch.full((1, 30), 4)}
 
@@ -200,7 +198,7 @@ def test_sinusoids_extend_past_max_position_embeddings(make):
 
 
 def test_learned_positions_refuse_what_they_do_not_have():
-    model = tiny_pervasive_attention.tiny_model(position_embeddings="learned", max_position_embeddings=8)
+    model = tiny.grid(position_embeddings="learned", max_position_embeddings=8)
     message = r"A sentence of \d+ tokens exceeds max_position_embeddings=8.*shorten it"
     with pytest.raises(ValueError, match=message):
         model(**LONG)
@@ -273,7 +271,7 @@ def test_a_missing_weight_is_an_error(saved):
 
 
 def test_what_is_new_by_intention_is_not_missing(tmp_path):
-    model = tiny_csan.tiny_model(**tiny_csan.PLAIN)
+    model = tiny.csan(**tiny.PLAIN)
     model.save_pretrained(tmp_path)
     changed = type(model).from_pretrained(tmp_path, localness_window="query", localness_layers=[0])
     assert any(".localness." in name for name in changed.state_dict())
@@ -301,7 +299,7 @@ def test_an_unsafe_file_of_weights_is_refused_in_one_line(saved, capfd):
 
 @pytest.mark.parametrize("field", ["d_model", "encoder_layers", "decoder_layers", "vocab_size", "encoder_ffn_dim"])
 def test_a_config_that_asks_for_too_much_is_refused_before_it_is_built(field, tmp_path):
-    model = tiny_csan.tiny_model(**tiny_csan.PLAIN)
+    model = tiny.csan(**tiny.PLAIN)
     model.save_pretrained(tmp_path)
     huge = {"d_model": 4 * 10**8, "encoder_layers": 10**9, "decoder_layers": 10**9}.get(field, 10**12)
     config = json.loads((tmp_path / "config.json").read_text()) | {field: huge, "decoder_vocab_size": None}
@@ -482,7 +480,7 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
 }
 GOOD = {
     CsanConfig: {"vocab_size": 50, "d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
-    PervasiveAttentionConfig: tiny_pervasive_attention.SIZES,
+    PervasiveAttentionConfig: tiny.SIZES,
 }
 BAD_CONFIGS = [
     (config, field, value)
@@ -506,7 +504,7 @@ BAD_PAIRS = [
     (CsanConfig, {"decoder_attention_heads": 1, "decoder_localness_layers": [0]}, "head_area"),
     (PervasiveAttentionConfig, {"source_embed_dim": 5}, "source_embed_dim"),
     (PervasiveAttentionConfig, {"share_encoder_decoder_embeddings": True}, "decoder_vocab_size"),
-    (PervasiveAttentionConfig, {**tiny_pervasive_attention.SHARED, "target_embed_dim": 6}, "target_embed_dim"),
+    (PervasiveAttentionConfig, {**tiny.SHARED, "target_embed_dim": 6}, "target_embed_dim"),
     (PervasiveAttentionConfig, {"pad_token_id": 12}, "pad_token_id"),
     (PervasiveAttentionConfig, {"decoder_vocab_size": 20, "pad_token_id": 15}, "pad_token_id"),
 ]

@@ -8,16 +8,16 @@ Attention without hints: tests/models/test_pervasive_precision_and_compile.py.
 import copy
 
 import pytest
+import tiny
 import torch
 from families import FAMILIES, ONE_LAYER, PLAIN_LAYER, gradients, sources, targets, training_batch
-from reference import tiny_csan, tiny_pervasive_attention
 from torch._dynamo.testing import CompileCounterWithBackend
 
 AREA = {**PLAIN_LAYER, "localness_layers": [0], "local_window": 5, "head_area": 3}
 MODELS = {
-    "csan, area": lambda **options: tiny_csan.tiny_model(**{**AREA, **options}),
-    "csan, everything": lambda **options: tiny_csan.tiny_model(**{**ONE_LAYER, **options}),
-    "pervasive attention": lambda **options: tiny_pervasive_attention.tiny_model(num_layers=1, **options),
+    "csan, area": lambda **options: tiny.csan(**{**AREA, **options}),
+    "csan, everything": lambda **options: tiny.csan(**{**ONE_LAYER, **options}),
+    "pervasive attention": lambda **options: tiny.grid(num_layers=1, **options),
 }
 # Neither batch size nor any length twice, and no two lengths of one batch equal: equal sizes would be one symbol
 SHAPES = (

@@ -5,18 +5,18 @@ from functools import cache
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from families import FAMILIES, ONE_LAYER, PLAIN_LAYER, both_families, sources, targets
-from reference import tiny_csan, tiny_pervasive_attention
 from transformers.exporters.base import ExportedModel
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 MODELS = {
-    "csan, plain": lambda: tiny_csan.tiny_model(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
-    "csan, everything": lambda: tiny_csan.tiny_model(seed=1, max_position_embeddings=256, **ONE_LAYER),
-    "pervasive attention": lambda: tiny_pervasive_attention.tiny_model(seed=1, num_layers=1),
-    "pervasive attention, gated, max and attention": lambda: tiny_pervasive_attention.tiny_model(
+    "csan, plain": lambda: tiny.csan(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
+    "csan, everything": lambda: tiny.csan(seed=1, max_position_embeddings=256, **ONE_LAYER),
+    "pervasive attention": lambda: tiny.grid(seed=1, num_layers=1),
+    "pervasive attention, gated, max and attention": lambda: tiny.grid(
         seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
     ),
 }

@@ -5,9 +5,9 @@ On a CPU, too, all operations of both families exist in both types.
 """
 
 import pytest
+import tiny
 import torch
 from families import FAMILIES, both_families, gradients, sources, training_batch
-from reference import tiny_csan
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 both_types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -61,7 +61,7 @@ def test_a_row_of_padding(family, dtype):
 def test_a_row_of_padding_under_each_implementation(locality, implementation):
     batch = training_batch()
     batch["attention_mask"][1] = 0
-    model = tiny_csan.tiny_model(attn_implementation=implementation, **tiny_csan.LOCALITIES[locality]).half()
+    model = tiny.csan(attn_implementation=implementation, **tiny.LOCALITIES[locality]).half()
     assert model(**batch).logits.isfinite().all()
 
 
@@ -87,7 +87,7 @@ def test_float16_activations_beyond_its_range_stay_finite(part, normalize_before
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 @pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query"])
 def test_float16_energies_beyond_its_range_stay_finite(locality, implementation):
-    model = tiny_csan.tiny_model(attn_implementation=implementation, **tiny_csan.LOCALITIES[locality])
+    model = tiny.csan(attn_implementation=implementation, **tiny.LOCALITIES[locality])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "q_proj.weight" in name or "k_proj.weight" in name:

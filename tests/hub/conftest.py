@@ -1,8 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import pytest
+import tiny
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from csan_hf import (
     CsanConfig,
@@ -12,17 +11,8 @@ from csan_hf import (
 )
 from csan_hf.data import TokenizerPair
 
-SPECIAL = ("<pad>", "</s>", "<unk>")
 SOURCE = ("eins", "zwei", "drei", "vier", "Hund", "Katze")
 TARGET = ("one", "two", "three", "four", "five", "dog", "cat")
-
-
-def build_tokenizer(words):
-    vocabulary = {word: index for index, word in enumerate((*SPECIAL, *words))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
 
 def build_csan(source_size, target_size=None, **overrides):
@@ -51,21 +41,21 @@ def build_csan(source_size, target_size=None, **overrides):
 @pytest.fixture
 def joint():
     """A CSAN and the tokenizer of both its languages."""
-    tokenizer = build_tokenizer(SOURCE + TARGET)
+    tokenizer = tiny.tokenizer(SOURCE + TARGET)
     return build_csan(len(tokenizer)), tokenizer
 
 
 @pytest.fixture
 def separate():
     """A CSAN and its pair of tokenizers."""
-    pair = TokenizerPair(build_tokenizer(SOURCE), build_tokenizer(TARGET))
+    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
     return build_csan(len(pair.source), len(pair.target), localness_window="query"), pair
 
 
 @pytest.fixture
 def grid():
     """A Pervasive Attention model and its pair of tokenizers."""
-    pair = TokenizerPair(build_tokenizer(SOURCE), build_tokenizer(TARGET))
+    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
     torch.manual_seed(1)
     config = PervasiveAttentionConfig(
         vocab_size=len(pair.source),

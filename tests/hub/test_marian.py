@@ -3,14 +3,13 @@ import dataclasses
 import json
 
 import pytest
+import tiny
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
-    PreTrainedTokenizerFast,
     pipeline,
 )
 
@@ -216,16 +215,10 @@ def test_ctranslate2_translates_a_csan_as_transformers_does(tmp_path):
     from ctranslate2.converters import TransformersConverter
 
     words = [f"w{number}" for number in range(26)]
-    vocabulary = {token: number for number, token in enumerate(["</s>", "<unk>", *words, "<pad>"])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
-    )
-    pad = vocabulary["<pad>"]
+    tokenizer = tiny.tokenizer([*words, "<pad>"], special=("</s>", "<unk>"))
+    pad = tokenizer.pad_token_id
     ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": None}
-    csan = convert_marian(build_marian(vocab_size=len(vocabulary), **ids))
+    csan = convert_marian(build_marian(vocab_size=len(tokenizer), **ids))
     # Marian never generates padding; CTranslate2 leaves it out of the vocabulary
     csan.final_logits_bias[:, pad] = -100.0
     to_marian(csan).save_pretrained(tmp_path / "marian")

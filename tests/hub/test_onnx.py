@@ -5,18 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
-from reference import tiny_csan, tiny_pervasive_attention
 
 import csan_hf_cli
 from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 
 MODELS = {
     # Of local attention a window alone, for speed; the checkpoint of the script's test has every kind
-    "csan": lambda: tiny_csan.tiny_model(
+    "csan": lambda: tiny.csan(
         seed=1, encoder_layers=1, decoder_layers=1, local_window=5, head_area=1, localness_layers=[0]
     ),
-    "pervasive attention": lambda: tiny_pervasive_attention.tiny_model(seed=1, num_layers=1),
+    "pervasive attention": lambda: tiny.grid(seed=1, num_layers=1),
 }
 
 

@@ -4,7 +4,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_csan import ENCODER, PLAIN, padded_sources, tiny_model
+from tiny import ENCODER, PLAIN, padded_sources
+from tiny import csan as tiny_model
 
 LOCALITIES = {"full": {"local_window": None, "head_area": 1}, "local": {**ENCODER, "local_window": 3, "head_area": 3}}
 

@@ -4,7 +4,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_csan import EVERYWHERE, LOCALITIES, padded_sources, tiny_model
+from tiny import EVERYWHERE, LOCALITIES, padded_sources
+from tiny import csan as tiny_model
 
 DECODERS = {
     name: options

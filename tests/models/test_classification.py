@@ -7,16 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference.local_attention import local_attention
-from reference.tiny_csan import ENCODER, LOCALITIES, PLAIN, VOCABULARY, padded_sources
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tiny import ENCODER, LOCALITIES, PLAIN, VOCABULARY, padded_sources, tokenizer
 from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
     pipeline,
@@ -513,33 +511,26 @@ def test_nothing_to_classify_is_refused(head, shape):
 
 # Pipelines
 
-WORDS = ("<pad>", "</s>", "<unk>", "good", "bad", "film", "Anna", "met", "Ben", "in", "Rome")
+TOKENIZER = tokenizer(("good", "bad", "film", "Anna", "met", "Ben", "in", "Rome"))
 TEXTS = ["good film", "bad", "Anna met Ben in Rome"]
-
-
-def word_tokenizer():
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
 
 def saved(model, tmp_path):
     model.save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
     return str(tmp_path)
 
 
 @torch.no_grad()
 def test_text_classification_pipeline(tmp_path, caplog):
     names = {0: "negative", 1: "neutral", 2: "positive"}
-    model = tiny(CsanForSequenceClassification, **WINDOW, vocab_size=len(WORDS), id2label=names)
+    model = tiny(CsanForSequenceClassification, **WINDOW, vocab_size=len(TOKENIZER), id2label=names)
     classify = pipeline("text-classification", model=saved(model, tmp_path), device="cpu")
     assert type(classify.model) is CsanForSequenceClassification
     assert "not supported" not in caplog.text
     results = classify(TEXTS, batch_size=3, top_k=None)
     for text, result in zip(TEXTS, results, strict=True):
-        scores = model(**word_tokenizer()(text, return_tensors="pt")).logits[0].softmax(-1).tolist()
+        scores = model(**TOKENIZER(text, return_tensors="pt")).logits[0].softmax(-1).tolist()
         expected = sorted(zip(names.values(), scores, strict=True), key=lambda pair: -pair[1])
         assert [entry["label"] for entry in result] == [name for name, _ in expected]
         assert [entry["score"] for entry in result] == pytest.approx([score for _, score in expected], abs=1e-5)
@@ -548,27 +539,27 @@ def test_text_classification_pipeline(tmp_path, caplog):
 
 @torch.no_grad()
 def test_text_classification_pipeline_reads_the_problem(tmp_path):
-    model = tiny(CsanForSequenceClassification, vocab_size=len(WORDS), problem_type="multi_label_classification")
+    model = tiny(CsanForSequenceClassification, vocab_size=len(TOKENIZER), problem_type="multi_label_classification")
     several = pipeline("text-classification", model=saved(model, tmp_path / "several"), device="cpu")
-    logits = model(**word_tokenizer()("good film", return_tensors="pt")).logits[0]
+    logits = model(**TOKENIZER("good film", return_tensors="pt")).logits[0]
     got = sorted(entry["score"] for entry in several("good film", top_k=None))
     assert got == pytest.approx(logits.sigmoid().sort().values.tolist(), abs=1e-5)
-    model = tiny(CsanForSequenceClassification, vocab_size=len(WORDS), num_labels=1, problem_type="regression")
+    model = tiny(CsanForSequenceClassification, vocab_size=len(TOKENIZER), num_labels=1, problem_type="regression")
     value = pipeline("text-classification", model=saved(model, tmp_path / "value"), device="cpu")
-    logits = model(**word_tokenizer()("good film", return_tensors="pt")).logits[0]
+    logits = model(**TOKENIZER("good film", return_tensors="pt")).logits[0]
     assert value("good film")[0]["score"] == pytest.approx(logits.item(), abs=1e-5)
 
 
 @torch.no_grad()
 def test_token_classification_pipeline(tmp_path, caplog):
     names = {0: "O", 1: "B-PER", 2: "B-LOC"}
-    model = tiny(CsanForTokenClassification, **WINDOW, vocab_size=len(WORDS), id2label=names)
+    model = tiny(CsanForTokenClassification, **WINDOW, vocab_size=len(TOKENIZER), id2label=names)
     path = saved(model, tmp_path)
     tag = pipeline("token-classification", model=path, device="cpu", ignore_labels=[])
     assert type(tag.model) is CsanForTokenClassification
     assert "not supported" not in caplog.text
     for text, result in zip(TEXTS, tag(TEXTS, batch_size=3), strict=True):
-        logits = model(**word_tokenizer()(text, return_tensors="pt")).logits[0, :-1]  # </s> is no word
+        logits = model(**TOKENIZER(text, return_tensors="pt")).logits[0, :-1]  # </s> is no word
         assert [entry["word"] for entry in result] == text.split()
         assert [entry["entity"] for entry in result] == [names[label] for label in logits.argmax(-1).tolist()]
         scores = logits.softmax(-1).max(-1).values.tolist()
@@ -603,9 +594,9 @@ def toy_data(head):
 @both_heads
 def test_learns_a_rule_in_the_trainer(head, tmp_path):
     sizes = {**SIZES, **ENCODER, "encoder_layers": 1, "localness_layers": [0], "local_window": 3}
-    model = head(CsanConfig(**{**sizes, "vocab_size": len(WORDS), "num_labels": 2}))
+    model = head(CsanConfig(**{**sizes, "vocab_size": len(TOKENIZER), "num_labels": 2}))
     collate = (DataCollatorForTokenClassification if head is CsanForTokenClassification else DataCollatorWithPadding)(
-        word_tokenizer()
+        TOKENIZER
     )
     rows = toy_data(head)
     with torch.no_grad():

@@ -3,7 +3,8 @@
 
 import pytest
 import torch
-from reference.tiny_csan import HEADS, LOCALITIES, PAD, VOCABULARY, padded_sources, tiny_model
+from tiny import HEADS, LOCALITIES, PAD, VOCABULARY, padded_sources
+from tiny import csan as tiny_model
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
 SEVERAL = [7, 1, 3, 1, 1, 5, 6]  # positions of each step

@@ -3,7 +3,8 @@
 
 import pytest
 import torch
-from reference.tiny_csan import LOCALITIES, PAD, padded_sources, tiny_model
+from tiny import LOCALITIES, PAD, padded_sources
+from tiny import csan as tiny_model
 
 LENGTHS = (9, 4, 1)
 TARGETS = (6, 3, 5)

@@ -4,7 +4,8 @@
 import pytest
 import torch
 from reference import locality_methods as oracle
-from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+from tiny import PLAIN, padded_sources
+from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention

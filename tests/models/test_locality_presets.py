@@ -11,7 +11,8 @@ from reference.locality_parameters import (
     gaussian_parameters,
     rel_pos_parameters,
 )
-from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+from tiny import PLAIN, padded_sources
+from tiny import csan as tiny_model
 
 import csan_hf
 from csan_hf import CsanConfig, CsanForConditionalGeneration

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import pytest
 import torch
-from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+from tiny import PLAIN, padded_sources
+from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, draw_locality

@@ -6,7 +6,8 @@ import torch
 from reference.dispatch import Operations
 from reference.locality_block import block_parameter_shapes, block_self_attention
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
-from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+from tiny import PLAIN, padded_sources
+from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig, CsanModel
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention

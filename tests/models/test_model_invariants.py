@@ -4,7 +4,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_csan import (
+from tiny import (
     EOS,
     LOCALITIES,
     PAD,
@@ -12,7 +12,9 @@ from reference.tiny_csan import (
     STRATEGIES,
     VOCABULARY,
     padded_sources,
-    tiny_model,
+)
+from tiny import (
+    csan as tiny_model,
 )
 
 from csan_hf import CsanForConditionalGeneration

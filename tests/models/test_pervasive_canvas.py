@@ -5,7 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.tiny_pervasive_attention import padded_sources, padded_targets, tiny_model
+from tiny import grid as tiny_model
+from tiny import padded_sources, padded_targets
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from csan_hf.models.canvas import Canvas

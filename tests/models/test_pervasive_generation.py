@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from reference.tiny_pervasive_attention import AGGREGATIONS, padded_sources, padded_targets, tiny_model
+from tiny import AGGREGATIONS, padded_sources, padded_targets
+from tiny import grid as tiny_model
 from torch import Tensor
 
 LENGTHS = (6, 3, 5)

@@ -4,7 +4,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_pervasive_attention import (
+from tiny import (
     AGGREGATIONS,
     PAD,
     TARGET_VOCABULARY,
@@ -12,7 +12,9 @@ from reference.tiny_pervasive_attention import (
     mask_of,
     padded_batch,
     padded_sources,
-    tiny_model,
+)
+from tiny import (
+    grid as tiny_model,
 )
 from torch import Tensor
 

@@ -2,7 +2,8 @@
 """A misspelt field or argument is refused, not ignored."""
 
 import pytest
-from reference.tiny_pervasive_attention import padded_batch, tiny_model
+from tiny import grid as tiny_model
+from tiny import padded_batch
 
 from csan_hf import PervasiveAttentionConfig
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from reference.tiny_pervasive_attention import padded_batch, padded_sources, tiny_model
 from safetensors.torch import load_file, save_file
+from tiny import grid as tiny_model
+from tiny import padded_batch, padded_sources
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 

@@ -6,14 +6,16 @@ from itertools import product
 import pytest
 import torch
 from reference import pervasive_attention as oracle
-from reference.tiny_pervasive_attention import (
+from tiny import (
     AGGREGATIONS,
     SHARED,
     SIZES,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     padded_batch,
-    tiny_model,
+)
+from tiny import (
+    grid as tiny_model,
 )
 from torch import Tensor
 

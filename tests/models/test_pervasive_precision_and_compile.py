@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from reference.tiny_pervasive_attention import tiny_model
+from tiny import grid as tiny_model
 from torch._dynamo.testing import CompileCounterWithBackend
 
 

@@ -3,9 +3,8 @@
 
 import pytest
 import torch
-from reference.tiny_pervasive_attention import PAD, labels_of, padded_batch, padded_sources, tiny_model
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from tiny import PAD, labels_of, padded_batch, padded_sources, tokenizer
+from tiny import grid as tiny_model
 
 from csan_hf import PervasiveAttentionModel
 from csan_hf.data import TargetMaskCollator
@@ -16,13 +15,6 @@ positions = pytest.mark.parametrize("position_embeddings", ["learned", "sinusoid
 
 def statistics(model) -> dict[str, torch.Tensor]:
     return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    words = {word: number for number, word in enumerate("abcdefghijk")}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="c")), pad_token="a", eos_token="b"
-    )
 
 
 def features(labels: list[list[int]]) -> list[dict]:
@@ -36,7 +28,7 @@ def test_the_collators_mask_decides_without_labels(eos):
     found = []
     for keep_labels in (True, False):
         model = tiny_model(kernel_size=3, eos_token_id=eos).double().train()
-        batch = TargetMaskCollator(tokenizer(), model=model)(features(targets))
+        batch = TargetMaskCollator(tokenizer("defghijk"), model=model)(features(targets))
         assert batch["decoder_attention_mask"].sum(1).tolist() == [4, 6, 2]
         assert batch["decoder_attention_mask"].shape == batch["decoder_input_ids"].shape
         if not keep_labels:

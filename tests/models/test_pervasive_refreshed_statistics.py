@@ -2,7 +2,7 @@
 """Running statistics made again for the weights as they are."""
 
 import torch
-from reference.tiny_pervasive_attention import tiny_model
+from tiny import grid as tiny_model
 
 
 def batches(count: int) -> list[dict[str, torch.Tensor]]:

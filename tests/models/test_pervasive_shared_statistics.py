@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from reference.tiny_pervasive_attention import tiny_model
+from tiny import grid as tiny_model
 
 from csan_hf.models.grid_norm import GridBatchNorm
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from reference.dispatch import Operations
-from reference.tiny_csan import PLAIN, padded_sources, tiny_model
+from tiny import PLAIN, padded_sources
+from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig
 from csan_hf.models import csan_attention

@@ -2,29 +2,12 @@
 import logging
 
 import pytest
+import tiny
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
+from transformers import MarianConfig, MarianMTModel
 
 GERMAN = tuple("eins zwei drei vier fünf sechs sieben acht neun zehn und ein Haus Hund Katze".split())  # noqa: SIM905
 ENGLISH = tuple("one two three four five six seven eight nine ten and a house dog cat".split())  # noqa: SIM905
-SPECIAL = ["<pad>", "</s>", "<unk>"]
-
-
-def build_tokenizer(words):
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        model_max_length=64,
-    )
 
 
 def build_model(source_size, target_size=None, **overrides):
@@ -58,14 +41,14 @@ def build_model(source_size, target_size=None, **overrides):
 @pytest.fixture
 def joint():
     """A model and the one tokenizer of both its languages."""
-    tokenizer = build_tokenizer(GERMAN + ENGLISH)
+    tokenizer = tiny.tokenizer(GERMAN + ENGLISH, model_max_length=64)
     return build_model(len(tokenizer)), tokenizer
 
 
 @pytest.fixture
 def separate():
     """A model with a tokenizer for each language."""
-    source, target = build_tokenizer(GERMAN), build_tokenizer(ENGLISH[:-1])
+    source, target = tiny.tokenizer(GERMAN, model_max_length=64), tiny.tokenizer(ENGLISH[:-1], model_max_length=64)
     return build_model(len(source), len(target)), source, target
 
 

@@ -3,8 +3,8 @@
 
 import json
 
+import tiny
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
@@ -17,7 +17,6 @@ from transformers import (
     MBartForConditionalGeneration,
     MBartTokenizer,
     NllbTokenizer,
-    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -95,13 +94,7 @@ def mbart50(folder):
 
 
 def t5(folder):
-    vocabulary = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=512
-    )
+    tokenizer = tiny.tokenizer(WORDS, model_max_length=512)
     tasks = {"translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 2, "max_length": 12}}
     config = T5Config(
         vocab_size=len(tokenizer),

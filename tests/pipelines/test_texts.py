@@ -6,10 +6,10 @@ import sys
 
 import multilingual
 import pytest
+import tiny
 import torch
 from datasets import Dataset
-from pipelines.conftest import GERMAN, build_tokenizer
-from reference import tiny_csan, tiny_pervasive_attention
+from pipelines.conftest import GERMAN
 from transformers.pipelines.pt_utils import KeyDataset
 
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
@@ -158,15 +158,15 @@ def test_datasets(translator):
 
 
 def german_to_english(family, **overrides):
-    tokenizer = build_tokenizer([*GERMAN, "one", "two"])
+    tokenizer = tiny.tokenizer([*GERMAN, "one", "two"], model_max_length=64)
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
     overrides = {**sizes, "pad_token_id": 0, "eos_token_id": 1, **overrides}
-    return family.tiny_model(seed=3, **overrides).eval(), tokenizer
+    return family(seed=3, **overrides).eval(), tokenizer
 
 
 FAMILIES = {
-    "csan": lambda folder: german_to_english(tiny_csan, decoder_start_token_id=0, init_gain=6.0),
-    "pervasive attention": lambda folder: german_to_english(tiny_pervasive_attention, decoder_start_token_id=0),
+    "csan": lambda folder: german_to_english(tiny.csan, decoder_start_token_id=0, init_gain=6.0),
+    "pervasive attention": lambda folder: german_to_english(tiny.grid, decoder_start_token_id=0),
     "m2m100": multilingual.m2m100,
     "nllb": multilingual.nllb,
     "mbart": multilingual.mbart,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from reference.tiny_csan import tiny_model as tiny_csan
-from reference.tiny_pervasive_attention import tiny_model as tiny_pervasive_attention
+from tiny import csan as tiny_csan
+from tiny import grid as tiny_pervasive_attention
 from torch.nn import functional as F
 
 from csan_hf.evaluation import translate

@@ -1,0 +1,197 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Tiny random models of both families, batches and tokenizers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from csan_hf import (
+    CsanConfig,
+    CsanForConditionalGeneration,
+    PervasiveAttentionConfig,
+    PervasiveAttentionForConditionalGeneration,
+)
+
+PAD, EOS = 0, 1  # PAD starts the decoder, too
+
+LAYERS = 2
+HEADS = 4
+VOCABULARY = 50
+ALL = list(range(LAYERS))
+STRATEGIES = ("fixed", "layer", "query", "head")
+
+# "Off" is spelt out: the config's own defaults are the paper's 3 x 11 area in the encoder.
+PLAIN = {"local_window": None, "head_area": 1, "localness_window": None, "localness_layers": []}
+ENCODER = {**PLAIN, "localness_layers": ALL}
+DECODER = {**PLAIN, "decoder_localness_layers": ALL}
+CROSS = {**PLAIN, "cross_localness_layers": ALL}
+EVERYWHERE = {**PLAIN, "localness_layers": ALL, "decoder_localness_layers": ALL, "cross_localness_layers": ALL}
+
+
+LOCALITIES = {
+    "plain": PLAIN,
+    "encoder window": {**ENCODER, "local_window": 5},
+    "encoder area": {**ENCODER, "local_window": 5, "head_area": 3},
+    "encoder circular area": {**ENCODER, "local_window": 3, "head_area": 3, "head_boundary": "circular"},
+    "decoder window": {**DECODER, "local_window": 5},
+    "decoder window of one": {**DECODER, "local_window": 1},
+    "decoder window in the upper layer": {**DECODER, "local_window": 5, "decoder_localness_layers": [LAYERS - 1]},
+    "decoder heads": {**DECODER, "head_area": 7},
+    "decoder area": {**DECODER, "local_window": 7, "head_area": 3},
+    "decoder circular area": {**DECODER, "local_window": 5, "head_area": 3, "head_boundary": "circular"},
+}
+for strategy in STRATEGIES:
+    gaussian = {"localness_window": strategy, "localness_window_size": 4}
+    LOCALITIES[f"encoder {strategy}"] = {**ENCODER, **gaussian}
+    LOCALITIES[f"decoder {strategy}"] = {**DECODER, **gaussian}
+    LOCALITIES[f"decoder window and {strategy}"] = {**DECODER, **gaussian, "local_window": 5}
+    LOCALITIES[f"cross {strategy}"] = {**CROSS, **gaussian}
+    LOCALITIES[f"everything, {strategy}"] = {**EVERYWHERE, **gaussian, "local_window": 5, "head_area": 3}
+
+SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
+AGGREGATIONS = ("max", "average", "attention", "max_attention")
+# Widths that differ on the two sides, and odd channel counts: f0 / 2 = 5, C = 11, f_L = 5.
+SIZES = {
+    "vocab_size": SOURCE_VOCABULARY,
+    "decoder_vocab_size": TARGET_VOCABULARY,
+    "source_embed_dim": 4,
+    "target_embed_dim": 6,
+    "num_layers": 2,
+    "growth_rate": 3,
+    "dropout": 0.0,
+    "max_position_embeddings": 128,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": PAD,
+}
+SHARED = {
+    "share_encoder_decoder_embeddings": True,
+    "vocab_size": TARGET_VOCABULARY,
+    "decoder_vocab_size": None,
+    "source_embed_dim": 4,
+    "target_embed_dim": 4,
+}
+
+
+def csan(seed: int = 0, attn_implementation: str | None = None, **options) -> CsanForConditionalGeneration:
+    """A model in eval mode whose weights are large enough for outputs that differ."""
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "d_model": 32,
+        "encoder_layers": LAYERS,
+        "decoder_layers": LAYERS,
+        "encoder_attention_heads": HEADS,
+        "decoder_attention_heads": HEADS,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "max_position_embeddings": 128,
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": PAD,
+        "dropout": 0.0,
+    }
+    config = CsanConfig(**{**sizes, **options})
+    if attn_implementation is not None:
+        config._attn_implementation = attn_implementation
+    model = CsanForConditionalGeneration(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" in name or "norm" in name:
+                continue
+            gain = 1.0 if any(part in name for part in ("query_proj", "center_proj", "window_proj")) else 1.3
+            std = gain / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.1
+            if name.endswith("head_window"):
+                std = 2.0  # windows of 6 to 44 tokens
+            parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def grid(seed: int = 0, **options) -> PervasiveAttentionForConditionalGeneration:
+    """A model in eval mode; no norm is the identity, and no running statistic is its initial value."""
+    model = PervasiveAttentionForConditionalGeneration(PervasiveAttentionConfig(**{**SIZES, **options}))
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(tensor: Tensor) -> Tensor:
+        return torch.randn(tensor.shape, generator=generator)
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name and name.endswith("weight"):
+                parameter.copy_(1 + 0.3 * normal(parameter))
+            elif parameter.ndim == 1:
+                parameter.copy_(0.3 * normal(parameter))
+            elif "embed" in name or "shared" in name:
+                parameter.copy_(normal(parameter))
+            else:
+                parameter.copy_(normal(parameter) / parameter[0].numel() ** 0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.copy_(0.3 * normal(buffer))
+            elif name.endswith("running_var"):
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
+    return model.eval()
+
+
+def mask_of(lengths: tuple[int, ...], width: int | None = None) -> Tensor:
+    """[B, width], 1 for the first `length` places of every sentence."""
+    return (torch.arange(width or max(lengths)) < torch.tensor(lengths)[:, None]).long()
+
+
+def padded_sources(lengths: tuple[int, ...], width: int | None = None, seed: int = 0, words: int = 10) -> dict:
+    """Random source sentences of given lengths (their </s> included), padded on the right to `width`."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = mask_of(lengths, width)
+    input_ids = torch.full(mask.shape, PAD)
+    for row, length in enumerate(lengths):
+        input_ids[row, :length] = torch.randint(2, words, (length,), generator=generator)
+        input_ids[row, length - 1] = EOS
+    return {"input_ids": input_ids, "attention_mask": mask}
+
+
+def padded_targets(lengths: tuple[int, ...], width: int | None = None, seed: int = 1) -> dict:
+    """Random decoder inputs of given lengths, the start token first, padded on the right to `width`."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = mask_of(lengths, width)
+    ids = torch.full(mask.shape, PAD)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = torch.randint(2, TARGET_VOCABULARY, (length,), generator=generator)
+        ids[row, 0] = PAD
+    return {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+
+
+def padded_batch(sources: tuple[int, ...], targets: tuple[int, ...], **widths: int | None) -> dict[str, Tensor]:
+    """A whole batch; source_width and target_width ask for more padding than the longest sentence needs."""
+    return {
+        **padded_sources(sources, widths.get("source_width")),
+        **padded_targets(targets, widths.get("target_width")),
+    }
+
+
+def labels_of(lengths: tuple[int, ...], seed: int = 2) -> Tensor:
+    """Random labels of given lengths, </s> last, padded with -100."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.full((len(lengths), max(lengths)), -100)
+    for row, length in enumerate(lengths):
+        labels[row, :length] = torch.randint(2, TARGET_VOCABULARY, (length,), generator=generator)
+        labels[row, length - 1] = EOS
+    return labels
+
+
+def tokenizer(
+    words: Iterable[str], special: Sequence[str] = ("<pad>", "</s>", "<unk>"), **options
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words, numbered in order after `special`, which ends a text with </s>."""
+    vocabulary = {word: number for number, word in enumerate((*special, *words))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])]
+    )
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, **options)
