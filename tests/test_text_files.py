@@ -65,17 +65,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]
 
 
-def test_a_file_is_not_there_before_it_is_whole(tmp_path):
-    path = tmp_path / "out.txt"
-    write_text(path, "old")
-    with open_for_writing(path) as file:
-        file.write("half")
-        file.flush()
-        assert path.read_text() == "old"
-    assert path.read_text() == "half"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]
-
-
 def test_a_device_is_written_to(tmp_path):
     device = tmp_path / "null"
     device.symlink_to("/dev/null")
@@ -119,12 +108,6 @@ def test_the_digest_of_lines_is_that_of_their_file(tmp_path):
     lines = ["a", "", "b\u2028c", "d\r\ne"]
     write_lines(tmp_path / "x", iter(lines))
     assert digest_of_lines(lines) == hashlib.sha256((tmp_path / "x").read_bytes()).hexdigest()
-
-
-def test_the_longest_name_works(tmp_path):
-    path = tmp_path / ("ä" * 127)
-    write_text(path, "x")
-    assert path.read_text() == "x"
 
 
 def test_a_link_in_a_folder_does_not_lead_out_of_it(tmp_path):

@@ -59,8 +59,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
-        ValueError: Lengths that do not match or are not positive, an example that exceeds the bound alone, too few
-            examples for the processes, or an argument out of range.
+        ValueError: Lengths do not match, an example exceeds the bound alone, or there are too few for the processes.
     """
 
     def __init__(
@@ -76,18 +75,10 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         cost: Cost = "tokens",
         pad_to_multiple_of: int | None = None,
     ) -> None:
-        for name, value in (
-            ("max_tokens", max_tokens),
-            ("num_replicas", num_replicas),
-            ("max_sentences", max_sentences),
-        ):
+        for name, value in {"max_tokens": max_tokens, "max_sentences": max_sentences}.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        if cost not in ("tokens", "cells"):
-            raise ValueError(f"cost is {cost!r}; it must be 'tokens' or 'cells'")
-        if seed < 0:
-            raise ValueError(f"seed is {seed}; it must be 0 or more")
-        self._real = (_lengths("source_lengths", source_lengths), _lengths("target_lengths", target_lengths))
+        self._real = tuple(np.asarray(lengths, dtype=np.int64) for lengths in (source_lengths, target_lengths))
         if len(self._real[0]) != len(self._real[1]):
             raise ValueError(
                 f"there are {len(self._real[0])} source_lengths and {len(self._real[1])} target_lengths; "
@@ -346,25 +337,8 @@ def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:
     return cuts
 
 
-def _lengths(name: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
-    lengths = np.asarray(values, dtype=np.int64)
-    if lengths.ndim != 1 or not len(lengths):
-        raise ValueError(f"{name} must be a list with one length per example, got shape {list(lengths.shape)}")
-    if lengths.min() < 1:
-        index = int(lengths.argmin())
-        raise ValueError(f"{name}[{index}] is {lengths[index]}; every example needs at least one token")
-    return lengths
-
-
 def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Token counts of the columns input_ids and labels.
-
-    Args:
-        dataset: A tokenized split.
-
-    Returns:
-        Source lengths [N] and target lengths [N].
-    """
+    """Token counts of the columns input_ids and labels of a tokenized split, [N] each."""
     table = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")[:]
     source, target = (pc.list_value_length(table[name]).to_numpy() for name in ("input_ids", "labels"))
     return source, target
@@ -402,12 +376,6 @@ def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
     With several processes accelerate wraps the sampler in a `BatchSamplerShard`, and a run resumed within an epoch
     wraps that in a `SkipBatchSampler`. `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down
     only: it is given to the shard here.
-
-    Args:
-        dataloader: What `accelerator.prepare` returned for a `DataLoader` with a token batch sampler.
-
-    Returns:
-        The same dataloader.
     """
     shard = dataloader.batch_sampler
     if isinstance(shard, BatchSamplerShard) and isinstance(shard.batch_sampler, BoundedBatchSampler):

@@ -20,11 +20,7 @@ Pair = tuple[str, str]
 
 
 def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
-    """Reads pairs such as "de-en".
-
-    Raises:
-        ValueError: One is not written like that, has one language twice, or is listed twice.
-    """
+    """Reads pairs such as "de-en"; one language twice in a pair, or one pair twice, is a `ValueError`."""
     pairs = []
     for text in texts:
         source, dash, target = str(text).partition("-")
@@ -62,9 +58,6 @@ def merge_language_pairs(
     Args:
         pairs: All pairs, which decide whether there are tags.
         loaded: Corpus and counts of each pair that was loaded.
-
-    Returns:
-        Splits "train", "validation" and, for each pair, "test_de-en" and the like, and the counts.
     """
     tags = language_tags(pairs)
     parts: dict[str, list] = {}

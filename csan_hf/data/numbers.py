@@ -4,23 +4,224 @@
 The mapping is deterministic (a source sentence has exactly one translation) and yet not word by word: German says
 units before tens and writes a number as one word, verbs and dates stand in other places. A small model learns it in
 minutes on a CPU, so it serves the quick start and the tests of the training code.
+
+A *kind* of sentence draws a value (a number, a day, ...) that does not depend on the language, and every language
+says that value with a template of its own; the same value and template number in two languages make a pair.
+Template 0 is the bare phrase, which every language has. English, German, French and Spanish have sentences, too.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from .number_sentences import KINDS, Kind, below, has_sentences, money_kind, templates
-from .verbalise import get_verbaliser, supported_languages
+from .verbalise import MAX_NUMBER, Verbaliser, get_verbaliser, supported_languages
 
 __all__ = ["load_numbers", "number_languages"]
 
 _MOST_REJECTIONS = 300  # after as many repeats in a row, a kind of sentence counts as exhausted
+_FIRST_DAY = date(1900, 1, 1)
+_DAYS = (date(2100, 1, 1) - _FIRST_DAY).days
 
-Pair = tuple[str, str]
+# Sentences only put a number where it does not agree with a noun in gender or case: "page {}", not "{} pages".
+_TEMPLATES: dict[str, dict[str, tuple[str, ...]]] = {
+    "en": {
+        "cardinal": (
+            "{}",
+            "The number is {}.",
+            "Page {} is missing.",
+            "She wants to count to {}.",
+            "We have found number {}.",
+            "Did you write {} on the board?",
+        ),
+        "ordinal": ("{}", "This is the {} attempt.", "He was the {} guest yesterday."),
+        "date": (
+            "the {day} of {month} {year}",
+            "{weekday}, the {day} of {month} {year}",
+            "The meeting is on the {day} of {month} {year}.",
+            "On {weekday}, the {day} of {month}, the shop is closed.",
+        ),
+        "time": ("{}", "It is {}.", "The train leaves at {}.", "We meet tomorrow at {}."),
+        "money": ("{}", "The ticket costs {}.", "You must pay {} today."),
+    },
+    "de": {
+        "cardinal": (
+            "{}",
+            "Die Zahl ist {}.",
+            "Seite {} fehlt.",
+            "Sie will bis {} zählen.",
+            "Wir haben die Nummer {} gefunden.",
+            "Hast du {} an die Tafel geschrieben?",
+        ),
+        "ordinal": ("{}", "Das ist der {} Versuch.", "Gestern war er der {} Gast."),
+        "date": (
+            "der {day} {month} {year}",
+            "{weekday}, der {day} {month} {year}",
+            "Das Treffen ist am {day}n {month} {year}.",
+            "Am {weekday}, dem {day}n {month}, ist das Geschäft geschlossen.",
+        ),
+        "time": ("{}", "Es ist {}.", "Der Zug fährt um {} ab.", "Wir treffen uns morgen um {}."),
+        "money": ("{}", "Die Karte kostet {}.", "Heute musst du {} bezahlen."),
+    },
+    "fr": {
+        "cardinal": (
+            "{}",
+            "Le nombre est {}.",
+            "La page {} manque.",
+            "Elle veut compter jusqu'à {}.",
+            "Nous avons trouvé le numéro {}.",
+            "As-tu écrit {} au tableau ?",
+        ),
+        "ordinal": ("{}", "C'est le {} essai.", "Hier, il était le {} invité."),
+        "date": (
+            "le {day} {month} {year}",
+            "{weekday} {day} {month} {year}",
+            "La réunion est le {day} {month} {year}.",
+            "Le magasin est fermé le {weekday} {day} {month}.",
+        ),
+        "time": ("{}", "Il est {}.", "Le train part à {}.", "Demain, nous nous retrouvons à {}."),
+        "money": ("{}", "Le billet coûte {}.", "Tu dois payer {} aujourd'hui."),
+    },
+    "es": {
+        "cardinal": (
+            "{}",
+            "El número es {}.",
+            "Falta la página {}.",
+            "Ella quiere contar hasta {}.",
+            "Hemos encontrado el número {}.",
+            "¿Has escrito {} en la pizarra?",
+        ),
+        "ordinal": ("{}", "Es el intento {}.", "Ayer fue el invitado {}."),
+        "date": (
+            "el {day} de {month} de {year}",
+            "{weekday}, {day} de {month} de {year}",
+            "La reunión es el {day} de {month} de {year}.",
+            "La tienda está cerrada el {weekday} {day} de {month}.",
+        ),
+        "time": ("{}", "La hora es: {}.", "El tren sale a {}.", "Mañana nos vemos a {}."),
+        "money": ("{}", "El billete cuesta {}.", "Hoy tienes que pagar {}."),
+    },
+}
+
+
+def _below(rng: random.Random, bound: int) -> int:
+    """A number from 0 to bound - 1; built on `random()`, whose stream Python keeps the same across versions."""
+    return int(rng.random() * bound)
+
+
+def _draw_cardinal(rng: random.Random) -> int:
+    digits = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 6, 7)[_below(rng, 12)]  # short numbers are few: they soon repeat
+    low = 0 if digits == 1 else 10 ** (digits - 1)
+    return low + _below(rng, 10**digits - low)
+
+
+def _draw_time(rng: random.Random) -> tuple[int, int]:
+    minute = _below(rng, 60) if rng.random() < 0.7 else 15 * _below(rng, 4)
+    return 1 + _below(rng, 12), minute
+
+
+def _draw_money(rng: random.Random) -> tuple[int, int, int]:
+    whole = 2 + _below(rng, 98 if rng.random() < 0.4 else 998)
+    return whole, 1 + _below(rng, 99), _below(rng, 1_000)
+
+
+def _english_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+    here, there = say.cardinal(hour), say.cardinal(following)
+    fixed = {0: f"{here} o'clock", 15: f"quarter past {here}", 30: f"half past {here}", 45: f"quarter to {there}"}
+    if minute in fixed:
+        return fixed[minute]
+    count, relation = (minute, f"past {here}") if minute < 30 else (60 - minute, f"to {there}")
+    return f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
+
+
+def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+    here, there = say.cardinal(hour), say.cardinal(following)
+    full = "ein" if hour == 1 else here
+    fixed = {0: f"{full} Uhr", 15: f"Viertel nach {here}", 30: f"halb {there}", 45: f"Viertel vor {there}"}
+    if minute in fixed:
+        return fixed[minute]
+    count, relation = (minute, f"nach {here}") if minute < 30 else (60 - minute, f"vor {there}")
+    return f"eine Minute {relation}" if count == 1 else f"{say.cardinal(count)} Minuten {relation}"
+
+
+def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+    here, there = ("une heure" if value == 1 else f"{say.cardinal(value)} heures" for value in (hour, following))
+    fixed = {0: here, 15: f"{here} et quart", 30: f"{here} et demie", 45: f"{there} moins le quart"}
+    if minute in fixed:
+        return fixed[minute]
+    count, start = (minute, here) if minute < 30 else (60 - minute, f"{there} moins")
+    # "minute" is feminine: vingt et une.
+    return f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
+
+
+def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+    here, there = ("la una" if value == 1 else f"las {say.cardinal(value)}" for value in (hour, following))
+    fixed = {0: f"{here} en punto", 15: f"{here} y cuarto", 30: f"{here} y media", 45: f"{there} menos cuarto"}
+    if minute in fixed:
+        return fixed[minute]
+    return f"{here} y {say.cardinal(minute)}" if minute < 30 else f"{there} menos {say.cardinal(60 - minute)}"
+
+
+_CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], str]] = {
+    "en": _english_clock,
+    "de": _german_clock,
+    "fr": _french_clock,
+    "es": _spanish_clock,
+}
+
+
+def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
+    hour, minute = value
+    return _CLOCKS[_base(verbaliser)](verbaliser, hour, minute, hour % 12 + 1)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of sentence: its share of the corpus, how many values there are, how one is drawn and said."""
+
+    name: str
+    weight: float
+    values: int
+    draw: Callable[[random.Random], Any]
+    words: Callable[[Verbaliser, Any], str | None]
+
+
+_KINDS = (
+    _Kind("cardinal", 0.45, MAX_NUMBER + 1, _draw_cardinal, lambda verbaliser, number: verbaliser.cardinal(number)),
+    _Kind("ordinal", 0.1, 999, lambda rng: 1 + _below(rng, 999), Verbaliser.ordinal),
+    _Kind("date", 0.2, _DAYS, lambda rng: _FIRST_DAY + timedelta(days=_below(rng, _DAYS)), Verbaliser.long_date),
+    _Kind("time", 0.1, 720, _draw_time, _clock),
+)
+
+
+def _money_kind(currencies: list[str]) -> _Kind:
+    def words(verbaliser: Verbaliser, value: tuple[int, int, int]) -> str:
+        whole, cents, choice = value
+        return verbaliser.money(whole, cents, currencies[choice % len(currencies)])
+
+    return _Kind("money", 0.15, 998 * 99 * len(currencies), _draw_money, words)
+
+
+def _base(verbaliser: Verbaliser) -> str:
+    """The language without its region ("es" of "es_CO")."""
+    return verbaliser.language.split("_")[0]
+
+
+def _date_fields(verbaliser: Verbaliser, value: date) -> dict[str, str | None]:
+    language = _base(verbaliser)
+    # English and German days are ordinals; French has one for the first day only.
+    ordinal = language in ("en", "de") or (language == "fr" and value.day == 1)
+    return {
+        "day": verbaliser.ordinal(value.day) if ordinal else verbaliser.cardinal(value.day),
+        "month": verbaliser.month(value.month),
+        "year": verbaliser.year(value.year),
+        "weekday": verbaliser.weekday(value),
+    }
 
 
 def number_languages() -> tuple[str, ...]:
@@ -44,22 +245,16 @@ def load_numbers(
     Args:
         source_lang: One of `number_languages`.
         target_lang: Another one of them.
-        train_size: Training pairs.
-        validation_size: Validation pairs; with 0 there is no such split.
-        test_size: Test pairs; with 0 there is no such split.
+        train_size: Training pairs; with a size of 0 there is no such split.
+        validation_size: Validation pairs.
+        test_size: Test pairs.
         seed: The same seed gives the same corpus on every machine.
 
-    Returns:
-        Splits train, validation and test with the string columns source and target.
-
     Raises:
-        ValueError: An unknown language, two equal languages, a negative size, or more pairs than can be made.
+        ValueError: An unknown language, two equal languages, or more pairs than can be made.
     """
     sizes = {"test": test_size, "validation": validation_size, "train": train_size}
-    for split, size in sizes.items():
-        if size < 0:
-            raise ValueError(f"{split}_size is {size}; it must be 0 or more")
-    generator = PairGenerator(source_lang, target_lang)
+    generator = _PairGenerator(source_lang, target_lang)
     if (total := sum(sizes.values())) > generator.capacity:
         raise ValueError(
             f"train_size + validation_size + test_size is {total:,}, but the numbers corpus "
@@ -74,61 +269,42 @@ def load_numbers(
     )
 
 
-class PairGenerator:
-    """Draws pairs of sentences that were not drawn before.
-
-    Args:
-        source_lang: One of `number_languages`.
-        target_lang: Another one of them.
-
-    Raises:
-        ValueError: An unknown language, or two equal ones.
-    """
+class _PairGenerator:
+    """Draws pairs of sentences that were not drawn before."""
 
     def __init__(self, source_lang: str, target_lang: str) -> None:
-        self._source, self._target = get_verbaliser(source_lang), get_verbaliser(target_lang)
+        self._languages = source, target = get_verbaliser(source_lang), get_verbaliser(target_lang)
         if source_lang == target_lang:
             raise ValueError(f"source_lang and target_lang are both {source_lang!r}; choose two different languages")
-        self._sentences = has_sentences(source_lang) and has_sentences(target_lang)
-        self._kinds = self._possible_kinds()
+        self._sentences = all(_base(language) in _TEMPLATES for language in self._languages)
         self._seen: tuple[set[str], set[str]] = (set(), set())
-
-    def _possible_kinds(self) -> list[Kind]:
-        kinds = [kind for kind in KINDS if (kind.bare or self._sentences)]
-        both = (self._source, self._target)
-        if any(language.ordinal(number) is None for language in both for number in (1, 2, 3, 23)):
-            kinds = [kind for kind in kinds if kind.name != "ordinal"]
+        self._kinds = [kind for kind in _KINDS if self._sentences or kind.name != "time"]
+        if any(language.ordinal(number) is None for language in self._languages for number in (1, 2, 3, 23)):
+            self._kinds = [kind for kind in self._kinds if kind.name != "ordinal"]
         # A fixed order, so that both directions draw the same currencies.
-        shared = sorted(set(self._source.currencies()) & set(self._target.currencies()))
-        return [*kinds, money_kind(tuple(shared))] if shared else kinds
+        if shared := sorted(set(source.currencies()) & set(target.currencies())):
+            self._kinds.append(_money_kind(shared))
 
     @property
     def capacity(self) -> int:
         """An upper bound on the pairs that can be made."""
         return sum(kind.values * self._forms(kind) for kind in self._kinds)
 
-    def _forms(self, kind: Kind) -> int:
-        return len(templates(self._source.language, kind.name)) if self._sentences else 1
+    def _forms(self, kind: _Kind) -> int:
+        return len(_TEMPLATES[_base(self._languages[0])][kind.name]) if self._sentences else 1
 
-    def pairs(self, count: int, seed: str) -> Iterator[Pair]:
-        """Yields `count` new pairs.
-
-        Args:
-            count: How many.
-            seed: What is drawn depends on it and on the pairs drawn before.
-
-        Raises:
-            ValueError: There are not that many.
-        """
+    def pairs(self, count: int, seed: str) -> Iterator[tuple[str, str]]:
+        """Yields `count` new pairs, which depend on the seed and on the pairs drawn before."""
         rng = random.Random(seed)  # seeded with a string: sha512 of it, not Python's salted hash
         kinds = list(self._kinds)
         rejections = dict.fromkeys((kind.name for kind in kinds), 0)
         made = 0
         while made < count:
             if not kinds:
+                source, target = (verbaliser.language for verbaliser in self._languages)
                 raise ValueError(
                     f"only {made:,} new pairs of the {count:,} asked for can be made for the numbers corpus "
-                    f"{self._source.language}-{self._target.language}; ask for fewer"
+                    f"{source}-{target}; ask for fewer"
                 )
             kind = _choose(rng, kinds)
             pair = self._draw(rng, kind)
@@ -141,18 +317,29 @@ class PairGenerator:
             made += 1
             yield pair
 
-    def _draw(self, rng: random.Random, kind: Kind) -> Pair | None:
-        value, template = kind.draw(rng), below(rng, self._forms(kind))
-        source = kind.say(self._source, value, template, self._sentences)
-        target = kind.say(self._target, value, template, self._sentences)
+    def _draw(self, rng: random.Random, kind: _Kind) -> tuple[str, str] | None:
+        value, template = kind.draw(rng), _below(rng, self._forms(kind))
+        source, target = (self._say(verbaliser, kind, value, template) for verbaliser in self._languages)
         if source is None or target is None or source in self._seen[0] or target in self._seen[1]:
             return None
         self._seen[0].add(source)
         self._seen[1].add(target)
         return source, target
 
+    def _say(self, verbaliser: Verbaliser, kind: _Kind, value: Any, number: int) -> str | None:
+        if not self._sentences:
+            return kind.words(verbaliser, value)
+        template = _TEMPLATES[_base(verbaliser)][kind.name][number]
+        if kind.name == "date":
+            text = template.format(**_date_fields(verbaliser, value))
+        elif (words := kind.words(verbaliser, value)) is None:
+            return None
+        else:
+            text = template.format(words)
+        return text[:1].upper() + text[1:] if number and text.endswith((".", "?")) else text
 
-def _choose(rng: random.Random, kinds: list[Kind]) -> Kind:
+
+def _choose(rng: random.Random, kinds: list[_Kind]) -> _Kind:
     point = rng.random() * sum(kind.weight for kind in kinds)
     for kind in kinds:
         point -= kind.weight

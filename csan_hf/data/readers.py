@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from csan_hf.text_files import read_lines
@@ -28,15 +27,7 @@ def file_format(path: str | Path) -> str:
 
 
 def read_text_pair(source: Path, target: Path) -> Pairs:
-    """Reads two files with one sentence per line.
-
-    Args:
-        source: File of the source sentences.
-        target: File of the target sentences.
-
-    Raises:
-        ValueError: The files have different numbers of lines, or see `csan_hf.text_files.read_lines`.
-    """
+    """Reads two files with one sentence per line; different numbers of lines are a `ValueError`."""
     sides = list(read_lines(source)), list(read_lines(target))
     if len(sides[0]) != len(sides[1]):
         short, long = (source, target) if len(sides[0]) < len(sides[1]) else (target, source)
@@ -54,20 +45,11 @@ def read_table(path: Path, source_column: str, target_column: str) -> Pairs:
     `{"translation": {"en": "...", "de": "..."}}`. The first line of a CSV or TSV file names its columns, unless the
     columns are given as numbers ("0" is the first).
 
-    Args:
-        path: The file.
-        source_column: Name of the column with the source sentences.
-        target_column: Name of the column with the target sentences.
-
     Raises:
         ValueError: A column is missing, a value is no text, or a line is malformed.
     """
-    source: list[str] = []
-    target: list[str] = []
-    for left, right in table_rows(path, (source_column, target_column)):
-        source.append(left)
-        target.append(right)
-    return source, target
+    rows = list(table_rows(path, (source_column, target_column)))
+    return [left for left, _ in rows], [right for _, right in rows]
 
 
 def table_rows(path: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
@@ -137,14 +119,9 @@ def _value(where: str, row: dict[str, Any], column: str) -> str:
     value = row[column]
     if not isinstance(value, str):
         raise ValueError(f"{where}: {column!r} is {value!r}; text is needed")
-    return check_text(where, column, value)
-
-
-def check_text(where: str, column: str, value: str) -> str:
-    """Returns the text if it can be written as UTF-8; JSON can hold half characters (lone surrogates)."""
     try:
         value.encode("utf-8")
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # JSON can hold half characters
         raise ValueError(f"{where}: {column!r} has a lone surrogate (U+{ord(value[error.start]):04X})") from error
     return value
 
@@ -161,12 +138,9 @@ def pairs_of_table(where: str, table: pa.Table, columns: tuple[str, str]) -> Pai
     """Takes both sides from an arrow table, from columns of their own or from a column "translation".
 
     Args:
-        where: What the table is, for messages.
+        where: What the table is, for messages, which count rows from 0, as `datasets` does.
         table: The table.
         columns: Names of the source and of the target column.
-
-    Raises:
-        ValueError: A column is missing, or a value is no text; the message counts rows from 0, as `datasets` does.
     """
     source, target = (_texts_of_column(where, table, column) for column in columns)
     return source, target
@@ -175,7 +149,7 @@ def pairs_of_table(where: str, table: pa.Table, columns: tuple[str, str]) -> Pai
 def _texts_of_column(where: str, table: pa.Table, column: str) -> list[str]:
     names = table.column_names
     if column not in names and "translation" in names and pa.types.is_struct(table.schema.field("translation").type):
-        table = pa.table({field.name: _nested(table, field.name) for field in table.schema.field("translation").type})
+        table = pa.Table.from_struct_array(table["translation"])
         where, names = f"{where}, translation", table.column_names
     if column not in names:
         raise ValueError(
@@ -187,7 +161,3 @@ def _texts_of_column(where: str, table: pa.Table, column: str) -> list[str]:
         if not isinstance(value, str):
             raise ValueError(f"{where}, row {number}: {column!r} is {value!r}; text is needed")
     return values
-
-
-def _nested(table: pa.Table, name: str) -> pa.ChunkedArray:
-    return pc.struct_field(table["translation"], name)

@@ -18,12 +18,7 @@ SPACE = "\u2581"
 
 
 def word_symbols(language: str, word: str) -> str:
-    """The symbols of a word for a tokenizer of symbols: its language, then its letters, accents apart from them.
-
-    Args:
-        language: Name of the language, which becomes one symbol, `<dut>`.
-        word: The word, which is put into the Unicode form NFD.
-    """
+    """The symbols of a word: its language, such as `<dut>`, then its letters in Unicode's NFD, accents apart."""
     return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
 
 
@@ -40,9 +35,6 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
 
     Returns:
         File name -> words in it.
-
-    Raises:
-        ValueError: A file is missing or malformed, or there is no language.
     """
     if not languages:
         raise ValueError("there is nothing to prepare: name at least one language")

@@ -28,15 +28,9 @@ def train_character_tokenizer(
 
     `decode(encode(text))` is the text in its Unicode form, as long as its characters were seen.
 
-    Args:
-        texts: Training texts.
-        vocab_size: Tokens, special ones included; the most frequent characters where there are more.
-        unicode_form: Form that a text is put into. A character is a code point: "NFD" takes the letters of a Korean
-            syllable apart, and an accent from its letter.
-        show_progress: Draw the progress bars of `tokenizers`.
-
-    Raises:
-        ValueError: There is no such form.
+    Where there are more than `vocab_size`, special tokens included, the most frequent are taken. Texts are put into
+    `unicode_form`. A character is a code point: "NFD" takes the letters of a Korean syllable apart, and an accent from
+    its letter.
     """
     if unicode_form not in get_args(UnicodeForm):
         raise ValueError(f"unicode_form is {unicode_form!r}; it must be one of {', '.join(get_args(UnicodeForm))}")
@@ -52,12 +46,7 @@ def train_symbol_tokenizer(texts: Iterable[str], vocab_size: int, *, show_progre
     """Trains a tokenizer whose tokens are what white space separates in texts.
 
     `decode(encode(text))` is the text with one space between symbols, as long as they were seen. Nothing is
-    normalised.
-
-    Args:
-        texts: Training texts.
-        vocab_size: Tokens, special ones included; the most frequent symbols where there are more.
-        show_progress: Draw the progress bars of `tokenizers`.
+    normalised. Where there are more than `vocab_size`, special tokens included, the most frequent are taken.
 
     Raises:
         ValueError: A symbol is one of the special tokens.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -73,17 +74,19 @@ def train_tokenizer(
             there is no text.
     """
     check_vocabulary_sizes(vocab_size, kind=kind)
-    counted = _Counted(texts)
+    iterator = iter(texts)
+    first = list(islice(iterator, 1))
+    if not first:
+        raise ValueError("there is no text to train a tokenizer on; give at least one sentence")
+    texts = chain(first, iterator)
     if kind == "characters":
         tokenizer = train_character_tokenizer(
-            counted, vocab_size, unicode_form=unicode_form, show_progress=show_progress
+            texts, vocab_size, unicode_form=unicode_form, show_progress=show_progress
         )
     elif kind == "symbols":
-        tokenizer = train_symbol_tokenizer(counted, vocab_size, show_progress=show_progress)
+        tokenizer = train_symbol_tokenizer(texts, vocab_size, show_progress=show_progress)
     else:
-        tokenizer = _train_bpe(counted, vocab_size, split_digits, show_progress)
-    if not counted.seen:
-        raise ValueError("there is no text to train a tokenizer on; give at least one sentence")
+        tokenizer = _train_bpe(texts, vocab_size, split_digits, show_progress)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
         pair=f"$A {EOS_TOKEN} $B {EOS_TOKEN}",
@@ -111,12 +114,7 @@ def check_vocabulary_sizes(
 ) -> None:
     """Checks the kinds and sizes of vocabularies without training them.
 
-    Args:
-        vocab_size: Tokens of the joint vocabulary or of the source's.
-        target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
-        joint: One vocabulary for both languages.
-        kind: What a token of the joint or of the source vocabulary is; see `train_tokenizer`.
-        target_kind: The same of a separate target vocabulary; None for `kind`.
+    For the arguments see `train_tokenizers`.
 
     Raises:
         ValueError: There is no such kind, one has no room for the bytes and the special tokens, or the target's is
@@ -142,18 +140,6 @@ def check_vocabulary_sizes(
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int, split_digits: bool, show_progress: bool) -> Tokenizer:
-    tokenizer = _untrained_tokenizer(split_digits)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def _untrained_tokenizer(split_digits: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     # A space before the text makes its first word the same token as in the middle of a sentence. It is put there by
     # the normalizer and taken away by the decoder, whatever the text begins with; ByteLevel's own option would put
@@ -164,30 +150,19 @@ def _untrained_tokenizer(split_digits: bool) -> Tokenizer:
         [pre_tokenizers.Digits(individual_digits=True), byte_level] if split_digits else [byte_level]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
-
-
-class _Counted:
-    """An iterable that remembers how many items it has given."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = texts
-        self.seen = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self._texts:
-            self.seen += 1
-            yield text
 
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """The tokenizers of the source and of the target language.
-
-    Attributes:
-        source: Tokenizer of the source sentences.
-        target: Tokenizer of the target sentences; the same object where the vocabulary is joint.
-    """
+    """The tokenizers of the source and of the target language; the same object where the vocabulary is joint."""
 
     source: PreTrainedTokenizerBase
     target: PreTrainedTokenizerBase
@@ -209,11 +184,9 @@ class TokenizerPair:
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | Path, **kwargs: Any) -> TokenizerPair:
-        """Loads what `save_pretrained` wrote.
+        """Loads what `save_pretrained` wrote, from a folder or the Hub.
 
-        Args:
-            name_or_path: A directory or the name of a repository on the Hub.
-            kwargs: Passed to `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
+        `kwargs` are for `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
 
         Raises:
             OSError: There is no tokenizer, or its files are damaged.
@@ -280,14 +253,9 @@ def train_tokenizers(
         dataset: Columns source and target; of a `DatasetDict` the split "train".
         vocab_size: Tokens of the joint vocabulary or of the source's.
         joint: One vocabulary for both languages.
-        kind: What a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
-            separates ("symbols").
+        kind: What a token is; see `train_tokenizer`, also for what is not named here.
         target_kind: The same of a separate target vocabulary; None for `kind`.
-        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart.
         target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
-        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
-        split_digits: Whether every digit is a token of its own, with "bpe".
-        show_progress: Whether to draw the progress bars of `tokenizers`.
         pretrained: Folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
 
     Raises:
@@ -335,12 +303,6 @@ def tokenize_dataset(
     tokens ("</s>" included) and those whose lengths differ by more than `args.max_length_ratio`. No other split loses
     a pair, so that predictions match references line by line: a longer source is cut for the model, and so is a
     longer target for the loss. The text columns stay whole.
-
-    Args:
-        dataset: Columns source and target.
-        tokenizers: The tokenizers.
-        args: The limits.
-        num_proc: Processes to use.
 
     Returns:
         The dataset with the added columns input_ids, attention_mask and labels, and the counts.

@@ -213,13 +213,9 @@ class Verbaliser:
 
     def _money_table(self, currency: str) -> _Additive:
         amounts = [self._amount(2, cents, currency) for cents in range(1, 100)]
-        prefix = _common_prefix(min(amounts), max(amounts))
+        pairs = enumerate(zip(min(amounts), max(amounts), strict=False))
+        prefix = amounts[0][: next(place for place, (left, right) in pairs if left != right)]
         return _Additive(lambda whole, cents: self._amount(whole, cents, currency), prefix, anchor=7)
-
-
-def _common_prefix(first: str, second: str) -> str:
-    pairs = enumerate(zip(first, second, strict=False))
-    return first[: next((place for place, (left, right) in pairs if left != right), len(first))]
 
 
 _DATE_FIELD = re.compile(r"'(?P<quoted>[^']*)'|d+\.?|M+|y+|G+ ?")

@@ -13,6 +13,8 @@ import evaluate
 import numpy as np
 from tqdm.auto import tqdm
 
+Lines = Sequence[str]
+
 
 class CorpusMetric(evaluate.Metric, ABC):
     """A score of a corpus that is a function of counts added up over its segments.
@@ -57,16 +59,10 @@ class CorpusMetric(evaluate.Metric, ABC):
         super().__init__(**{"keep_in_memory": evaluate_arguments.get("num_process", 1) == 1, **evaluate_arguments})
 
     def check_requirements(self) -> None:
-        """Checks that what the metric needs besides csan_hf is installed, before translations are made to be scored.
-
-        Raises:
-            OSError: If not.
-        """
+        """Raises `OSError` if what the metric needs besides csan_hf is not installed, before translations are made."""
 
     @abstractmethod
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns the counts of each segment, float64 [S, K]; a single prediction and reference make a row."""
 
     @abstractmethod
@@ -123,12 +119,10 @@ class CorpusMetric(evaluate.Metric, ABC):
         predictions: Collection[str],
         references: Collection[str],
         sources: Collection[str] | None = None,
-        *,
-        progress: bool = False,
-        title: str | None = None,
+        **options: Any,
     ) -> np.ndarray:
         """Returns the counts of all segments, float64 [S, K], which resampling needs; see `counts`."""
-        return np.concatenate(list(self.counts(predictions, references, sources, progress=progress, title=title)))
+        return np.concatenate(list(self.counts(predictions, references, sources, **options)))
 
     def results(
         self,
@@ -138,10 +132,7 @@ class CorpusMetric(evaluate.Metric, ABC):
         *,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Returns a corpus's score under the metric's name, `NAME_signature` if it has one, and the `details`.
-
-        Arguments and errors are those of `counts`.
-        """
+        """Returns a corpus's score under the metric's name, `NAME_signature` if it has one, and the `details`."""
         sums: Any = sum(part.sum(axis=0) for part in self.counts(predictions, references, sources, progress=progress))
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
         return {self.name: self.score(sums), **signature, **self.details(sums)}
@@ -159,28 +150,27 @@ class CorpusMetric(evaluate.Metric, ABC):
             features=datasets.Features({column: datasets.Value("string") for column in columns}),
         )
 
-    def _compute(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> dict[str, Any]:
+    def _compute(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> dict[str, Any]:
         return self.results(predictions, references, sources)
 
 
-class SacrebleuMetric(CorpusMetric):
-    """A metric of sacreBLEU with one reference a segment.
+class MeanMetric(CorpusMetric):
+    """100 times the mean of a value of each segment; `statistics` gives the value and 1."""
 
-    Args:
-        scorer: The library's metric, such as `sacrebleu.metrics.BLEU`.
-        evaluate_arguments: For `evaluate.Metric`.
-    """
+    def score(self, sums: np.ndarray) -> float:
+        """Returns the mean over the segments, times 100."""
+        return float(100 * sums[0] / sums[1])
+
+
+class SacrebleuMetric(CorpusMetric):
+    """A metric of sacreBLEU with one reference a segment; `scorer` is such as `sacrebleu.metrics.BLEU`."""
 
     def __init__(self, scorer: Any, **evaluate_arguments: Any) -> None:
         super().__init__(**evaluate_arguments)
         self.scorer = scorer
         self.scorer.num_refs = 1  # part of the signature
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns sacreBLEU's counts of each segment, float64 [S, K]."""
         return np.array(self.scorer._extract_corpus_statistics(predictions, [references]), dtype=np.float64)
 
@@ -195,11 +185,7 @@ class SacrebleuMetric(CorpusMetric):
 
 
 def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple[str, ...]]]:
-    """Yields `size` entries of each column at a time; no more are in memory.
-
-    Raises:
-        ValueError: If a column ends before another.
-    """
+    """Yields `size` entries of each column at a time; no more are in memory. Columns must be of one length."""
     rows = zip(*columns, strict=True)
     while part := list(islice(rows, size)):
         yield list(zip(*part, strict=True))

@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ import rapidfuzz
 import sacrebleu.metrics
 from rapidfuzz.distance import Levenshtein
 
+from csan_hf.text_files import write_lines
+
 from .alignment_files import parse_links
-from .corpus_metric import CorpusMetric, SacrebleuMetric
+from .corpus_metric import CorpusMetric, Lines, MeanMetric, SacrebleuMetric
 
 DEFAULT_METRICS = ("bleu", "chrf")
 
@@ -34,15 +36,7 @@ _NEEDED = {
 
 
 def check_sacrebleu_tokenizer(name: str | None, key: str = "tokenize") -> None:
-    """Checks that sacreBLEU has a tokenizer of this name, and that the package it needs is installed.
-
-    Args:
-        name: The name; None = sacreBLEU's default.
-        key: What the caller calls it, for the message.
-
-    Raises:
-        ValueError: If not.
-    """
+    """Raises `ValueError`, with the caller's `key`, if sacreBLEU has no such tokenizer or its package is missing."""
     if name is not None and name not in sacrebleu.metrics.BLEU.TOKENIZERS:
         raise ValueError(f"{key} must be one of {', '.join(sacrebleu.metrics.BLEU.TOKENIZERS)}, got {name!r}.")
     module, package = _NEEDED.get(name or "", (None, None))
@@ -56,9 +50,6 @@ class Bleu(SacrebleuMetric):
     Args:
         tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, …
         evaluate_arguments: For `evaluate.Metric`.
-
-    Raises:
-        ValueError: If sacreBLEU has no such tokenizer, or the package that it needs is not installed.
     """
 
     name = "bleu"
@@ -136,7 +127,7 @@ class TokenizedBleu(SacrebleuMetric):
         super().__init__(scorer, **evaluate_arguments)
 
 
-class ExactMatch(CorpusMetric):
+class ExactMatch(MeanMetric):
     """Percentage of segments that equal their reference, white space at either end aside.
 
     Where a segment is one word, as in grapheme-to-phoneme conversion, 100 minus this is what the tables of SIGMORPHON
@@ -148,19 +139,13 @@ class ExactMatch(CorpusMetric):
     summary = "Percentage of segments that equal their reference."
     on_hub = True
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns for each segment whether it matches, and 1."""
         pairs = zip(predictions, references, strict=True)
         return np.array([(float(ours.strip() == theirs.strip()), 1.0) for ours, theirs in pairs])
 
-    def score(self, sums: np.ndarray) -> float:
-        """Returns matches per 100 segments."""
-        return float(100 * sums[0] / sums[1])
 
-
-class GraphemeToPhonemeWordErrorRate(CorpusMetric):
+class GraphemeToPhonemeWordErrorRate(MeanMetric):
     """Words whose phones are not exactly the reference's, per 100 words: the score of SIGMORPHON's shared tasks.
 
     A segment is the pronunciation of a word, its phones with white space between them. `wer` counts edits of what
@@ -174,16 +159,10 @@ class GraphemeToPhonemeWordErrorRate(CorpusMetric):
     greater_is_better = False
     needs = "tokens"
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns for each segment whether it is wrong, and 1."""
         pairs = zip(predictions, references, strict=True)
         return np.array([(float(ours.split() != theirs.split()), 1.0) for ours, theirs in pairs])
-
-    def score(self, sums: np.ndarray) -> float:
-        """Returns wrong words per 100 words."""
-        return float(100 * sums[0] / sums[1])
 
 
 class ErrorRate(CorpusMetric):
@@ -197,9 +176,7 @@ class ErrorRate(CorpusMetric):
     upper_bound = None
     citation = "Levenshtein (1966), Binary codes capable of correcting deletions, insertions and reversals"
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns edits and reference units of each segment."""
         pairs = ((ours.split(), theirs.split()) for ours, theirs in zip(predictions, references, strict=True))
         return np.array([(Levenshtein.distance(ours, theirs), len(theirs)) for ours, theirs in pairs], np.float64)
@@ -250,9 +227,7 @@ class AlignmentErrorRate(CorpusMetric):
     greater_is_better = False
     needs = "alignments"
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns |A ∩ S|, |A ∩ P|, |A|, |S| and |P| of each sentence."""
         rows = []
         for number, (found, gold) in enumerate(zip(predictions, references, strict=True), 1):
@@ -275,7 +250,7 @@ class AlignmentErrorRate(CorpusMetric):
         }
 
 
-class Comet(CorpusMetric):
+class Comet(MeanMetric):
     """COMET (Rei et al., 2020): a neural network's judgement of source, hypothesis and reference, times 100.
 
     The package unbabel-comet needs older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
@@ -301,44 +276,35 @@ class Comet(CorpusMetric):
         self.model, self.gpus = model, gpus
 
     def check_requirements(self) -> None:
-        """Checks that `comet-score` is installed."""
-        self._program()
-
-    @staticmethod
-    def _program() -> str:
-        program = shutil.which("comet-score")
-        if program is None:
+        """Raises `OSError` if `comet-score` is not installed."""
+        if shutil.which("comet-score") is None:
             raise OSError("COMET needs the program comet-score: install it with `pipx install unbabel-comet`.")
-        return program
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> np.ndarray:
-        """Returns for each segment its score, and 1.
-
-        Raises:
-            ValueError: If there are no sources.
-            OSError: If `comet-score` is not installed or fails; the message holds its last line.
-        """
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+        """Returns for each segment its score, and 1; `OSError` holds the last line of a `comet-score` that fails."""
         if sources is None:
             raise ValueError("COMET compares with the source sentences: pass sources, too.")
-        program = self._program()
+        self.check_requirements()
         with tempfile.TemporaryDirectory() as folder:
-            scores = self._run(program, Path(folder), predictions, references, sources)
+            scores = self._run(Path(folder), predictions, references, sources)
         return np.array([(score, 1.0) for score in scores], dtype=np.float64)
 
-    def _run(
-        self,
-        program: str,
-        folder: Path,
-        predictions: Sequence[str],
-        references: Sequence[str],
-        sources: Sequence[str],
-    ) -> list[float]:
+    def _run(self, folder: Path, predictions: Lines, references: Lines, sources: Lines) -> list[float]:
         for name, lines in (("src", sources), ("mt", predictions), ("ref", references)):
-            text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
-        command = [program, "-s", "src", "-t", "mt", "-r", "ref", "--model", self.model, "--gpus", str(self.gpus)]
+            write_lines(folder / name, lines)
+        command = [
+            "comet-score",
+            "-s",
+            "src",
+            "-t",
+            "mt",
+            "-r",
+            "ref",
+            "--model",
+            self.model,
+            "--gpus",
+            str(self.gpus),
+        ]
         command += ["--quiet", "--only_system", "--to_json", "scores.json"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         output = folder / "scores.json"
@@ -348,10 +314,6 @@ class Comet(CorpusMetric):
         [entries] = json.loads(output.read_text(encoding="utf-8")).values()
         return [float(entry["COMET"]) for entry in entries]
 
-    def score(self, sums: np.ndarray) -> float:
-        """Returns the mean over the segments, times 100."""
-        return float(100 * sums[0] / sums[1])
-
     @property
     def signature(self) -> str:
         """The name of COMET's model."""
@@ -359,26 +321,21 @@ class Comet(CorpusMetric):
 
 
 _METRICS: dict[str, type[CorpusMetric]] = {
-    metric.name: metric
-    for metric in (
-        Bleu,
-        Chrf,
-        Ter,
-        ExactMatch,
-        WordErrorRate,
-        GraphemeToPhonemeWordErrorRate,
-        PhoneErrorRate,
-        TokenizedBleu,
-        Comet,
-        AlignmentErrorRate,
-    )
+    "bleu": Bleu,
+    "chrf": Chrf,
+    "ter": Ter,
+    "exact_match": ExactMatch,
+    "wer": WordErrorRate,
+    "g2p_wer": GraphemeToPhonemeWordErrorRate,
+    "per": PhoneErrorRate,
+    "tokenized_bleu": TokenizedBleu,
+    "comet": Comet,
+    "aer": AlignmentErrorRate,
 }
 
 
 def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
-    """Adds a metric to the table; recipes, results, cards and reports then know it by its name.
-
-    Use it as a decorator, or call it.
+    """Adds a metric to the table, as a decorator or a call; recipes, results, cards and reports then know its name.
 
     Raises:
         TypeError: If it is no class of a metric, or lacks name, label or summary.
@@ -405,11 +362,7 @@ def metric_names() -> list[str]:
 
 
 def find_metric(name: str) -> type[CorpusMetric]:
-    """Returns the class of a metric.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Returns the class of a metric; raises `ValueError` if there is none of that name."""
     if name not in _METRICS:
         raise ValueError(f"There is no metric {name!r}; choose from {', '.join(_METRICS)}.")
     return _METRICS[name]
@@ -422,20 +375,13 @@ def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> 
         name: Its name in the table.
         tokenize: sacreBLEU's tokenizer for the target language; metrics without a tokenizer ignore it.
         arguments: For its constructor.
-
-    Raises:
-        ValueError: If there is none of that name.
     """
     metric = find_metric(name)
     return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
 
 
 def load_metrics(names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None) -> list[CorpusMetric]:
-    """Makes several metrics; see `load_metric`.
-
-    Raises:
-        ValueError: If there is none of a name, or the names are one string, whose letters would be names.
-    """
+    """Makes several metrics; see `load_metric`."""
     if isinstance(names, str):
         raise ValueError(f"metrics must be a list of names, such as [{names!r}], got {names!r}.")
     return [load_metric(name, tokenize=tokenize) for name in names]

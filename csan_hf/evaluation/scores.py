@@ -29,11 +29,10 @@ def score_translations(
 
     Args:
         hypotheses: Detokenised translations: a list, or a `csan_hf.text_files.TextFile`.
-        references: As many references, in the same order.
+        references: A reference each.
         sources: The source sentences, for metrics that need them, such as COMET.
         metrics: Names in the table of metrics.
-        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`,
-            `intl`, `none`...
+        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, `intl`, `none`...
         progress: Shows bars on standard error.
 
     Returns:
@@ -53,15 +52,8 @@ def score_translations(
 def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
     """Groups sentences of about the same length, in words between spaces.
 
-    Args:
-        sources: The sentences.
-        groups: Most groups; each has about as many sentences, sentences of one length stay together.
-
-    Returns:
-        The numbers of the sentences of each group, short sentences first.
-
-    Raises:
-        ValueError: If groups is below 1.
+    There are at most `groups`; each has about as many sentences, and those of one length stay together. Returns the
+    numbers of the sentences of each group, short sentences first.
     """
     if groups < 1:
         raise ValueError(f"groups is {groups}; it must be at least 1.")
@@ -85,15 +77,11 @@ def score_by_length(
 ) -> list[dict[str, Any]]:
     """Scores translations in groups of sentences whose sources have about the same length.
 
+    The other arguments are those of `score_translations`.
+
     Args:
-        sources: Source sentences.
-        hypotheses: Their detokenised translations.
-        references: A reference each.
         groups: Most groups; see `group_by_length`.
-        metrics: Names in the table of metrics.
-        tokenize: sacreBLEU's tokenizer; see `score_translations`.
         samples: Resamples for 95% confidence intervals; 0 = none.
-        progress: Shows bars on standard error.
 
     Returns:
         One entry a group, short sentences first: `shortest` and `longest` source, in words between spaces;
@@ -167,16 +155,7 @@ def score_by_ngram(
     The difference in `bleu` between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL
     2019, Figure 3).
 
-    Args:
-        hypotheses: Detokenised translations.
-        references: A reference each.
-        orders: The longest n-grams.
-        tokenize: sacreBLEU's tokenizer; None picks 13a.
-        progress: Shows a bar on standard error.
-
-    Raises:
-        ValueError: If the numbers of sentences differ or are zero, orders is below 1, or sacreBLEU has no such
-            tokenizer here.
+    The other arguments are those of `score_translations`; `orders` is the length of the longest n-grams.
     """
     check_segments(hypotheses, references)
     check_sacrebleu_tokenizer(tokenize)
@@ -190,21 +169,11 @@ def score_by_ngram(
             sums += np.array(scorer._extract_corpus_statistics(ours, [theirs]), dtype=np.int64).sum(axis=0)
             bar.update(len(ours))
     score = scorer._compute_score_from_stats(sums.tolist())
-    return [
-        NgramScore(
-            order,
-            int(score.counts[order - 1]),
-            int(score.totals[order - 1]),
-            float(
-                sacrebleu.metrics.BLEU.compute_bleu(
-                    score.counts[:order],
-                    score.totals[:order],
-                    sys_len=score.sys_len,
-                    ref_len=score.ref_len,
-                    smooth_method="exp",
-                    max_ngram_order=order,
-                ).score
-            ),
+    found = []
+    for n in range(1, orders + 1):
+        counts, totals = score.counts[:n], score.totals[:n]
+        bleu = sacrebleu.metrics.BLEU.compute_bleu(
+            counts, totals, score.sys_len, score.ref_len, smooth_method="exp", max_ngram_order=n
         )
-        for order in range(1, orders + 1)
-    ]
+        found.append(NgramScore(n, int(counts[-1]), int(totals[-1]), float(bleu.score)))
+    return found

@@ -82,7 +82,7 @@ def resample(
         metric: The metric.
         runs: The metric's counts [S, K] of the segments, for each run of the system (one, or one for each seed).
         samples: How many test sets.
-        seed: Seed of the draws; it must be the same for all systems that are compared.
+        seed: The same for all systems that are compared.
         progress: Shows a bar on standard error.
 
     Raises:
@@ -102,10 +102,9 @@ def resample(
 
 
 def seed_variance(systems: Sequence[Resampled]) -> SeedVariance:
-    """Estimates how much another seed changes a score, from systems of which some have several runs.
+    """Estimates how much another seed changes a score, from systems with the same draws, some of several runs.
 
-    Args:
-        systems: The systems, with the same draws. All are taken to depend on their seed alike.
+    All are taken to depend on their seed alike.
     """
     degrees = sum(len(system.scores) - 1 for system in systems)
     if not degrees:
@@ -123,13 +122,8 @@ def _squares(values: np.ndarray) -> np.ndarray:
 def draw_scores(system: Resampled, variance: SeedVariance, *, seed: int = SEED) -> np.ndarray:
     """Returns mean scores that a system may have with other segments and seeds.
 
-    Args:
-        system: The system.
-        variance: That between seeds; with 0 degrees of freedom, only segments are others.
-        seed: Seed of the draws.
-
-    Returns:
-        As many scores as there are samples or, with other seeds, 100 times as many.
+    As many as there are samples or, where the variance has degrees of freedom and so seeds are others, 100 times as
+    many.
     """
     return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), seed)
 
@@ -137,17 +131,7 @@ def draw_scores(system: Resampled, variance: SeedVariance, *, seed: int = SEED) 
 def draw_differences(
     system: Resampled, baseline: Resampled, variance: SeedVariance, *, seed: int = SEED
 ) -> np.ndarray:
-    """Returns differences of mean scores, a system's less its baseline's, with other segments and seeds.
-
-    Args:
-        system: The system.
-        baseline: The baseline, with the same draws.
-        variance: See `draw_scores`.
-        seed: Seed of the draws.
-
-    Returns:
-        As `draw_scores`.
-    """
+    """Returns differences of mean scores, a system's less its baseline's with the same draws; see `draw_scores`."""
     runs = 1 / len(system.scores) + 1 / len(baseline.scores)
     return _with_other_seeds(system.draws.mean(axis=1) - baseline.draws.mean(axis=1), variance, runs, seed)
 
@@ -179,14 +163,8 @@ def draw_seeds(variance: SeedVariance, per_run: float, samples: int, *, seed: in
 def unequal_seeds_p_value(systems: Sequence[Resampled], *, draws: int = 10_000, seed: int = SEED) -> float:
     """Tests whether the system whose seeds differ most differs from the others in that (Cochran's C).
 
-    Args:
-        systems: The systems; those with one run say nothing.
-        draws: Random variances of equal systems to compare with.
-        seed: Seed of the draws.
-
-    Returns:
-        How often the largest variance of equal systems is at least as large a share of all; 1 with fewer than two
-        systems of several runs, or if none of their seeds differ.
+    Of systems with one run nothing is taken. Returns how often the largest variance of equal systems (`draws` random
+    ones) is at least as large a share of all; 1 with fewer than two systems of several runs, or if no seeds differ.
     """
     scores = [system.scores for system in systems if len(system.scores) > 1]
     variances = np.array([own.var(ddof=1) for own in scores])
@@ -218,11 +196,7 @@ def sample_chunks(
 
 
 def check_runs(runs: Sequence[np.ndarray], samples: int) -> None:
-    """Checks what is to be resampled.
-
-    Raises:
-        ValueError: If there is no run, the runs differ in segments or have none, or samples is below 1.
-    """
+    """Raises `ValueError` if there is no run, runs differ in segments or have none, or samples is below 1."""
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}.")
     if not runs:
@@ -318,15 +292,7 @@ def compare_resampled(
     test: Literal["bootstrap", "two_sided_bootstrap"] = "two_sided_bootstrap",
     seed: int = SEED,
 ) -> PairedTest:
-    """Tests whether a system differs from a baseline, with resampled scores; see `paired_test`.
-
-    Args:
-        system: The system.
-        baseline: The baseline, with the same draws.
-        variance: That between training seeds, of all systems compared.
-        test: Which of the two bootstraps.
-        seed: Seed of the draws of other seeds.
-    """
+    """Tests whether a system differs from a baseline with the same draws, by a bootstrap; see `paired_test`."""
     difference = system.mean - baseline.mean
     drawn = draw_differences(system, baseline, variance, seed=seed)
     if test == "bootstrap":
@@ -345,18 +311,13 @@ def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:
     # For two systems of equal score, sacreBLEU's strict comparison would give the smallest possible p-value
     if not difference:
         return 1.0
-    exceeding = (
-        int((chance > abs(difference)).sum()) * samples / len(chance)
-    )  # of 100 draws a sample, where seeds vary
+    # Of 100 draws a sample, where seeds vary
+    exceeding = int((chance > abs(difference)).sum()) * samples / len(chance)
     return (exceeding + 1) / (samples + 1)
 
 
 def check_test(test: str, runs: int, baseline_runs: int) -> None:
-    """Checks that there is a test and that it takes these numbers of runs.
-
-    Raises:
-        ValueError: If not.
-    """
+    """Raises `ValueError` unless there is such a test and it takes these numbers of runs."""
     if test not in get_args(Test):
         raise ValueError(f"test must be one of {', '.join(get_args(Test))}, got {test!r}.")
     if test == "randomisation" and runs != baseline_runs:
@@ -412,9 +373,6 @@ def sign_flip_test(
 
     Returns:
         The two-sided p-value; with few corpora it cannot be small: no less than 2 / 2^n.
-
-    Raises:
-        ValueError: If there is no difference.
     """
     values = np.asarray(differences, dtype=np.float64)
     if not len(values):
@@ -435,16 +393,10 @@ def sign_flip_test(
 
 
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values of several tests, adjusted for their number (Holm, 1979).
+    """Returns p-values of several tests in the same order, adjusted for their number (Holm, 1979), at most 1.
 
     Rejecting every hypothesis whose adjusted p-value is at most α rejects a true one with probability α at most,
     however the tests depend on each other.
-
-    Args:
-        p_values: One for each test.
-
-    Returns:
-        Adjusted p-values in the same order, at most 1.
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0

@@ -95,14 +95,6 @@ def test_mixed_batches_are_alike(replicas):
     assert means.std() < 0.5 * target.std() / np.sqrt(np.mean([len(batch) for batch in batches]))
 
 
-def test_a_mixed_batch_has_room_for_one_long_example():
-    source, target = caption_lengths(500)
-    source[7], target[7] = 90, 100
-    sampler = MixedBatchSampler(source, target, 9_000, cost="cells")
-    assert [7] in list(sampler)
-    assert len(sampler) < 1.1 * (source * target).sum() / 9_000 + 1
-
-
 def test_the_bound_is_exact():
     # sorted as 2, 2, 3: the third target makes all three one longer, 3 * (4 + 3) = 21
     assert sorted(map(len, TokenBatchSampler([4] * 3, [2, 2, 3], 20))) == [1, 2]
@@ -137,16 +129,6 @@ def test_the_order_is_a_function_of_seed_and_epoch(kind, replicas):
     assert order(1, 0) != order(2, 0)
     # not only the order of the batches changes, but also which examples meet
     assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
-
-
-@both_samplers
-@pytest.mark.parametrize("replicas", [1, 3, 8])
-def test_the_number_of_batches_is_the_same_in_every_epoch(kind, replicas):
-    source, target = caption_lengths(1_001)
-    sampler = kind(source, target, 500, num_replicas=replicas)
-    for epoch in range(6):
-        sampler.set_epoch(epoch)
-        assert len(list(sampler)) == len(sampler)
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 8])
@@ -196,9 +178,7 @@ def test_without_shuffling_every_epoch_is_the_same(kind):
     ("arguments", "message"),
     [
         (([5, 90], [5, 20], 100), r"example 1 has 90 source and 20 target tokens: alone it costs 110 tokens"),
-        (([5, 0], [5, 20], 100), r"source_lengths\[1\] is 0"),
         (([5], [5, 20], 100), r"1 source_lengths and 2 target_lengths"),
-        (([], [], 100), r"source_lengths must be a list"),
         (([5], [5], 0), r"max_tokens is 0"),
     ],
 )
@@ -213,8 +193,6 @@ def test_too_few_examples_for_the_processes_are_refused(kind):
         kind([5] * 3, [5] * 3, 100, num_replicas=4)
     with pytest.raises(ValueError, match=r"5 examples in 5 batches cannot be shared equally by num_replicas=2"):
         kind([5] * 5, [5] * 5, 10, num_replicas=2)
-    with pytest.raises(ValueError, match=r"cost is 'words'"):
-        kind([5], [5], 10, cost="words")
 
 
 def rank_loader(rank, processes, even_batches, source, target, kind=TokenBatchSampler):

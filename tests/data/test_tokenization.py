@@ -50,11 +50,6 @@ def test_the_round_trip_gives_the_nfkc_text(text):
         assert round_trip(joined, text) == unicodedata.normalize("NFKC", text)
 
 
-def test_python_agrees_on_the_normal_form():
-    for text in ("ﬁ １２３ ｶﾞ ™", "e\u0301\u0323", "\u00a0x\u3000"):
-        assert round_trip(joined, text) == unicodedata.normalize("NFKC", text)
-
-
 def test_special_tokens():
     assert (joined.pad_token_id, joined.eos_token_id, joined.unk_token_id) == (0, 1, 2)
     assert (joined.pad_token, joined.eos_token, joined.unk_token) == ("<pad>", "</s>", "<unk>")
@@ -145,9 +140,6 @@ def test_pairs_are_saved_and_loaded(tmp_path):
     [
         ("tokenizer.json", b""),
         ("tokenizer.json", b"{}"),
-        ("tokenizer.json", b"null"),
-        ("tokenizer.json", b'{"added_tokens": [], "model": {}}'),
-        ("tokenizer.json", b"\xff\xfe"),
         ("tokenizer_config.json", b"[]"),
         ("tokenizer_config.json", b'{"tokenizer_class": '),
     ],

@@ -21,7 +21,6 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
-from csan_hf.evaluation.translate import _batches_by_length
 from csan_hf.pipelines import TextTranslationPipeline
 
 ROOT = Path(__file__).parents[2]
@@ -126,17 +125,6 @@ def test_a_translation_that_is_cut_is_said(model, tokenizers, caplog):
     translate(model, tokenizers, SENTENCES)
     logger.removeHandler(caplog.handler)
     assert "had not ended at the 12 tokens of the model's generation config and is cut there" in caplog.text
-
-
-def test_batches_are_bounded_and_longest_first():
-    lengths = [3, 9, 1, 9, 4, 30, 2]
-    batches = list(_batches_by_length(lengths, 20))
-    assert sorted(n for batch in batches for n in batch) == list(range(7))
-    assert batches[0] == [5]  # too long for the bound, and alone
-    for batch in batches[1:]:
-        assert len(batch) * max(lengths[n] for n in batch) <= 20
-    widths = [max(lengths[n] for n in batch) for batch in batches]
-    assert widths == sorted(widths, reverse=True)
 
 
 def test_loading(folder):
