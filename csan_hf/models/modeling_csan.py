@@ -272,23 +272,6 @@ class CsanScaledWordEmbedding(nn.Embedding):
         return super().forward(input_ids) * self.embed_scale
 
 
-def _embed(
-    embed_tokens: nn.Embedding,
-    input_ids: torch.Tensor | None,
-    inputs_embeds: torch.Tensor | None,
-    names: tuple[str, str],
-) -> torch.Tensor:
-    """Embeddings [B, T, d] of tokens, or ready-made ones."""
-    embeddings = embed(embed_tokens, input_ids, inputs_embeds, names)
-    if 0 in embeddings.shape[:2]:
-        name = names[0] if inputs_embeds is None else names[1]
-        raise ValueError(
-            f"`{name}` must hold at least one sentence and one token, got {list(embeddings.shape[:2])} "
-            f"([batch, length])."
-        )
-    return embeddings
-
-
 def _padding_mask(
     attention_mask: torch.Tensor | None, batch: int, length: int | None, name: str, any_local: bool
 ) -> torch.Tensor | None:
@@ -349,7 +332,7 @@ class CsanEncoder(CsanPreTrainedModel):
         Returns:
             `last_hidden_state` [B, J, d].
         """
-        embeddings = _embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
         masks = self._masks(embeddings, attention_mask)
         hidden_states = embeddings + self.embed_positions(embeddings.shape[1], 0, masks.first_real)
         hidden_states = drop(hidden_states, self.config.dropout, self.training)
@@ -420,12 +403,8 @@ class CsanDecoder(CsanPreTrainedModel):
         Returns:
             `last_hidden_state` [B, I, d] and the cache.
         """
-        embeddings = _embed(
-            self.embed_tokens,
-            input_ids,
-            inputs_embeds,
-            ("decoder_input_ids", "decoder_inputs_embeds"),
-        )
+        names = "decoder_input_ids", "decoder_inputs_embeds"
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
         if use_cache and past_key_values is None:
             past_key_values = make_decoder_cache(self.config)
         offset = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -625,17 +604,9 @@ class CsanForConditionalGeneration(  # type: ignore[override]
     ) -> Seq2SeqLMOutput:
         """Logits of the next target tokens and, with `labels`, their cross-entropy.
 
-        Args:
-            input_ids: Source tokens, [B, J].
-            attention_mask: [B, J], 1 = a real source token.
-            decoder_input_ids: Target tokens, [B, I]; default: `labels` shifted right.
-            decoder_attention_mask: [B, I], 1 = a real target token.
-            encoder_outputs: What the encoder returned for this source.
-            past_key_values: Cache of earlier target positions.
-            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives, already scaled.
-            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`, already scaled.
+        Args: those of `CsanModel.forward`, and
+            decoder_input_ids: [B, I]; default: `labels` shifted right.
             labels: [B, I], the tokens to predict, -100 = ignored.
-            use_cache: Whether to return a cache.
 
         Returns:
             `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by

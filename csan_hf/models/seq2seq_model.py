@@ -342,9 +342,11 @@ def embed(
             raise ValueError(
                 f"`{names[1]}` must have the shape [batch, length, {width}], got {list(inputs_embeds.shape)}."
             )
+        _check_not_empty(inputs_embeds, names[1])
         return inputs_embeds
     assert input_ids is not None  # for the type checker
     _check_tokens(input_ids, names[0])
+    _check_not_empty(input_ids, names[0])
     try:
         embeddings: torch.Tensor = embed_tokens(input_ids)
     except IndexError as error:
@@ -355,6 +357,12 @@ def embed(
             f"`resize_token_embeddings` for added tokens."
         ) from error
     return embeddings
+
+
+def _check_not_empty(tokens: torch.Tensor, name: str) -> None:
+    if 0 in tokens.shape[:2]:
+        sizes = list(tokens.shape[:2])
+        raise ValueError(f"`{name}` must hold at least one sentence and one token, got {sizes} ([batch, length]).")
 
 
 def _check_tokens(tokens: torch.Tensor, name: str) -> None:
@@ -391,7 +399,7 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
         strange = mask[(mask != 0) & (mask != 1)]
         if strange.numel():
             raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}.")
-        if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, 0] > 1).any():
+        if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, :1].sum(dim=1) > 1).any():
             logger.warning_once(
                 f"`{name}` has padding between real tokens: positions and windows count on tokens that are neighbours."
             )

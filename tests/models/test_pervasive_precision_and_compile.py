@@ -89,7 +89,7 @@ def test_compiled_model_computes_the_same_and_is_compiled_for_all_lengths_at_onc
 def test_an_empty_grid_is_refused(sizes):
     batch, source, target = sizes
     ids, labels = torch.ones(batch, source, dtype=torch.long), torch.ones(batch, target, dtype=torch.long)
-    with pytest.raises(ValueError, match="at least one sentence, one target and one source token"):
+    with pytest.raises(ValueError, match="at least one sentence"):
         tiny_model()(input_ids=ids, decoder_input_ids=labels)
 
 
