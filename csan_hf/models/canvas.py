@@ -172,48 +172,15 @@ class Canvas:
         columns = columns.flatten(0, 1).index_select(0, self.places.column_of_cell)
         return rows.index_select(0, self.places.row_of_cell) + columns
 
-    def blank(self, like: torch.Tensor, channels: int) -> torch.Tensor:
-        """A canvas of zeros, [S, H, W, channels]."""
-        return like.new_zeros(*self.size, channels)
-
-    def paint(self, cells: torch.Tensor, on: torch.Tensor | None = None) -> torch.Tensor:
-        """Put cells [R, channels] on the canvas.
-
-        Args:
-            cells: The cells.
-            on: A canvas [S, H, W, channels] that holds nothing but former cells, to be overwritten; None = a new one.
-
-        Returns:
-            An image [S, channels, H, W], channels last.
-        """
-        if on is None:
-            if self.places is None:
-                grid = self.unpack(cells)
-                canvas = torch.nn.functional.pad(grid, (0, 0, 0, 0, self.above, 0)) if self.above else grid
-            else:
-                canvas = _spread(cells, self.places.on_canvas, self.size[1] * self.size[2])
-                canvas = canvas.view(*self.size, cells.shape[-1])
-            return canvas.permute(0, 3, 1, 2)
+    def paint(self, cells: torch.Tensor) -> torch.Tensor:
+        """An image [S, channels, H, W], channels last, with the cells [R, channels] on it."""
         if self.places is None:
-            on[:, self.above :] = self.unpack(cells)
+            grid = self.unpack(cells)
+            canvas = torch.nn.functional.pad(grid, (0, 0, 0, 0, self.above, 0)) if self.above else grid
         else:
-            on.view(-1, cells.shape[-1]).index_copy_(0, self.places.on_canvas, cells)
-        return on.permute(0, 3, 1, 2)
-
-    def paint_relu(self, cells: torch.Tensor, on: torch.Tensor) -> torch.Tensor:
-        """`paint` of ReLU(cells) in one pass.
-
-        Args:
-            cells: [R, channels], which may be overwritten by their ReLU.
-            on: As above.
-
-        Returns:
-            An image [S, channels, H, W], channels last.
-        """
-        if self.places is not None:
-            return self.paint(cells.relu_(), on)
-        torch.clamp_min(self.unpack(cells), 0.0, out=on[:, self.above :])
-        return on.permute(0, 3, 1, 2)
+            canvas = _spread(cells, self.places.on_canvas, self.size[1] * self.size[2])
+            canvas = canvas.view(*self.size, cells.shape[-1])
+        return canvas.permute(0, 3, 1, 2)
 
     def paint_output(self, cells: torch.Tensor) -> torch.Tensor:
         """Put cells [R, channels] where `read` finds them: an image [S, channels, H - above, W], zero elsewhere."""
@@ -236,24 +203,6 @@ class Canvas:
             return grid[:, skip:].reshape(-1, grid.shape[-1])
         places = self.places.on_canvas - (self.above - skip) * self.size[2]
         return grid.reshape(-1, grid.shape[-1]).index_select(0, places)
-
-    def read_relu_backward(self, image: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-        """Gradient of `paint_relu` in one pass.
-
-        Args:
-            image: Gradient of the image, [S, channels, H, W].
-            cells: [R, channels] that were painted, or their ReLU.
-
-        Returns:
-            Gradient of the cells, [R, channels].
-        """
-        if self.places is not None:
-            grad = self.read(image, skip=self.above)
-            torch.ops.aten.threshold_backward.grad_input(grad, cells, 0, grad_input=grad)
-            return grad
-        grid = image.permute(0, 2, 3, 1)[:, self.above :]
-        grad = torch.ops.aten.threshold_backward(grid, cells.view(grid.shape), 0)
-        return grad.reshape(-1, grid.shape[-1])
 
     def aggregate(
         self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate
@@ -291,7 +240,7 @@ class Canvas:
 
 def _spread(cells: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
     """[count, channels] with cells [R, channels] at their places, zero elsewhere."""
-    return cells.new_zeros(count, cells.shape[-1]).index_copy(0, places, cells)
+    return cells.new_zeros(count, cells.shape[-1]).index_copy_(0, places, cells)
 
 
 def _extent(real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -150,8 +150,8 @@ class DenseLayerFunction(torch.autograd.Function):
         inner = _read(features, weight1, bias1, out=features) @ conv1.to(features.dtype).t()
         del features
         normalized, mean, rstd = normalize(inner, weight2, bias2, *running, settings.norm)
-        image = canvas.paint_relu(normalized, on=canvas.blank(inner, inner.shape[1]))
-        new = convolve(image, _image_kernel(conv2, inner.dtype), canvas)
+        new = convolve(canvas.paint(normalized.relu_()), _image_kernel(conv2, inner.dtype), canvas)
+        del normalized
         kept = None
         ungated = new if settings.gated and not settings.recompute else None
         if settings.gated:
@@ -176,8 +176,8 @@ class DenseLayerFunction(torch.autograd.Function):
             features = torch.cat(blocks, dim=1)
             inner = _read(features, weight1, bias1, out=features) @ conv1.to(features.dtype).t()
             del features
-        normalized = normalize_with(inner, weight2, bias2, mean, rstd)
-        image = canvas.paint_relu(normalized, on=canvas.blank(inner, inner.shape[1]))
+        read = normalize_with(inner, weight2, bias2, mean, rstd).relu_()
+        image = canvas.paint(read)
         kernel = _image_kernel(conv2, inner.dtype)
         if settings.gated:
             grad = _gate_backward(grad, convolve(image, kernel, canvas) if ungated is None else ungated)
@@ -195,8 +195,9 @@ class DenseLayerFunction(torch.autograd.Function):
             1,
             [True, True, False],
         )
-        grad_normalized = canvas.read_relu_backward(grad_image, normalized)
-        del image, grad_image, normalized
+        grad_normalized = canvas.read(grad_image, skip=canvas.above)
+        torch.ops.aten.threshold_backward.grad_input(grad_normalized, read, 0, grad_input=grad_normalized)
+        del image, grad_image, read
         grad_inner, *grad_norm2 = normalize_backward(grad_normalized, inner, weight2, mean, rstd, settings.norm)
         grads = _read_backward(grad_inner, weight1, bias1, conv1, blocks)
         return None, None, None, *grads[:3], *grad_norm2, grad_conv2.to(conv2.dtype), *grads[3:]

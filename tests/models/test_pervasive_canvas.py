@@ -42,7 +42,6 @@ def test_every_cell_has_its_place_and_no_window_meets_another_sentence(sizes, st
     assert cells.flatten().tolist() == grid[real].flatten().tolist()
     assert torch.equal(canvas.unpack(cells), grid * real.unsqueeze(-1))
     image = canvas.paint(cells)
-    assert torch.equal(image, canvas.paint(cells, on=canvas.blank(cells, 1)))
     assert torch.equal(canvas.read(image, skip=above), cells)
     assert image.count_nonzero() == len(cells)
     assert_windows_stay_inside(canvas, image[:, 0], grid, real, above, beside)
