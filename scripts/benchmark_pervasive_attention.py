@@ -5,11 +5,9 @@
 The straightforward one computes full k×k convolutions times a mask, concatenates features at every layer, and builds
 the whole grid again at every decoding step. Both have the same weights; before anything is timed their logits,
 gradients and translations are compared. Every round times each variant once, in turn, so that a noisy machine
-disturbs all alike; the table shows the median time and the median over the rounds of the ratio to the straightforward
-float32 step (above 1 = faster). Peak memory is that of a process of its own which makes one step, less what it held
-before (CPU), or the peak of the allocator (CUDA); the median of several processes, as the allocator keeps freed pages
-now and then. The table of operations divides the seconds of a step into kinds of work, and sets them beside the
-seconds that its products and convolutions would take at the rate of a large product on this machine.
+disturbs all alike; the tables show the median time and the median over the rounds of the ratio to the first line
+(above 1 = faster). Peak memory is that of a process of its own which makes one step, less what it held before (CPU),
+or the peak of the allocator (CUDA); the median of three processes.
 
     python scripts/benchmark_pervasive_attention.py      # the table of the README
 """
@@ -20,18 +18,14 @@ import functools
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from measuring import last_number_printed_by, peak_memory_of, seconds_of
 from torch import nn
-from torch.profiler import profile
-from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
-from csan_hf.text_files import write_json
 from csan_hf_cli import script
 
 # Name -> (straightforward, autocast to bf16, channels last, gradient checkpointing)
@@ -135,12 +129,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--growth-rate", type=int, default=32, help="growth rate g (default: 32)")
     parser.add_argument("--kernel-size", type=int, default=5, help="kernel k (default: 5)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument(
-        "--only", help="run only the parts whose name contains this: training, operations, beam, mixed, token"
-    )
-    parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
-    parser.add_argument("--processes", type=int, default=3, help="processes that measure a peak memory (default: 3)")
-    parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
+    parser.add_argument("--only", choices=PARTS, help="run this part only")
     parser.add_argument("--memory-of", metavar="VARIANT", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
@@ -149,19 +138,9 @@ def main(arguments: list[str]) -> None:
         return
     check(args)
     print(f"\n{describe(args)}\n")
-    rows = []
-    parts = {
-        "training": time_training,
-        "operations": count_operations,
-        "beam": time_decoding,
-        "mixed": time_mixed_lengths,
-        "token": time_tokens,
-    }
-    for part, measure in parts.items():
-        if not args.only or args.only in part:
-            rows += measure(args)
-    if args.output:
-        write_json(args.output, {"setting": describe(args), "rows": rows})
+    for part, measure in PARTS.items():
+        if args.only in (None, part):
+            measure(args)
 
 
 def describe(args: argparse.Namespace) -> str:
@@ -221,101 +200,30 @@ def training_step(name: str, args: argparse.Namespace) -> Callable[[], None]:
     return step
 
 
-def time_training(args: argparse.Namespace) -> list[dict]:
+def time_training(args: argparse.Namespace) -> None:
     """Times and prints the training steps."""
-    return time_together(TRAINING, {name: training_step(name, args) for name in VARIANTS}, args, not args.no_memory)
+    time_together(TRAINING, {name: training_step(name, args) for name in VARIANTS}, args, memory=True)
 
 
-# What the profiler calls the kinds of work; all else is elementwise, reductions and copies
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::mkldnn_linear")
-CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::convolution_backward", "aten::cudnn_convolution")
-
-
-def count_operations(args: argparse.Namespace) -> list[dict]:
-    """Prints what our training step, and a beam search, spend on which kind of work, and the floor beneath them."""
+def time_evaluation(args: argparse.Namespace) -> None:
+    """Times and prints the forward in eval mode on 16 sentences of 3 to 48 tokens, with and without gradients."""
     model = build(args).eval()
-    source = {"input_ids": make_batch(4, args)["input_ids"]}
-    search = functools.partial(_run, model, source, {"num_beams": 5, "min_new_tokens": 8, "max_new_tokens": 8})
-    steps = {name: training_step(name, args) for name in ("csan_hf, float32", "csan_hf, bf16")}
-    rates = {bf16: product_rate(torch.bfloat16 if bf16 else torch.float32, args.device) for bf16 in (False, True)}
-    print(f"A product of 2048 × 2048 matrices: {rates[False]:,.0f} GFLOP/s in float32, {rates[True]:,.0f} in bf16.\n")
-    kinds = ("products", "convolutions", "elementwise", "overhead")
-    print(f"| | operations | seconds | {' | '.join(kinds)} | floor s | × floor |\n| --- {'| ---: ' * 8}|")
-    rows = []
-    for name, step in {**steps, "beam 5, 8 new tokens": search}.items():
-        with FlopCounterMode(display=False) as counter:
-            step()  # warm-up
-        with profile() as profiler:
-            step()
-        seconds = statistics.median(seconds_of(step, args.device) for _ in range(args.rounds))
-        found = _share_of_kinds(profiler, args.device)
-        floor = counter.get_total_flops() / rates["bf16" in name] / 1e9
-        rows.append({"workload": name, "seconds": seconds, "floor_seconds": floor, **found})
-        shown = " | ".join(f"{found[kind] * seconds:.3f} ({found[kind]:.0%})" for kind in kinds)
-        figures = f"{found['operations']:,} | {seconds:.3f} | {shown} | {floor:.3f} | {seconds / floor:.2f}"
-        print(f"| {name} | {figures} |", flush=True)
-    print()
-    return rows
+    lengths = torch.tensor([3 + 45 * number**2 // 225 for number in range(16)])
+    mask = (torch.arange(48) < lengths[:, None]).long().to(args.device)
+    ids = torch.randint(2, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(2)).to(args.device)
+
+    def forward(enabled: bool) -> None:
+        with torch.set_grad_enabled(enabled):
+            model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+
+    steps = {
+        "with gradients": functools.partial(forward, True),
+        "under no_grad": functools.partial(forward, False),
+    }
+    time_together("forward in eval mode, 16 sentences of 3 to 48 tokens", steps, args)
 
 
-def product_rate(dtype: torch.dtype, device: str) -> float:
-    """GFLOP/s of a large product, the best of several."""
-    matrix = torch.randn(2048, 2048, device=device, dtype=dtype)
-    step = functools.partial(torch.mm, matrix, matrix)
-    return 2 * 2048**3 / min(seconds_of(step, device) for _ in range(10)) / 1e9
-
-
-def _share_of_kinds(profiler: profile, device: str) -> dict[str, float]:
-    """Number of operations, and the shares of their time; overhead is what is spent outside of them."""
-    events = profiler.key_averages()
-    times = {"products": 0.0, "convolutions": 0.0, "elementwise": 0.0, "overhead": 0.0}
-    count = 0
-    for event in events:
-        seconds = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
-        kind = "products" if event.key in PRODUCTS else "convolutions" if event.key in CONVOLUTIONS else "elementwise"
-        is_operation = event.key.startswith("aten::")
-        times[kind if is_operation else "overhead"] += seconds
-        count += event.count if is_operation and seconds else 0
-    total = sum(times.values())
-    return {"operations": count, **{kind: seconds / total for kind, seconds in times.items()}}
-
-
-def time_mixed_lengths(args: argparse.Namespace) -> list[dict]:
-    """Times and prints evaluation and beam search on 16 sentences of 3 to 48 tokens, together and one by one."""
-    model = build(args).eval()
-    lengths = [3 + 45 * number**2 // 225 for number in range(16)]
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long().to(args.device)
-    generator = torch.Generator().manual_seed(2)
-    ids = torch.randint(2, VOCABULARY, (2, *mask.shape), generator=generator).to(args.device)
-    labels = ids[1].masked_fill(mask == 0, -100)
-    single = [
-        {"input_ids": ids[0, i : i + 1, :length], "labels": labels[i : i + 1, :length]}
-        for i, length in enumerate(lengths)
-    ]
-
-    def evaluate(batches: list[dict]) -> None:
-        with torch.no_grad():
-            for batch in batches:
-                model(**batch)
-
-    def search(batches: list[dict]) -> None:
-        for batch in batches:
-            inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-            _run(model, inputs, {"num_beams": 5, "min_new_tokens": 12, "max_new_tokens": 12})
-
-    together = [{"input_ids": ids[0], "attention_mask": mask, "labels": labels}]
-    rows = []
-    for name, run in {"evaluation": evaluate, "beam 5, 12 new tokens": search}.items():
-        steps = {
-            "one sentence at a time": functools.partial(run, single),
-            "together": functools.partial(run, together),
-        }
-        share = (mask.sum(1) ** 2).sum().item() / mask.numel() / mask.shape[1]
-        rows += time_together(f"{name}, 16 sentences of 3 to 48 tokens, {share:.0%} real cells", steps, args, False)
-    return rows
-
-
-def time_decoding(args: argparse.Namespace) -> list[dict]:
+def time_decoding(args: argparse.Namespace) -> None:
     """Times and prints beam search."""
     model = build(args).eval()
     plain = make_straightforward(model, False).eval()
@@ -324,7 +232,7 @@ def time_decoding(args: argparse.Namespace) -> list[dict]:
     def search(own: bool, bf16: bool) -> None:
         options = {"num_beams": 5, "min_new_tokens": 24, "max_new_tokens": 24, "use_cache": own}
         with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
-            _run(model if own else plain, source, options)
+            (model if own else plain).generate(**source, **options)
 
     steps = {
         "straightforward, float32": functools.partial(search, False, False),
@@ -332,16 +240,12 @@ def time_decoding(args: argparse.Namespace) -> list[dict]:
         "csan_hf, float32": functools.partial(search, True, False),
         "csan_hf, bf16": functools.partial(search, True, True),
     }
-    return time_together(DECODING, steps, args, memory=False)
-
-
-def _run(model: nn.Module, source: dict[str, torch.Tensor], options: dict) -> None:
-    model.generate(**source, **options)
+    time_together(DECODING, steps, args)
 
 
 def time_together(
-    workload: str, steps: dict[str, Callable[[], None]], args: argparse.Namespace, memory: bool
-) -> list[dict]:
+    workload: str, steps: dict[str, Callable[[], None]], args: argparse.Namespace, memory: bool = False
+) -> None:
     """Times steps in turn, and prints a table whose first line is the one that the others are compared with."""
     for step in steps.values():
         step()  # warm-up
@@ -350,44 +254,37 @@ def time_together(
         for name, step in steps.items():
             times[name].append(seconds_of(step, args.device))
     first = times[next(iter(steps))]
-    rows = []
     print(f"| {workload} | median s | speed × the first line | peak memory MiB |\n| --- | ---: | ---: | ---: |")
     for name, seconds in times.items():
         speed = statistics.median(base / own for base, own in zip(first, seconds, strict=True))
-        peak = memory_of(name, args) if memory else None
-        row = {"workload": workload, "variant": name, "seconds": statistics.median(seconds), "speed": speed}
-        rows.append({**row, "memory_mib": peak})
-        shown = "-" if peak is None else f"{peak:,.0f}"
-        print(f"| {name} | {row['seconds']:.3f} | {speed:.2f} | {shown} |", flush=True)
+        peak = f"{memory_of(name, args):,.0f}" if memory else "-"
+        print(f"| {name} | {statistics.median(seconds):.3f} | {speed:.2f} | {peak} |", flush=True)
     print()
-    return rows
 
 
 def memory_of(name: str, args: argparse.Namespace) -> float:
-    """Peak memory of one training step in a fresh process, in MiB: the median of several processes."""
+    """Peak memory of one training step in a fresh process, in MiB: the median of three processes."""
     sizes = [
-        f"--num-layers={args.num_layers}",
-        f"--growth-rate={args.growth_rate}",
-        f"--kernel-size={args.kernel_size}",
+        f"--{size.replace('_', '-')}={getattr(args, size)}" for size in ("num_layers", "growth_rate", "kernel_size")
     ]
     arguments = [*sizes, f"--device={args.device}", f"--memory-of={name}"]
-    return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(args.processes))
+    return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(3))
 
 
-def time_tokens(args: argparse.Namespace) -> list[dict]:
+def time_tokens(args: argparse.Namespace) -> None:
     """Times and prints greedy decoding to several lengths: the cost of a token must not grow."""
     model = build(args).eval()
     source = {"input_ids": make_batch(4, args)["input_ids"]}
-    _run(model, source, {"max_new_tokens": 8})
-    rows = []
     print("| greedy, 4 sentences of 24 tokens | milliseconds per new token |\n| --- | ---: |")
     for count in (16, 64, 256):
-        step = functools.partial(_run, model, source, {"min_new_tokens": count, "max_new_tokens": count})
-        seconds = [seconds_of(step, args.device) for _ in range(args.rounds)]
-        rows.append({"new_tokens": count, "ms_per_token": 1000 * statistics.median(seconds) / count})
-        print(f"| {count} new tokens | {rows[-1]['ms_per_token']:.1f} |", flush=True)
+        step = functools.partial(model.generate, **source, min_new_tokens=count, max_new_tokens=count)
+        step()  # warm-up
+        seconds = statistics.median(seconds_of(step, args.device) for _ in range(args.rounds))
+        print(f"| {count} new tokens | {1000 * seconds / count:.1f} |", flush=True)
     print()
-    return rows
+
+
+PARTS = {"training": time_training, "evaluation": time_evaluation, "beam": time_decoding, "token": time_tokens}
 
 
 def check(args: argparse.Namespace) -> None:

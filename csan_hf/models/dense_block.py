@@ -70,17 +70,6 @@ class MaskedConvolution(nn.Module):
             return convolve(canvas.paint(cells), self.weight, canvas)
         return convolve_new_rows(cells, kernel_by_row(self.weight), canvas, rows_above)
 
-    @property
-    def masked_taps(self) -> int:
-        """Weights of the full k×k kernel that are masked."""
-        out_channels, in_channels, rows, kernel_size = self.weight.shape
-        return out_channels * in_channels * (kernel_size - rows) * kernel_size
-
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        out_channels, in_channels, rows, kernel_size = self.weight.shape
-        return f"{in_channels}, {out_channels}, kernel_size=({rows}, {kernel_size})"
-
 
 def convolve(image: torch.Tensor, kernel: torch.Tensor, canvas: Canvas) -> torch.Tensor:
     """The masked convolution of a canvas [S, in, H, W] with a kernel [out, in, ceil(k / 2), k]; its cells [R, out]."""
@@ -230,10 +219,6 @@ class FeatureAffine(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """[R, c] -> [R, c]."""
         return torch.addcmul(self.bias.to(features.dtype), features, self.weight.to(features.dtype))
-
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        return str(self.weight.shape[0])
 
 
 class DenseLayer(nn.Module):

@@ -23,14 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @dataclass(frozen=True)
 class NormSettings:
-    """How cells are normalised.
-
-    Args:
-        of_batch: With the statistics of the batch; else with the running ones.
-        momentum: Weight of a batch in the running statistics.
-        eps: Added to the variance.
-        process_group: Processes that share a batch; None = this one alone.
-    """
+    """How cells are normalised: with statistics of the batch (of all processes of the group) or running ones."""
 
     of_batch: bool
     momentum: float
@@ -64,7 +57,9 @@ def normalize(
         mean, rstd = running_mean.clone(), torch.rsqrt(running_var + settings.eps)
         return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
     if settings.is_shared:
-        return _normalize_shared(cells, weight, bias, running_mean, running_var, settings)
+        mean, variance = _batch_statistics(cells, running_mean, running_var, settings)
+        rstd = torch.rsqrt(variance + settings.eps)
+        return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
     _check_count(cells.shape[0])
     output, mean, rstd = torch.native_batch_norm(
         _as_image(cells),
@@ -103,7 +98,12 @@ def normalize_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of `normalize` with respect to cells [R, channels], weight and bias [channels]."""
     if settings.is_shared:
-        return _normalize_shared_backward(grad, cells, weight, mean, rstd, settings)
+        exact = grad.to(mean.dtype)
+        normalized = (cells.to(mean.dtype) - mean) * rstd
+        grad_weight, grad_bias = (exact * normalized).sum(0), exact.sum(0)
+        shared = sum_over_processes(torch.stack([grad_bias, grad_weight]), settings) / total_cells(cells, settings)
+        grad_cells = (exact - shared[0] - normalized * shared[1]) * (rstd * weight)
+        return grad_cells.to(cells.dtype), grad_weight, grad_bias
     grads = torch.ops.aten.native_batch_norm_backward(
         _as_image(grad),
         _as_image(cells),
@@ -153,57 +153,6 @@ def sum_over_processes(values: torch.Tensor, settings: NormSettings) -> torch.Te
         values = values.clone()
         torch.distributed.all_reduce(values, group=settings.process_group)
     return values
-
-
-def _normalize_shared(
-    cells: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    settings: NormSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`normalize` in training with the cells of all processes; the variance in a second pass, for accuracy."""
-    exact = cells.to(running_mean.dtype)
-    count = total_cells(cells, settings)
-    if cells.device.type == "cpu":  # reading the number would wait for a GPU
-        _check_count(float(count))
-    mean = sum_over_processes(exact.sum(0), settings) / count
-    variance = sum_over_processes((exact - mean).square().sum(0), settings) / count
-    _follow(running_mean, running_var, mean, variance, count, settings.momentum)
-    rstd = torch.rsqrt(variance + settings.eps)
-    return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
-
-
-def _follow(
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    count: torch.Tensor | int,
-    momentum: float,
-) -> None:
-    """Bring running statistics up to date with a batch's; one cell counts as a variance of 0."""
-    unbiased = variance * (count / (torch.as_tensor(count) - 1).clamp(min=1))
-    running_mean.lerp_(mean.detach(), momentum)
-    running_var.lerp_(unbiased.detach(), momentum)
-
-
-def _normalize_shared_backward(
-    grad: torch.Tensor,
-    cells: torch.Tensor,
-    weight: torch.Tensor,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-    settings: NormSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    exact = grad.to(mean.dtype)
-    normalized = (cells.to(mean.dtype) - mean) * rstd
-    grad_weight, grad_bias = (exact * normalized).sum(0), exact.sum(0)
-    count = total_cells(cells, settings)
-    shared = sum_over_processes(torch.stack([grad_bias, grad_weight]), settings) / count
-    grad_cells = (exact - shared[0] - normalized * shared[1]) * (rstd * weight)
-    return grad_cells.to(cells.dtype), grad_weight, grad_bias
 
 
 class _BatchNormFunction(torch.autograd.Function):
@@ -262,6 +211,33 @@ def normalize_features(
     return output
 
 
+def _batch_statistics(
+    cells: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    settings: NormSettings,
+    real: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of the real cells of all processes, by which the running statistics are brought up to date.
+
+    The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of 0.
+    """
+    exact = cells.to(running_mean.dtype)
+    exact = exact if real is None else torch.where(real, exact, 0.0)
+    count = torch.as_tensor(cells.shape[0], device=cells.device) if real is None else real.sum()
+    count = sum_over_processes(count.to(exact.dtype), settings)
+    if not is_traced() and cells.device.type == "cpu":  # reading the number would wait for a GPU
+        _check_count(float(count))
+    mean = sum_over_processes(exact.sum(0), settings) / count
+    centered = exact - mean
+    centered = centered if real is None else torch.where(real, centered, 0.0)
+    variance = sum_over_processes(centered.square().sum(0), settings) / count
+    unbiased = variance * (count / (count - 1).clamp(min=1))
+    running_mean.lerp_(mean.detach(), settings.momentum)
+    running_var.lerp_(unbiased.detach(), settings.momentum)
+    return mean, variance
+
+
 def _normalize_traced(
     cells: torch.Tensor,
     weight: torch.Tensor,
@@ -272,20 +248,11 @@ def _normalize_traced(
     real: torch.Tensor | None,
 ) -> torch.Tensor:
     """`normalize` in operations that torch traces and differentiates, with padding among the cells [R, channels]."""
-    exact = cells.to(running_mean.dtype)
+    mean, variance = running_mean, running_var
     if settings.of_batch:
-        kept = exact if real is None else torch.where(real, exact, 0.0)
-        count = torch.as_tensor(cells.shape[0], device=cells.device) if real is None else real.sum()
-        count = sum_over_processes(count.to(exact.dtype), settings)
-        mean = sum_over_processes(kept.sum(0), settings) / count
-        centered = kept - mean
-        centered = centered if real is None else torch.where(real, centered, 0.0)
-        variance = sum_over_processes(centered.square().sum(0), settings) / count
-        _follow(running_mean, running_var, mean, variance, count, settings.momentum)
-    else:
-        mean, variance = running_mean, running_var
+        mean, variance = _batch_statistics(cells, running_mean, running_var, settings, real)
     scale = torch.rsqrt(variance + settings.eps) * weight
-    return (exact * scale + (bias - mean * scale)).to(cells.dtype)
+    return (cells.to(mean.dtype) * scale + (bias - mean * scale)).to(cells.dtype)
 
 
 def is_traced() -> bool:
@@ -307,14 +274,7 @@ class _ProcessGroup:
 
 
 class GridBatchNorm(_BatchNorm):
-    """Batch normalisation of cells; see the head of the file.
-
-    Args:
-        channels: Number of channels.
-        eps: Added to the variance.
-        momentum: Weight of a batch in the running statistics; None = their average over all batches.
-        affine: Whether an affine map follows.
-    """
+    """Batch normalisation of cells, with torch's arguments; see the head of the file."""
 
     running_mean: torch.Tensor
     running_var: torch.Tensor

@@ -44,11 +44,7 @@ class LearnedPositionalEmbedding(nn.Embedding):
     """One trained vector for each position."""
 
     def forward(self, length: int, offset: int = 0) -> torch.Tensor:  # type: ignore[override]
-        """Embeddings [length, d] of the positions from `offset` on.
-
-        Raises:
-            ValueError: There are fewer positions than that.
-        """
+        """Embeddings [length, d] of the positions from `offset` on; too few positions are a ValueError."""
         if offset + length > self.num_embeddings:
             raise ValueError(
                 f"A sentence of {offset + length} tokens exceeds max_position_embeddings={self.num_embeddings} of the "
@@ -78,14 +74,7 @@ def embed_with_positions(
 ) -> torch.Tensor:
     """Embeddings [B, T, d]: of tokens, or ready-made ones; sqrt(1/2) (token + position) where there are positions.
 
-    Args:
-        embed_tokens: The token embedding.
-        positions: The position embedding.
-        input_ids: [B, T].
-        inputs_embeds: [B, T, d] instead.
-        names: What the caller calls these two.
-        mask: [B, past + T], True = a real token: positions count real tokens alone. None = all are real.
-        past: Tokens before these.
+    Positions count the real tokens of the mask [B, past + T]; `names` are what the caller calls the two inputs.
     """
     embeddings = embed(embed_tokens, input_ids, inputs_embeds, names)
     if positions is None:
@@ -114,18 +103,9 @@ class JointProjection(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels // 2))
 
     def forward(self, target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Project target [B, I, d_t] and source embeddings [B, J, d_s].
-
-        Returns:
-            [B, I, channels] and [B, J, channels], (d_t + d_s) / 2 channels: a cell is the sum of its row's and its
-            column's.
-        """
+        """Rows [B, I, channels] of targets [B, I, d_t], columns [B, J, channels] of sources; a cell is their sum."""
         rows = F.linear(target, self.weight[:, : self.target_dim])
         return rows, F.linear(source, self.weight[:, self.target_dim :], self.bias)
-
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        return f"{self.target_dim} + {self.weight.shape[1] - self.target_dim}, {self.weight.shape[0]}"
 
 
 class Aggregation(nn.Module):
@@ -140,11 +120,7 @@ class Aggregation(nn.Module):
     def forward(
         self, grid: torch.Tensor, source_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Aggregate H [B, I, J, f].
-
-        Args:
-            grid: H.
-            source_mask: [B, J], True = a real source token; None = all are.
+        """Aggregate H [B, I, J, f] over the real source tokens of the mask [B, J] (None = all).
 
         Returns:
             [B, I, f], or [B, I, 2f] for `"max_attention"`; and the attention ρ [B, I, J], where there is one.
@@ -169,10 +145,6 @@ class Aggregation(nn.Module):
         visible = source_mask.unsqueeze(1)
         weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(dim=-1)
         return weights.masked_fill(~visible, 0.0).to(grid.dtype)
-
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        return self.kind
 
     def contributions(
         self,
@@ -235,33 +207,23 @@ class PervasiveAttentionDecoderOutput(ModelOutput):
         last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L] untied).
         past_key_values: The cache.
         hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
-        grid: H, the final grid.
+        cells: [R, f_L], the real cells of H, the final grid.
+        canvas: Their places.
         attention: ρ [B, I, J] of the attention aggregations.
     """
 
     last_hidden_state: torch.Tensor | None = None
     past_key_values: Cache | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
-    grid: "PackedGrid | None" = None
+    cells: torch.Tensor | None = None
+    canvas: Canvas | None = None
     attention: torch.Tensor | None = None
 
     def dense_grid(self) -> torch.Tensor:
         """H [B, I, J, f_L], zero at padding."""
-        assert self.grid is not None  # for the type checker
-        return self.grid.canvas.unpack(self.grid.cells)
-
-
-@dataclass
-class PackedGrid:
-    """The cells of a grid.
-
-    Args:
-        canvas: The places of the cells.
-        cells: [R, f_L].
-    """
-
-    canvas: Canvas
-    cells: torch.Tensor
+        assert self.canvas is not None  # for the type checker
+        assert self.cells is not None
+        return self.canvas.unpack(self.cells)
 
 
 class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
@@ -363,8 +325,9 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
 
     def num_parameters_with_masked_taps(self) -> int:
         """Parameters as the paper counts them: k×k kernels, the masked taps included, which are not stored here."""
-        masked = sum(module.masked_taps for module in self.modules() if isinstance(module, MaskedConvolution))
-        return self.num_parameters() + masked
+        kernels = [module.weight for module in self.modules() if isinstance(module, MaskedConvolution)]
+        # [out, in, ceil(k / 2), k]: of each row there are k // 2 masked ones
+        return self.num_parameters() + sum(kernel[:, :, 0].numel() * (kernel.shape[3] // 2) for kernel in kernels)
 
 
 class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
@@ -387,16 +350,9 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Embed source sentences.
+        """Embed tokens [B, J], or take `inputs_embeds` [B, J, d_s]: `last_hidden_state` [B, J, d_s].
 
-        Args:
-            input_ids: [B, J].
-            attention_mask: [B, J], 1 = a real token: positions count real tokens.
-            inputs_embeds: [B, J, d_s] instead of `input_ids`.
-            output_hidden_states: Whether to return `hidden_states`, too.
-
-        Returns:
-            `last_hidden_state` [B, J, d_s].
+        Positions count the real tokens of the mask [B, J].
         """
         names = ("input_ids", "inputs_embeds")
         mask = _token_mask(attention_mask, input_ids, inputs_embeds, "attention_mask")
@@ -484,7 +440,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         canvas = self._make_canvas(shape, target_mask, source_mask, encoder_attention_mask, cache)
-        grid, aggregated, attention = self._run_grid(embeddings, source, canvas, source_mask, cache)
+        cells, aggregated, attention = self._run_grid(embeddings, source, canvas, source_mask, cache)
         hidden_state = self.output_projection(aggregated)
         hidden_state = drop(hidden_state, self.config.dropout, self.training)
         if output_hidden_states is None:
@@ -493,7 +449,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             last_hidden_state=hidden_state,
             past_key_values=past_key_values,
             hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
-            grid=grid,
+            cells=cells,
+            canvas=canvas,
             attention=attention,
         )
 
@@ -524,15 +481,15 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         canvas: Canvas,
         source_mask: torch.Tensor | None,
         cache: GridCache | None,
-    ) -> tuple[PackedGrid, torch.Tensor, torch.Tensor | None]:
-        """H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The cells [R, f_L] of H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
         rows, columns = self.input_projection(target, source)
         of_batch = self.training or getattr(self.final_norm, "is_of_batch", False)
         if cache is not None and (of_batch or self._needs_grad(rows, columns)):
             raise ValueError(ONLY_IN_EVALUATION)
         features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
         cells = self.final_norm(features, canvas.real).relu()
-        return PackedGrid(canvas, cells), *canvas.aggregate(cells, source_mask, self.aggregation)
+        return cells, *canvas.aggregate(cells, source_mask, self.aggregation)
 
     def _needs_grad(self, *inputs: torch.Tensor) -> bool:
         return torch.is_grad_enabled() and (
@@ -597,16 +554,9 @@ class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedMod
     ) -> Seq2SeqModelOutput:
         """Embed the source (unless `encoder_outputs` is given) and run the grid.
 
-        Args:
-            input_ids: Source tokens, [B, J].
-            attention_mask: [B, J], 1 = a real source token.
+        Args as those of `PervasiveAttentionForConditionalGeneration.forward`, save
+
             decoder_input_ids: Target tokens, [B, I]; default: the source shifted right.
-            decoder_attention_mask: [B, I], 1 = a real target token.
-            encoder_outputs: What the encoder returned for this source.
-            past_key_values: Cache of earlier target rows.
-            inputs_embeds: [B, J, d_s] instead of `input_ids`.
-            decoder_inputs_embeds: [B, I, d_t] instead of `decoder_input_ids`.
-            use_cache: Whether to return a cache; default: the config's, outside training.
             output_attentions: Whether to return `cross_attentions`, one [B, 1, I, J]: ρ where the aggregation attends,
                 else the share of channels whose maximum lies at each source token. (What a source token adds to the
                 logit of a word takes the output projection: `PervasiveAttentionForConditionalGeneration`.)
@@ -728,7 +678,7 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
             inputs_embeds: [B, J, d_s] instead of `input_ids`.
             decoder_inputs_embeds: [B, I, d_t] instead of `decoder_input_ids`.
             labels: [B, I], the tokens to predict, -100 = ignored.
-            use_cache: Whether to return a cache.
+            use_cache: Whether to return a cache; default: the config's, outside training.
             output_attentions: Whether to return `cross_attentions`; see `alignment`.
             output_hidden_states: Whether to return hidden states.
 

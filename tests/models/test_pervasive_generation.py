@@ -87,13 +87,6 @@ def assert_same_generation(model, sources: dict[str, Tensor], **options) -> None
 
 @every_model
 @torch.no_grad()
-def test_greedy_search(options):
-    model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
-    assert_same_generation(model, padded_sources(LENGTHS), do_sample=False, **VARIED)
-
-
-@every_model
-@torch.no_grad()
 def test_beam_search(options):
     # k = 1 sees one word: two hypotheses of the same bigrams in another order would have one score, in either order
     if options["kernel_size"] == 1:
@@ -101,13 +94,6 @@ def test_beam_search(options):
     model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
     search = {"num_beams": 3, "num_return_sequences": 2, "do_sample": False, **VARIED}
     assert_same_generation(model, padded_sources(LENGTHS), **search)
-
-
-@pytest.mark.parametrize("name", ["max_attention, k=5", "gated, untied, k=7"])
-@torch.no_grad()
-def test_sampling(name):
-    model = tiny_model(seed=1, decoder_vocab_size=WORDS, **MODELS[name])
-    assert_same_generation(model, padded_sources(LENGTHS), do_sample=True, top_k=0, **VARIED)
 
 
 @pytest.mark.parametrize("num_beams", [1, 5])
@@ -141,15 +127,6 @@ def test_steps_equal_the_full_forward(options, chunks):
     assert cache.get_seq_length() == STEPS
     if options.get("aggregation") == "attention":  # the others' words depend on what is in the step
         torch.testing.assert_close(alignments, full.cross_attentions[0], rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("kernel_size", [1, 3, 5])
-@torch.no_grad()
-def test_steps_equal_the_full_forward_in_float64(kernel_size):
-    model = tiny_model(seed=2, aggregation="max_attention", kernel_size=kernel_size).double()
-    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
-    logits, _, _ = cached_steps(model, sources, targets, [1] * 5 + [3] * 3)
-    torch.testing.assert_close(logits, model(**sources, **targets).logits, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["with gradients", "in training"])
@@ -255,42 +232,6 @@ def test_beams_are_reordered_with_their_cache(options):
         actual, _, _ = cached_steps(model, sources, chosen, chunks, cache=copy.deepcopy(reordered), start=7)
         torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
     assert (expected[2] - expected[0]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("kernel_size", [1, 3, 5])
-@torch.no_grad()
-def test_reordering_is_exact(kernel_size):
-    """A reordered cache holds the very numbers of the rows that it names."""
-    model = tiny_model(seed=3, kernel_size=kernel_size)
-    _, _, cache = cached_steps(model, padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3)), [1] * STEPS)
-    order = torch.tensor([2, 0, 0])
-    before = [copy.deepcopy(layer.keys) for layer in cache.self_attention_cache.layers]
-    cache.reorder_cache(order)
-    after = [layer.keys for layer in cache.self_attention_cache.layers]
-    assert len(before) > 0
-    for old, new in zip(before, after, strict=True):
-        assert torch.equal(new, old[order])
-
-
-@pytest.mark.parametrize("length", [5, 6, 10, 13])
-@pytest.mark.parametrize("options", [{"kernel_size": 3}, {"kernel_size": 5}, {"kernel_size": 5, "gated": True}])
-@torch.no_grad()
-def test_the_distant_past_is_forgotten(options, length):
-    """Rows before the receptive field, k // 2 a layer, change nothing of the next step; the last one in it does."""
-    model = tiny_model(seed=2, **options).double()
-    first = length - 2 * (options["kernel_size"] // 2)  # of the field
-    assert first > 0, "something is forgotten"
-    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
-    ids = targets["decoder_input_ids"]
-    steps = []
-    for count in (0, first, first + 1):
-        changed = ids.clone()
-        changed[:, :count] = 2 + (ids[:, :count] + 1) % 8
-        assert (changed != ids).sum() == count * len(ids)
-        logits, _, _ = cached_steps(model, sources, {"decoder_input_ids": changed}, [1] * (length + 1))
-        steps.append(logits[:, -1])
-    torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=1e-12)
-    assert (steps[2] - steps[0]).abs().max() > 1e-6
 
 
 def _assistant(model, options: dict, kind: str):

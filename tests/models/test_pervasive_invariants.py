@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from tiny import (
     AGGREGATIONS,
     PAD,
-    TARGET_VOCABULARY,
     labels_of,
     mask_of,
     padded_batch,
@@ -311,26 +310,6 @@ def test_contributions_make_the_logit(aggregation, tied):
         torch.testing.assert_close(total[real], logit[real], rtol=0, atol=1e-9)
 
 
-@torch.no_grad()
-def test_rho_is_a_distribution_over_the_real_source():
-    model = tiny_model(aggregation="attention", kernel_size=3)
-    batch = padded_batch(SOURCES, TARGETS)
-    real = batch["decoder_attention_mask"].bool()
-    (rho,) = model(**batch, output_attentions=True).cross_attentions
-    assert rho.shape == (len(SOURCES), 1, max(TARGETS), max(SOURCES))
-    torch.testing.assert_close(rho.sum(dim=(1, 3))[real], torch.ones(sum(TARGETS)), rtol=0, atol=1e-6)
-    outside = (batch["attention_mask"] == 0)[:, None, None].expand_as(rho)
-    assert (rho[outside] == 0).all()
-    assert (rho >= 0).all()
-
-
-@every_aggregation
-@torch.no_grad()
-def test_no_attentions_unless_asked(aggregation):
-    outputs = tiny_model(aggregation=aggregation)(**training_batch())
-    assert outputs.cross_attentions is None
-
-
 @every_aggregation
 @every_gate
 @pytest.mark.parametrize("positions", [None, "learned", "sinusoidal"])
@@ -384,63 +363,9 @@ def test_published_sizes(options, millions, request):
     assert abs(found - millions) <= bound, f"{found:.4f}M"
 
 
-def test_published_differences():
-    """Differences do not depend on the vocabularies: between neighbouring rows each is right to its two roundings."""
-    found = {
-        name: published_model(**options).num_parameters_with_masked_taps() / 1e6
-        for name, (options, _) in PUBLISHED.items()
-    }
-    names = list(PUBLISHED)
-    for name, other in zip(names[1:], names[:-1], strict=True):
-        if name == "max and attention" or name == "gated":
-            other = "k=5, L=24"
-        difference = PUBLISHED[name][1] - PUBLISHED[other][1]
-        assert abs(found[name] - found[other] - difference) <= 2 * ROUNDING, f"{name} minus {other}"
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_those_of_the_definition(name):
-    """The exact number of parameters, and what the masked taps (never stored) would add to it."""
-    options = PUBLISHED[name][0]
-    L, k, gated = options["num_layers"], options["kernel_size"], options.get("gated", False)
-    g, d, first = 32, 128, 128
-    C = first + L * g
-    last, pooled = C // 2, C // 2
-    masked_taps = 0
-    expected = first * 2 * d + first  # the input projection
-    for index in range(L):
-        channels = first + index * g
-        expected += 2 * channels + 4 * g * channels + 2 * 4 * g  # norm1, conv1, norm2
-        taps = (2 if gated else 1) * g * 4 * g * k
-        expected += taps * (k // 2 + 1)
-        masked_taps += taps * (k // 2)
-    expected += 2 * C + last * C + 2 * last  # the transition, the final norm
-    if options.get("aggregation") == "max_attention":
-        expected += last + 1
-        pooled = 2 * last
-    expected += d * pooled + d  # the output projection
-    source, target = VOCABULARIES["vocab_size"], VOCABULARIES["decoder_vocab_size"]
-    expected += d * (source + target) + target  # the tables, one of them the output's, and its bias
-    model = published_model(**options)
-    assert model.num_parameters() == expected
-    assert model.num_parameters_with_masked_taps() == expected + masked_taps
-
-
 def test_defaults_are_the_papers():
     config = PervasiveAttentionConfig()
     assert (config.num_layers, config.growth_rate, config.kernel_size, config.bottleneck_factor) == (24, 32, 5, 4)
     assert (config.source_embed_dim, config.target_embed_dim, config.aggregation) == (128, 128, "max")
     assert (config.gated, config.dropout, config.tie_word_embeddings) == (False, 0.2, True)
     assert config.model_type == "pervasive_attention"
-
-
-def test_options_change_the_output():
-    """The variants of these tests are really there: no two of them compute the same."""
-    batch = padded_batch((6, 5), (7, 6))
-    variants = [{"aggregation": a, "gated": gated} for a in AGGREGATIONS for gated in (False, True)]
-    variants += [{"position_embeddings": "learned"}, {"position_embeddings": "sinusoidal"}]
-    outputs = [tiny_model(kernel_size=3, **options)(**batch).logits for options in variants]
-    assert outputs[0].shape[-1] == TARGET_VOCABULARY
-    for index, output in enumerate(outputs):
-        for other in outputs[index + 1 :]:
-            assert not torch.allclose(output, other, atol=1e-3)

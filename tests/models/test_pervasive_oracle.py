@@ -9,8 +9,6 @@ from reference import pervasive_attention as oracle
 from tiny import (
     AGGREGATIONS,
     SHARED,
-    SIZES,
-    SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     padded_batch,
 )
@@ -214,28 +212,6 @@ def test_gradient_checkpointing_changes_nothing(training):
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_gradients_of_small_weights(training):
-    """Of norms whose weights are 0, tiny, and large beside them."""
-
-    def shrink(model):
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith(("norm1.weight", "transition.norm.weight")):
-                    parameter[::3] = 0.0
-                    parameter[1::3] *= 1e-4
-        return model.double().train(training)
-
-    found = []
-    for hooked in (False, True):
-        model = shrink(tiny_model(kernel_size=3))
-        if hooked:
-            model.model.decoder.dense_block.layers[0].register_forward_hook(lambda *_: None)
-        model(**PADDED).logits[PADDED["decoder_attention_mask"].bool()].square().sum().backward()
-        found.append({name: p.grad for name, p in model.named_parameters()})
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
-
-
 @every_aggregation
 def test_without_masks_everything_is_real(aggregation):
     model = tiny_model(aggregation=aggregation, kernel_size=3).double()
@@ -291,63 +267,6 @@ def test_alignments(aggregation, batch, variant):
         for j in range(J):
             expected = right.get((b, i, j), torch.tensor(0.0, dtype=torch.float64))
             torch.testing.assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
-
-
-def expected_shapes(options: dict) -> dict[str, tuple[int, ...]]:
-    """The checkpoint format: every name of the state dict and its shape."""
-    sizes = {**SIZES, "kernel_size": 5, **options}
-    d_s, d_t, L, g = (sizes[name] for name in ("source_embed_dim", "target_embed_dim", "num_layers", "growth_rate"))
-    k, middle, first = sizes["kernel_size"], 4 * g, (d_s + d_t) // 2
-    C = first + L * g
-    last = C // 2
-    pooled = 2 * last if sizes.get("aggregation") == "max_attention" else last
-
-    def statistics(name: str, channels: int) -> dict[str, tuple[int, ...]]:
-        return {
-            f"{name}.running_mean": (channels,),
-            f"{name}.running_var": (channels,),
-            f"{name}.num_batches_tracked": (),
-        }
-
-    def affine(name: str, channels: int) -> dict[str, tuple[int, ...]]:
-        return {f"{name}.weight": (channels,), f"{name}.bias": (channels,)}
-
-    decoder, block = "model.decoder", "model.decoder.dense_block"
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.encoder.embed_tokens.weight": (SOURCE_VOCABULARY, d_s),
-        f"{decoder}.embed_tokens.weight": (TARGET_VOCABULARY, d_t),
-        f"{decoder}.input_projection.weight": (first, d_t + d_s),
-        f"{decoder}.input_projection.bias": (first,),
-        **statistics(f"{block}.feature_norm", C),
-        **affine(f"{block}.transition.norm", C),
-        f"{block}.transition.conv.weight": (last, C),
-        **affine(f"{decoder}.final_norm", last),
-        **statistics(f"{decoder}.final_norm", last),
-        "lm_head.weight": (TARGET_VOCABULARY, d_t if sizes.get("tie_word_embeddings", True) else pooled),
-        "lm_head.bias": (TARGET_VOCABULARY,),
-    }
-    for index in range(L):
-        layer, channels = f"{block}.layers.{index}", first + index * g
-        shapes |= affine(f"{layer}.norm1", channels) | affine(f"{layer}.norm2", middle)
-        shapes |= statistics(f"{layer}.norm2", middle)
-        shapes[f"{layer}.conv1.weight"] = (middle, channels)
-        shapes[f"{layer}.conv2.weight"] = (2 * g if sizes.get("gated") else g, middle, k // 2 + 1, k)
-    if "attention" in sizes.get("aggregation", "max"):
-        shapes |= {f"{decoder}.aggregation.attention.weight": (1, last), f"{decoder}.aggregation.attention.bias": (1,)}
-    if sizes.get("tie_word_embeddings", True):
-        shapes |= {
-            f"{decoder}.output_projection.weight": (d_t, pooled),
-            f"{decoder}.output_projection.bias": (d_t,),
-        }
-    return shapes
-
-
-@every_aggregation
-@pytest.mark.parametrize("options", [{}, {"gated": True, "kernel_size": 7}, {"tie_word_embeddings": False}])
-def test_checkpoint_format(aggregation, options):
-    options = {**options, "aggregation": aggregation}
-    shapes = {name: tuple(tensor.shape) for name, tensor in tiny_model(**options).state_dict().items()}
-    assert shapes == expected_shapes(options)
 
 
 def test_tied_tables_are_one_tensor():

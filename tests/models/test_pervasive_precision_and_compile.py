@@ -7,7 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import grid as tiny_model
+from tiny import padded_batch
 from torch._dynamo.testing import CompileCounterWithBackend
+
+from csan_hf import PervasiveAttentionConfig
 
 
 def pairs(batch: int, source: int, target: int) -> dict[str, torch.Tensor]:
@@ -102,3 +105,18 @@ def test_a_mask_of_another_shape_is_refused():
     ids = torch.ones(2, 3).long()
     with pytest.raises(ValueError, match=r"`attention_mask` must have the shape .* = \[2, 3\], got \[2, 4\]"):
         tiny_model()(input_ids=ids, decoder_input_ids=ids, attention_mask=torch.ones(2, 4))
+
+
+def test_a_misspelt_field_of_the_config():
+    with pytest.raises(ValueError, match=r"no field 'growth_rat'. Did you mean 'growth_rate'"):
+        PervasiveAttentionConfig(growth_rat=8)
+    saved = {**PervasiveAttentionConfig().to_dict(), "transformers_version": "5", "growth_rat": 8}
+    assert PervasiveAttentionConfig.from_dict(saved), "what was saved earlier loads"
+
+
+def test_a_misspelt_argument_of_the_model():
+    model, batch = tiny_model(), padded_batch((4, 3), (2, 5))
+    for network in (model, model.model):
+        with pytest.raises(TypeError, match=r"'decoder_atention_mask'. Did you mean 'decoder_attention_mask'"):
+            network(**batch, decoder_atention_mask=batch["decoder_attention_mask"])
+    model(**batch, num_items_in_batch=3, return_dict=True)
