@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-from transformers.training_args import trainer_log_levels
 from transformers.utils import is_torch_bf16_gpu_available
 
 from csan_hf.credentials import WHERE_INSTEAD
@@ -249,25 +246,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 "(`csan-hf evaluate` scores a model without training)."
             )
         self._check_metric()
-        self._check_names()
-
-    def _check_names(self) -> None:
-        """Refuses names that the library looks up only when training begins."""
-        reports = [self.report_to] if isinstance(self.report_to, str) else self.report_to or []
-        known: dict[str, tuple[list[Any], list[Any]]] = {
-            "report_to": (reports, ["none", "all", *INTEGRATION_TO_CALLBACK]),
-            "log_level": ([self.log_level], [*trainer_log_levels]),
-            "log_level_replica": ([self.log_level_replica], [*trainer_log_levels]),
-            "dataloader_multiprocessing_context": (
-                [self.dataloader_multiprocessing_context or None],
-                [None, *multiprocessing.get_all_start_methods()],
-            ),
-        }
-        for name, (values, choices) in known.items():
-            for value in values:
-                if value not in choices:
-                    shown = ", ".join(str(choice) for choice in choices if choice is not None)
-                    raise ValueError(f"training.{name} must be one of {shown}, got {value!r}.")
 
     def _check_metric(self) -> None:
         for name in self.metrics:

@@ -130,68 +130,33 @@ class TrainingPicture(TrainerCallback):
         self.took = self.drawn_until - start
 
 
-class TranslationProgress(TrainerCallback):
-    """One progress bar with loss and scores on a terminal; plain lines where the output is a file."""
+class TranslationProgress(ProgressCallback):
+    """The library's bars with loss and scores on a terminal; plain lines where the output is a file."""
 
     def __init__(self) -> None:
-        self.bar: Any = None
-        self.prediction_bar: Any = None
-        self.postfix: dict[str, str] = {}
+        super().__init__()
+        self.shown: dict[str, str] = {}
         self.start: tuple[int, float] = (0, 0.0)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Opens the bar."""
-        self.start = (state.global_step, time.time())
-        if state.is_world_process_zero and sys.stderr.isatty() and not args.disable_tqdm:
-            self.bar = tqdm(
+        self.start, self.current_step = (state.global_step, time.time()), state.global_step
+        if state.is_world_process_zero and _shows_bars(args):
+            self.training_bar = tqdm(
                 total=state.max_steps, initial=state.global_step, desc="training", unit="step", dynamic_ncols=True
             )
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Moves the bar."""
-        if self.bar is not None:
-            self.bar.update(state.global_step - self.bar.n)
+        if self.training_bar is not None:
+            super().on_step_end(args, state, control, **kwargs)
 
-    def on_prediction_step(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Moves the bar of an evaluation."""
-        batches = kwargs.get("eval_dataloader")
-        if not state.is_world_process_zero or not sys.stderr.isatty() or args.disable_tqdm:
-            return
-        if self.prediction_bar is None:
-            self.prediction_bar = tqdm(
-                total=len(batches) if batches is not None else None,
-                desc="translating",
-                leave=False,
-                unit="batch",
-                dynamic_ncols=True,
-            )
-        self.prediction_bar.update(1)
+        if _shows_bars(args):
+            super().on_prediction_step(args, state, control, **kwargs)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Closes the bar of an evaluation."""
-        if self.prediction_bar is not None:
-            self.prediction_bar.close()
-            self.prediction_bar = None
-
-    def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> None:
-        """Closes the bar of a prediction."""
-        self.on_evaluate(args, state, control)
-
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Shows the newest loss, scores and speed."""
         logs: dict[str, float] | None = kwargs.get("logs")
         if not state.is_world_process_zero or not logs:
@@ -199,9 +164,9 @@ class TranslationProgress(TrainerCallback):
         if "eval_loss" in logs:
             self._report_evaluation(state, logs)
         elif "loss" in logs:
-            self.postfix["loss"] = f"{logs['loss']:.3f}"
-            if self.bar is not None:
-                self.bar.set_postfix(self.postfix)
+            self.shown["loss"] = f"{logs['loss']:.3f}"
+            if self.training_bar is not None:
+                self.training_bar.set_postfix(self.shown)
             else:
                 self._print_line(state, logs)
 
@@ -212,8 +177,8 @@ class TranslationProgress(TrainerCallback):
             f"validation loss {logs['eval_loss']:.3f}",
         ]
         for metric in metrics_in(key.removeprefix("eval_") for key in logs):
-            self.postfix[metric.label] = f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
-            parts.append(f"{metric.label} {self.postfix[metric.label]}")
+            self.shown[metric.label] = f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
+            parts.append(f"{metric.label} {self.shown[metric.label]}")
         tqdm.write("  ".join(parts), file=sys.stderr)
 
     def _print_line(self, state: TrainerState, logs: dict[str, float]) -> None:
@@ -229,9 +194,12 @@ class TranslationProgress(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Closes the bar."""
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+        if self.training_bar is not None:
+            super().on_train_end(args, state, control, **kwargs)
+
+
+def _shows_bars(args: Any) -> bool:
+    return sys.stderr.isatty() and not args.disable_tqdm
 
 
 def _clock(seconds: float) -> str:

@@ -53,9 +53,7 @@ def read_facts(checkpoint: Path) -> dict[str, Any]:
 def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
     """Says what is missing or cut off in a checkpoint, in a few words; None if nothing is.
 
-    Args:
-        checkpoint: A `checkpoint-N` folder.
-        to_resume: Whether a run is to be resumed from it; otherwise its weights are enough.
+    With `to_resume` a run is to be resumed from it; otherwise its weights are enough.
     """
     if to_resume:
         try:
@@ -89,15 +87,8 @@ def _weight_paths(checkpoint: Path) -> list[Path]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """Returns the update at which a `checkpoint-N` folder was saved.
-
-    Raises:
-        ValueError: If the folder is not named like that.
-    """
-    match = re.fullmatch(r"checkpoint-(\d+)", path.name)
-    if match is None:
-        raise ValueError(f"{path} is not a checkpoint folder: expected a name like checkpoint-500.")
-    return int(match.group(1))
+    """Returns the update at which a `checkpoint-N` folder was saved."""
+    return int(path.name.removeprefix("checkpoint-"))
 
 
 def list_checkpoints(output_dir: Path | str) -> list[Path]:
@@ -120,15 +111,7 @@ def delete_checkpoint(checkpoint: Path) -> None:
 
 
 def scores_by_step(log_history: Iterable[dict[str, float]], metric: str) -> dict[int, float]:
-    """Reads a validation metric out of the Trainer's log.
-
-    Args:
-        log_history: `trainer.state.log_history`.
-        metric: With or without the prefix `eval_`.
-
-    Returns:
-        Update number to score.
-    """
+    """Reads a validation metric, with or without the prefix `eval_`, out of the Trainer's log, by update."""
     key = metric if metric.startswith("eval_") else f"eval_{metric}"
     return {int(entry["step"]): float(entry[key]) for entry in log_history if key in entry}
 
@@ -140,14 +123,10 @@ def rank_checkpoints(
     greater_is_better: bool = True,
     losses: dict[int, float] | None = None,
 ) -> list[Path]:
-    """Sorts checkpoints, best first.
+    """Sorts checkpoints, best first; those without a score are left out.
 
-    Args:
-        checkpoints: `checkpoint-N` folders; those without a score are left out.
-        scores: Update number to score.
-        greater_is_better: Whether a high score is good.
-        losses: Update number to validation loss, which decides between equal scores; of equals in both, the
-            later comes first.
+    Between equal scores the validation loss decides; of equals in both, the later comes first. Scores and losses are
+    by update.
     """
     sign = -1.0 if greater_is_better else 1.0
     losses = losses or {}
@@ -170,15 +149,8 @@ def rotate_checkpoints(
 ) -> list[Path]:
     """Deletes all checkpoints but the best and the newest two: if the newest is damaged, a run resumes from the other.
 
-    Those kept for their score alone lose the optimiser's state, two thirds of their size.
-
-    Args:
-        output_dir: Folder with the `checkpoint-N` folders.
-        scores: Update number to score.
-        keep_best: How many to keep for their score.
-        greater_is_better: Whether a high score is good.
-        losses: As in `rank_checkpoints`.
-        protected: The update of a checkpoint that is kept in any case.
+    Those kept for their score alone lose the optimiser's state, two thirds of their size. The arguments are those of
+    `rank_checkpoints`; the checkpoint of the update `protected` is kept in any case.
 
     Returns:
         What was deleted.

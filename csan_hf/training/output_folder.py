@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The folder of a run: what it may hold, how an earlier run makes room, and the lock that keeps a second run out."""
+"""The folder of a run: what it may hold, and the lock that keeps a second run out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from transformers import TrainerCallback
 
 from csan_hf.text_files import write_text
 
@@ -34,9 +31,6 @@ _FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
 )
 _FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, SAVING)
-
-# Folders of a run that is overwritten: until the new one has made an update, and while it is deleted
-_PREVIOUS, _DELETED = "_previous-run", "_deleted-previous-run"
 
 
 def entries_of_run(output: Path) -> list[Path]:
@@ -78,43 +72,10 @@ def mark_run(output: Path) -> None:
     write_text(output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n")
 
 
-def move_run_aside(output: Path) -> None:
-    """Moves a run's files into a subfolder, until `delete_previous_run` or `restore_previous_run`."""
-    if entries := entries_of_run(output):
-        (output / _PREVIOUS).mkdir()
-        for entry in entries:
-            entry.rename(output / _PREVIOUS / entry.name)
-
-
-def restore_previous_run(output: Path) -> None:
-    """Puts back a run that was moved aside, if there is one, in the place of what its successor wrote."""
-    shutil.rmtree(output / _DELETED, ignore_errors=True)
-    if not (output / _PREVIOUS).is_dir():
-        return
-    for path in (output / _PREVIOUS).iterdir():
-        target = output / path.name
-        shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink(missing_ok=True)
-        path.rename(target)
-    (output / _PREVIOUS).rmdir()
-
-
-def delete_previous_run(output: Path) -> None:
-    """Deletes the run that `move_run_aside` moved, if there is one."""
-    if (output / _PREVIOUS).is_dir():
-        (output / _PREVIOUS).rename(output / _DELETED)
-        shutil.rmtree(output / _DELETED, ignore_errors=True)
-
-
-class DeletePreviousRun(TrainerCallback):
-    """Deletes the run that this one replaces, once its first update is done."""
-
-    done = False
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Deletes it, in one process."""
-        if not self.done and state.is_world_process_zero:
-            delete_previous_run(Path(args.output_dir))
-        self.done = True
+def delete_run(output: Path) -> None:
+    """Deletes the files of a run; the mark, and what else lies in the folder, stay."""
+    for path in entries_of_run(output):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 # ---- one run at a time

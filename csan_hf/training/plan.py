@@ -31,15 +31,7 @@ DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """What a model's configuration takes from the tokenizers.
-
-    Args:
-        source_size: Entries of the source vocabulary.
-        target_size: Entries of the target vocabulary.
-        is_joint: Whether both are one.
-        pad_token_id: Padding of the target.
-        eos_token_id: End of a target sentence.
-    """
+    """What a model's configuration takes from the tokenizers; the ids are the target's."""
 
     source_size: int
     target_size: int
@@ -220,8 +212,8 @@ def _language_id(tokenizer: Any, language: str) -> int:
     codes = getattr(tokenizer, "lang_code_to_token", {})  # "de" to "__de__"; NLLB's codes are tokens themselves
     token = codes.get(language, language)
     number = tokenizer.convert_tokens_to_ids(token)
-    if token not in tokenizer.all_special_tokens or number in (None, tokenizer.unk_token_id):
-        known = [*codes] or tokenizer.all_special_tokens
+    known = [*codes] or tokenizer.all_special_tokens  # M2M100's codes are no special tokens
+    if language not in known or number in (None, tokenizer.unk_token_id):
         near = [code for code in known if code[:2] == language[:2]]
         raise RecipeError(
             f"data: {type(tokenizer).__name__} has no language {language!r}; write data.source_lang and "
@@ -376,8 +368,12 @@ def _check_optimization(args: TranslationTrainingArguments) -> None:
 def _check_reports(report_to: str | list[str] | None) -> None:
     """Checks that the loggers that a run reports to are installed."""
     for name in [report_to] if isinstance(report_to, str) else report_to or []:
-        if name not in ("none", "all", *get_available_reporting_integrations()):
-            raise RecipeError(f"training.report_to is {name!r}, which is not installed here: pip install {name}")
+        known = ("none", "all", *get_available_reporting_integrations())
+        if name not in known:
+            raise RecipeError(
+                f"training.report_to is {name!r}, which is not installed here: pip install it, or choose one of "
+                f"{', '.join(known)}."
+            )
 
 
 def note_unused_tokenizer(recipe: Recipe) -> str | None:

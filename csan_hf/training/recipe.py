@@ -143,11 +143,7 @@ class Recipe:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
 
     def check_text(self) -> None:
-        """Refuses text that no file can hold: a run writes its recipe and a card.
-
-        Raises:
-            RecipeError: If there is a lone surrogate.
-        """
+        """Raises a RecipeError for a lone surrogate, which neither recipe nor card could be written with."""
         for key, value in self.to_dict().items():
             try:
                 json.dumps(value, ensure_ascii=False, default=str).encode()
@@ -158,11 +154,7 @@ class Recipe:
                 ) from None
 
     def data_arguments(self) -> DataArguments:
-        """Builds the data section.
-
-        Raises:
-            RecipeError: If `DataArguments` refuses it.
-        """
+        """Builds the data section, or raises a RecipeError."""
         return self._build("data", DataArguments, self.data)
 
     def training_arguments(self) -> TranslationTrainingArguments:
@@ -190,15 +182,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Option:
-    """One key of a recipe.
-
-    Args:
-        section: Section that it belongs to; "" for the top of the file.
-        name: key.
-        annotation: Type, as in a function's signature.
-        default: The value where a recipe does not name the key.
-        help: One or two sentences.
-    """
+    """One key of a recipe; the top of the file is the section ""."""
 
     section: str
     name: str
@@ -290,11 +274,7 @@ class Section:
         )
 
     def convert_text(self, key: str, text: str) -> Any:
-        """Converts a value of the command line; a list may also be written with commas alone.
-
-        Raises:
-            RecipeError: If the value does not fit.
-        """
+        """Converts a value of the command line; a list may also be written with commas alone."""
         where = f"--{self.path(key)}"
         annotation = self.options[key].annotation
         if "," in text and not text.startswith("[") and _takes(annotation, list) and not _takes(annotation, str):
@@ -367,11 +347,7 @@ def describe_type(annotation: Any) -> str:
 
 
 def nearest(key: str, sections: Iterable[Section]) -> str:
-    """Suggests the keys whose names are nearest to a misspelt one.
-
-    Returns:
-        A sentence such as ` Did you mean training.learning_rate?`, or "" if nothing is near.
-    """
+    """Suggests the keys nearest to a misspelt one: ` Did you mean training.learning_rate?`, or "" if none is near."""
     known = [(name, section.path(name)) for section in sections for name in section.keys]
     names = sorted({name for name, _ in known})
     close = difflib.get_close_matches(key.rsplit(".", 1)[-1], names, n=3, cutoff=0.6)
@@ -396,24 +372,14 @@ def _silent() -> logging.Logger:
 
 
 def find_family(name: Any) -> ModelFamily:
-    """Looks up the family that the key `model` names.
-
-    Raises:
-        RecipeError: If there is none of that name.
-    """
+    """Looks up the family that the key `model` names, or raises a RecipeError."""
     if name not in FAMILIES:
         raise RecipeError(f"model must be one of {', '.join(sorted(FAMILIES))}, got {name!r}.")
     return FAMILIES[name]
 
 
 def recipe_sections(model: str = "csan") -> dict[str, Section]:
-    """Returns the sections of a recipe for one model family, the top of the file as "".
-
-    A new key is a new argument, with type, default and help, of the section's class or function.
-
-    Raises:
-        RecipeError: If there is no such family.
-    """
+    """Returns the sections of a recipe for one model family, the top of the file as ""."""
     sources: dict[str, Any] = {
         "": Recipe,
         "config": find_family(model).config_class,
@@ -436,11 +402,7 @@ def _section(name: str, source: Any) -> Section:
 
 
 def recipe_options(model: str = "csan") -> tuple[Option, ...]:
-    """Lists every key of a recipe for one model family, with type, default and help.
-
-    Raises:
-        RecipeError: If there is no such family.
-    """
+    """Lists every key of a recipe for one model family, with type, default and help."""
     return tuple(option for section in recipe_sections(model).values() for option in section.options.values())
 
 

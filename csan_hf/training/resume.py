@@ -197,7 +197,7 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
         if before and here and any(before[fact] != here[fact] for fact in before.keys() & here.keys()):
             raise RecipeError(
                 f"The {name} data is not what {checkpoint} was trained with: {before['pairs']:,} pairs then, "
-                f"{here['pairs']:,} now{_what_differs(before, here)}. Restore the files, "
+                f"{here['pairs']:,} now, of other content. Restore the files, "
                 "or choose another --output_dir, or --overwrite to delete the run."
             )
     processes = saved.get("processes", now["processes"])
@@ -208,24 +208,11 @@ def check_same_data(checkpoint: Path, trainer: TranslationTrainer) -> None:
         )
 
 
-def _what_differs(before: dict[str, Any], now: dict[str, Any]) -> str:
-    if before["pairs"] != now["pairs"]:
-        return ""
-    if before.get("sha256_of_lengths") == now["sha256_of_lengths"]:
-        return " of the same lengths with other words, or references"
-    return " of other lengths in tokens"
-
-
 # ---- the end
 
 
 def is_finished(trainer: TranslationTrainer, state: TrainerState) -> bool:
-    """Says whether nothing is left to train; the Trainer itself would do one update too many.
-
-    Args:
-        trainer: The trainer, with the current arguments and data.
-        state: The state of the checkpoint to resume from.
-    """
+    """Says whether nothing is left to train from a checkpoint's state on; the Trainer would do one update too many."""
     args = trainer.args
     patience = args.early_stopping_patience
     if patience is not None and evaluations_without_gain(args, state) >= patience:

@@ -23,14 +23,7 @@ from csan_hf.text_files import write_text
 from .arguments import TranslationTrainingArguments
 from .checkpoints import list_checkpoints, load_weights, read_weights
 from .finish import finish_run
-from .output_folder import (
-    DeletePreviousRun,
-    check_output_folder,
-    lock_folder,
-    mark_run,
-    move_run_aside,
-    restore_previous_run,
-)
+from .output_folder import check_output_folder, delete_run, lock_folder, mark_run
 from .plan import Plan, note_unused_tokenizer, resolve, set_languages
 from .recipe import Recipe, RecipeError
 from .resume import check_same_data, check_same_experiment, choose_checkpoint, is_finished
@@ -62,9 +55,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         try:
             on_main_process(args, lambda: held.enter_context(lock_folder(output)))
             return _train(plan, output, signals)
-        except BaseException as error:
-            if args.process_index == 0:
-                restore_previous_run(output)  # if this run has not made an update
+        except Exception as error:
             if isinstance(error, RunError) or not is_disk_full(error):
                 raise
             raise RunError(
@@ -91,7 +82,6 @@ def _train(plan: Plan, output: Path, signals: StopSignals) -> dict[str, Any]:
         bleu_tokenize=recipe.bleu_tokenize,
     )
     trainer.guard.signals = signals
-    trainer.add_callback(DeletePreviousRun())
     if checkpoint is not None:
         check_same_data(checkpoint, trainer)
     signals.raise_if_received()
@@ -139,23 +129,23 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
     folder = output / PREPARED_DATA
 
     def prepare() -> tuple[Path | None, TokenizerPair, DatasetDict]:
-        restore_previous_run(output)
         check_output_folder(plan.recipe, output)
         anew = plan.recipe.overwrite or not plan.recipe.resume
         if not anew:
             check_same_experiment(plan.recipe, output)
         splits, loaded = _load(plan)
-        if anew:
-            move_run_aside(output)
-            print(f"Starting a new run in {output}.", file=sys.stderr, flush=True)
         checkpoint = None if anew else choose_checkpoint(output)
-        mark_run(output)
-        write_text(output / "recipe.yaml", plan.recipe.to_yaml())
-        tokenizers = _get_tokenizers(plan, splits, output)
+        tokenizers = plan.build_tokenizers(splits) if anew else _get_tokenizers(plan, splits, output)
         try:
             tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
         except ValueError as error:
             raise RecipeError(f"The data cannot be used: {error}") from error
+        if anew:
+            delete_run(output)
+            _say(plan.arguments, f"Starting a new run in {output}.")
+        mark_run(output)
+        write_text(output / "recipe.yaml", plan.recipe.to_yaml())
+        tokenizers.save_pretrained(str(output))
         _say(plan.arguments, str(loaded.merge(filtered)))
         return checkpoint, tokenizers, tokenized
 
@@ -186,15 +176,13 @@ def _load(plan: Plan) -> tuple[DatasetDict, FilterReport]:
 
 
 def _get_tokenizers(plan: Plan, splits: DatasetDict, output: Path) -> TokenizerPair:
-    """Reads the tokenizers of the run in `output`, or makes them for it."""
+    """Reads the tokenizers of the run in `output`, or makes new ones."""
     # Those of a checkpoint are whole; writing the run's own may have been interrupted.
     saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
-    if saved:
-        tokenizers = TokenizerPair.from_pretrained(str(saved[-1]))
-        set_languages(tokenizers, plan.data)
-    else:
-        tokenizers = plan.build_tokenizers(splits)
-    tokenizers.save_pretrained(str(output))
+    if not saved:
+        return plan.build_tokenizers(splits)
+    tokenizers = TokenizerPair.from_pretrained(str(saved[-1]))
+    set_languages(tokenizers, plan.data)
     return tokenizers
 
 

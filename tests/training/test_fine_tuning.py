@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from pipelines import multilingual
 from training.tiny_marian import save_tiny_marian
 from transformers import AutoTokenizer
 
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.training import load_recipe, train_from_recipe
+from csan_hf.training.recipe import RecipeError
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -67,3 +69,27 @@ def test_language_tags_are_added_to_the_weights_of_a_checkpoint(tmp_path):
     before, after = (AutoTokenizer.from_pretrained(folder) for folder in (marian, tmp_path / "run"))
     assert len(after) == len(before) + 2
     assert json.loads((tmp_path / "run" / "config.json").read_text())["vocab_size"] == len(after)
+
+
+@pytest.mark.parametrize(
+    ("make", "languages", "unknown"),
+    [(multilingual.nllb, ("deu_Latn", "fra_Latn"), "de"), (multilingual.m2m100, ("de", "fr"), "deu_Latn")],
+    ids=["nllb", "m2m100"],
+)
+def test_a_multilingual_tokenizer_marks_the_languages_of_the_data(make, languages, unknown, tmp_path):
+    model, tokenizer = make(tmp_path / "pieces")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    source, target = languages
+    for language in (*languages, unknown):
+        (tmp_path / f"train.{language}").write_text("eins zwei\ndrei\n" * 4)
+    settings = {"init_from": str(tmp_path / "model"), "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run")}
+    data = {"source_lang": source, "target_lang": target, "train": "train.{lang}", "validation": "train.{lang}"}
+    pairs = [*SHORT.items(), *settings.items(), *data.items()]
+    with pytest.raises(RecipeError, match=f"has no language '{unknown}'; write data.source_lang and data.target_lang"):
+        train_from_recipe(load_recipe(None, [*pairs, ("source_lang", unknown)]))
+    train_from_recipe(load_recipe(None, pairs))
+    saved = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert (saved.src_lang, saved.tgt_lang) == languages
+    code = saved.convert_tokens_to_ids(getattr(saved, "lang_code_to_token", {}).get(target, target))
+    assert json.loads((tmp_path / "run" / "generation_config.json").read_text())["forced_bos_token_id"] == code

@@ -1,23 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """--overwrite deletes what a run of ours wrote, when the new run has begun, and nothing else ever."""
 
-import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from csan_hf.training import output_folder
-from csan_hf.training.output_folder import (
-    LOCK_FILE,
-    MARK,
-    DeletePreviousRun,
-    check_output_folder,
-    delete_previous_run,
-    mark_run,
-    move_run_aside,
-    restore_previous_run,
-)
+from csan_hf.training.output_folder import LOCK_FILE, MARK, check_output_folder, delete_run, entries_of_run, mark_run
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
 
@@ -74,7 +62,6 @@ def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
         ({"config": {**TINY, "encoder_attention_heads": 3}}, "section config is refused"),
         ({"generation": {"num_beams": 0}}, "section generation is refused"),
         ({"training": {**TRAINING, "keep_best": 0}}, "keep_best"),
-        ({"training": {**TRAINING, "max_tokens": 1}}, "section training is refused"),
     ],
 )
 def test_a_new_run_that_does_not_begin_leaves_the_old_one(more, words, old_run):
@@ -93,46 +80,9 @@ def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
     assert contents(old_run) == before
 
 
-def test_the_old_run_is_deleted_after_the_first_update_and_the_rest_stays(old_run):
-    move_run_aside(old_run)
-    assert sorted(path.name for path in old_run.iterdir()) == [MARK, "_previous-run", "note"]
-    (old_run / "recipe.yaml").write_text("new")
-    arguments = SimpleNamespace(output_dir=str(old_run)), SimpleNamespace(is_world_process_zero=True), None
-    DeletePreviousRun().on_step_end(*arguments)
-    assert {name: text for name, text in contents(old_run).items() if name != MARK} == {
-        "note": "old note",
-        "recipe.yaml": "new",
-    }
-    restore_previous_run(old_run)
-    assert (old_run / "recipe.yaml").read_text() == "new"
-
-
-class Killed(BaseException):
-    """As if the process had ended there."""
-
-
-@pytest.mark.parametrize("survived", range(12))
-def test_a_kill_at_any_rename_loses_nothing(survived, old_run, monkeypatch):
-    before = contents(old_run)
-    count, rename = 0, os.rename
-
-    def rename_or_die(source, target, **options):
-        nonlocal count
-        count += 1
-        if count > survived:
-            raise Killed
-        rename(source, target, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "rename", rename_or_die)
-        try:
-            move_run_aside(old_run)
-            (old_run / "README.md").write_text("of the new run")
-            restore_previous_run(old_run)
-        except Killed:
-            pass
-    restore_previous_run(old_run)  # as the next start does
-    assert contents(old_run) == before
+def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run):
+    delete_run(old_run)
+    assert sorted(path.name for path in old_run.iterdir()) == [MARK, "note"]
 
 
 def test_a_fresh_folder_is_marked_and_an_older_run_is_resumed_but_not_overwritten(tmp_path):
@@ -146,7 +96,7 @@ def test_a_fresh_folder_is_marked_and_an_older_run_is_resumed_but_not_overwritte
     (tmp_path / "file").write_text("")
     with pytest.raises(RecipeError, match="which is a file"):
         check_output_folder(make_recipe(tmp_path / "file"), tmp_path / "file")
-    assert output_folder.entries_of_run(tmp_path / "nowhere") == []
+    assert entries_of_run(tmp_path / "nowhere") == []
 
 
 def test_a_checkpoint_that_is_a_link_is_not_followed(old_run, tmp_path):
@@ -156,8 +106,7 @@ def test_a_checkpoint_that_is_a_link_is_not_followed(old_run, tmp_path):
     (old_run / "checkpoint-6").symlink_to(elsewhere.parent)
     with pytest.raises(RecipeError, match=r"checkpoint-6 is a link: .* Put a copy in its place, or remove it"):
         train_from_recipe(make_recipe(old_run, overwrite=False))
-    move_run_aside(old_run)  # what --overwrite does deletes the link alone
-    delete_previous_run(old_run)
+    delete_run(old_run)  # the link alone
     assert not (old_run / "checkpoint-6").is_symlink()
     assert elsewhere.read_text() == "mine"
 

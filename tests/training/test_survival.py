@@ -277,7 +277,7 @@ def test_other_words_of_the_same_lengths_are_refused(copy, make_trainer, tokeniz
     described = trainer.describe_run()
     write_facts(copy / "checkpoint-6", **described)
     changed = make_trainer(**{split: last_word_replaced(tokenized[split], column)})
-    message = rf"The {'training' if split == 'train' else split} data is not what .* of the same lengths with other"
+    message = rf"The {'training' if split == 'train' else split} data is not what .* of other content"
     with pytest.raises(RecipeError, match=message):
         check_same_data(copy / "checkpoint-6", changed)
     # an older version noted the lengths of the training set alone

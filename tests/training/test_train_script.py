@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from safetensors.torch import load_file
-from transformers import Trainer
 
 import csan_hf_cli
 
@@ -149,9 +148,11 @@ class Crash(BaseException):
 @pytest.mark.usefixtures("no_pictures")
 def test_an_interrupted_run_resumes_to_the_same_weights(main, run, recipe, tmp_path, monkeypatch, capsys):
     """In this process, though the whole run had one of its own."""
+    from csan_hf.training import TranslationTrainer
+
     whole, _ = run
     output = tmp_path / "out"
-    save = Trainer._save_checkpoint
+    save = TranslationTrainer._save_checkpoint
 
     def save_and_crash(self, *arguments):
         save(self, *arguments)
@@ -160,7 +161,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(main, run, recipe, tmp_p
 
     # The same schedule, cut short by a crash after the first checkpoint.
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_save_checkpoint", save_and_crash)
+        patch.setattr(TranslationTrainer, "_save_checkpoint", save_and_crash)
         with pytest.raises(Crash):
             main([str(recipe), "--output_dir", str(output)])
     (output / "checkpoint-16").mkdir()  # as if a save had been cut off
