@@ -151,14 +151,22 @@ class TranslationProgress(ProgressCallback):
         if self.training_bar is not None:
             super().on_step_end(args, state, control, **kwargs)
 
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
         """Moves the bar of an evaluation."""
         if _shows_bars(args):
-            super().on_prediction_step(args, state, control, **kwargs)
+            super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Shows the newest loss, scores and speed."""
-        logs: dict[str, float] | None = kwargs.get("logs")
         if not state.is_world_process_zero or not logs:
             return
         if "eval_loss" in logs:
