@@ -32,9 +32,6 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
             and pipes are written to as they are.
         binary: Whether bytes are written instead of UTF-8 text with line feeds.
         keep_partial: If the block raises, what it has written stays as `partial_name` of the path.
-
-    Raises:
-        OSError: If it cannot be written.
     """
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
     if str(path) in (STANDARD_STREAM, "/dev/stdout"):
@@ -70,11 +67,7 @@ def partial_name(path: Path | str) -> Path:
 
 
 def check_writable(path: Path | str) -> None:
-    """Checks that `open_for_writing` can make a file, before the work whose result is written to it.
-
-    Raises:
-        OSError: If it is a folder, or the folder that it is to lie in cannot be written to or made.
-    """
+    """Raises `OSError` if `open_for_writing` cannot make a file, before the work whose result is written to it."""
     target = Path(os.path.realpath(path))
     if path == STANDARD_STREAM or (target.exists() and not target.is_dir()):
         return
@@ -137,14 +130,9 @@ _NOT_IN_NAMES = re.compile(r"[/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\
 
 
 def check_file_name(name: Any, what: str) -> str:
-    """Returns a name from a recipe or a checkpoint, if it can only mean a file in the folder that it is used in.
+    """Returns a name from a recipe or a checkpoint; `ValueError` if it can mean anything but a file in its folder.
 
-    Args:
-        name: The name.
-        what: How an error names it, for example "the test set".
-
-    Raises:
-        ValueError: If it is empty, hidden, longer than 200 bytes or leads elsewhere.
+    `what` is how the message names it, for example "the test set".
     """
     shown = f"{what} {str(name)[:80]!r}"
     if not isinstance(name, str) or not name:
@@ -157,11 +145,7 @@ def check_file_name(name: Any, what: str) -> str:
 
 
 def path_inside(folder: Path | str, *names: str) -> Path:
-    """Returns the path of a file inside a folder; links in the folder must not lead out of it.
-
-    Raises:
-        ValueError: If a name is not valid (`check_file_name`), or if the path leads elsewhere.
-    """
+    """Returns the path of a file inside a folder; `ValueError` if a link in the folder leads out of it."""
     path = Path(folder, *(check_file_name(name, "the file") for name in names))
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
@@ -179,7 +163,6 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
     Raises:
         ValueError: Bytes that are not UTF-8, or a damaged gzip file; the message names file and line.
-        OSError: The file cannot be read.
     """
     standard = path == STANDARD_STREAM
     name, number = "standard input" if standard else str(path), 0
@@ -225,10 +208,6 @@ def open_lines(path: Path | str) -> Collection[str]:
 def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
     """Checks a folder or a name on the Hub, as far as that is possible without asking the Hub.
 
-    Args:
-        name: The folder or name.
-        what: What it should be, for the message: "model".
-
     Raises:
         FileNotFoundError: It can only be a folder, or lies in one that is here, and does not exist.
     """
@@ -243,10 +222,7 @@ def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
 def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
     """Makes errors in its body name the folder or the name on the Hub that could not be read.
 
-    Raises:
-        FileNotFoundError: There is no such folder; see `check_folder_or_name`.
-        OSError: The name is not on the Hub, or the Hub is out of reach. Or its weights are damaged, or a pickle that
-            would run code.
+    Weights that are damaged, or a pickle that would run code, are an `OSError`, too.
     """
     from safetensors import SafetensorError  # loaded only where weights are
 

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 import datasets
@@ -253,12 +254,7 @@ def _is_of(split: str, suffix: str) -> bool:
 
 
 def check_files(args: DataArguments) -> None:
-    """Checks that the files are there and tables have the columns, without reading more than a row of them.
-
-    Raises:
-        ValueError: One is missing or malformed; the message names what was looked for.
-        FileNotFoundError: `dataset` can only be a folder, and there is none.
-    """
+    """Raises `ValueError` for missing files and tables without the columns, of which no more than a row is read."""
     if args.dataset:
         if args.dataset != BUILT_IN:
             check_folder_or_name(args.dataset, "data")
@@ -276,32 +272,25 @@ Loader = Callable[[], "tuple[Dataset, str]"]
 
 
 def _numbers_loaders(args: DataArguments) -> dict[str, Loader]:
-    sizes = {split: args.size_of(split) or default for split, default in _NUMBERS_SIZES.items()}
-    made: list[DatasetDict] = []
+    sizes = {f"{split}_size": args.size_of(split) or default for split, default in _NUMBERS_SIZES.items()}
+    make = cache(lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed))
 
-    def loader(split: str) -> Loader:
-        def load() -> tuple[Dataset, str]:
-            if not made:
-                options = {f"{name}_size": size for name, size in sizes.items()}
-                made.append(load_numbers(args.source_lang, args.target_lang, **options, seed=args.data_seed))
-            return made[0][split], BUILT_IN
+    def load(split: str) -> tuple[Dataset, str]:
+        return make()[split], BUILT_IN
 
-        return load
-
-    return {split: loader(split) for split in sizes}
+    return {split: partial(load, split) for split in _NUMBERS_SIZES}
 
 
 def _file_loaders(args: DataArguments) -> dict[str, Loader]:
-    return {split: _file_loader(args, split, pattern) for split, pattern in args.split_patterns.items()}
+    def loader(split: str, pattern: str) -> Loader:
+        def load() -> tuple[Dataset, str]:
+            paths = _find_files(args, split, pattern)
+            pairs = read_table(paths[0], *args.columns) if file_format(pattern) else read_text_pair(*paths)
+            return _as_dataset(*pairs), " and ".join(map(str, paths))
 
+        return load
 
-def _file_loader(args: DataArguments, split: str, pattern: str) -> Loader:
-    def load() -> tuple[Dataset, str]:
-        paths = _find_files(args, split, pattern)
-        pairs = read_table(paths[0], *args.columns) if file_format(pattern) else read_text_pair(*paths)
-        return _as_dataset(*pairs), " and ".join(map(str, paths))
-
-    return load
+    return {split: loader(split, pattern) for split, pattern in args.split_patterns.items()}
 
 
 def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
@@ -381,7 +370,10 @@ def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: 
         raise ValueError(f"{where}: the split {split!r} is empty")
     filled = _filled(rows)
     if split != "train":
-        rows, filled = _first(rows, filled, args.size_of(split), split, report)
+        size = args.size_of(split)
+        if size is not None and size < len(rows):
+            report.drop(split, "beyond the size asked for", len(rows) - size)
+            rows, filled = rows.select(range(size)), [index for index in filled if index < size]
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
     report.drop(split, "with an empty side", len(rows) - len(filled))
@@ -396,19 +388,6 @@ def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: 
 
 def _filled(rows: Dataset) -> list[int]:
     """Indices of the pairs with text on both sides."""
-    filled: list[int] = []
-    start = 0
-    for batch in rows.iter(batch_size=10_000):
-        pairs = zip(batch["source"], batch["target"], strict=True)
-        filled.extend(start + index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip())
-        start += len(batch["source"])
-    return filled
-
-
-def _first(
-    rows: Dataset, filled: list[int], size: int | None, split: str, report: FilterReport
-) -> tuple[Dataset, list[int]]:
-    if size is None or size >= len(rows):
-        return rows, filled
-    report.drop(split, "beyond the size asked for", len(rows) - size)
-    return rows.select(range(size)), [index for index in filled if index < size]
+    columns = rows.select_columns(["source", "target"])[:]  # at once: a column alone is decoded row by row
+    pairs = zip(columns["source"], columns["target"], strict=True)
+    return [index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip()]

@@ -10,15 +10,7 @@ from typing import Any
 
 @dataclass
 class FilterReport:
-    """Counts of pairs, per split.
-
-    Attributes:
-        read: Split -> pairs in the corpus.
-        kept: Split -> pairs that remain.
-        dropped: Split -> reason -> pairs that were removed. Only training splits lose pairs to filters.
-        noted: Split -> remark -> pairs that were kept although something is odd about them (an empty side in a test
-            set, a source that is cut to the length limit).
-    """
+    """Counts of pairs by split: `read` and `kept`, and by reason those `dropped`, and `noted` (odd, but kept)."""
 
     read: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def train_tokenizer(
     split_digits: bool = True,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer.
+    """Trains a tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
 
     Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
 
@@ -65,9 +65,6 @@ def train_tokenizer(
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
         split_digits: Make every digit a token of its own, with "bpe".
         show_progress: Draw the progress bars of `tokenizers`.
-
-    Returns:
-        A tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
 
     Raises:
         ValueError: There is no such kind or form, `vocab_size` has no room for the bytes and the special tokens, or

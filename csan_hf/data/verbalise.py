@@ -45,10 +45,7 @@ class _NotAdditiveError(Exception):
 class _Additive:
     """A function of two numbers whose words are `head(i) + tail(j)`; every part is asked for once.
 
-    Args:
-        words: Gives the words of (i, j).
-        prefix: What the words of (2, j) begin with for every j; the tail is the rest.
-        anchor: The j at which heads are read off.
+    The words of (2, j) are `prefix` and the tail; heads are read off at j = `anchor`.
     """
 
     def __init__(self, words: Callable[[int, int], str], prefix: str, anchor: int = 0) -> None:
@@ -127,16 +124,7 @@ class _Cardinals:
 
 
 class Verbaliser:
-    """One language's words for numbers, dates and money.
-
-    Args:
-        language: One of `supported_languages`.
-
-    Raises:
-        ValueError: The language is unknown; the message lists the possible ones.
-
-    A method returns None for a value that num2words cannot say in this language.
-    """
+    """One language's words for numbers, dates and money; None for a value that num2words cannot say in it."""
 
     def __init__(self, language: str) -> None:
         if language not in supported_languages():

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 
 from csan_hf.text_files import read_lines
@@ -32,15 +31,10 @@ class Links:
 
 
 def parse_links(text: str, *, line: int | None = None) -> Links:
-    """Reads one line of Pharaoh's format, such as "0-0 1-2 2p3".
-
-    Args:
-        text: Links with spaces between them: source word, "-" (sure) or "p" or "?" (possible), target word, counted
-            from 0.
-        line: Its number, for the message.
+    """Reads one line of Pharaoh's format, such as "0-0 1-2 2p3": source, "-" (sure), "p" or "?" (possible), target.
 
     Raises:
-        ValueError: If something in it is no link.
+        ValueError: If something in it is no link; the message has the number of the `line`.
     """
     sure, possible = set(), set()
     for part in text.split():
@@ -59,9 +53,7 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
     """Reads the format of the NAACL 2003 shared task, such as "18 1 2 P": sentence, source word, target word, counted
     from 1, and S (sure, the default) or P (possible); a confidence may follow.
 
-    Args:
-        lines: One link each, in any order; blank ones are skipped.
-        sentences: The number of sentence pairs.
+    The links of `sentences` sentence pairs stand in any order; blank lines are skipped.
 
     Raises:
         ValueError: If a line is no link, is marked with another letter, or its sentence is not from 1 to `sentences`;
@@ -79,18 +71,11 @@ def parse_naacl(lines: Sequence[str], sentences: int) -> list[Links]:
             raise ValueError(f"line {number}: there is no sentence {sentence}, but {sentences} in all.")
         possible[sentence - 1].add((source - 1, target - 1))
         label = next(iter(parts[3:4]), "S")
-        if label not in ("S", "P") and not _is_number(label):
+        if label not in ("S", "P") and not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", label):
             raise ValueError(f"line {number}: {label!r} is neither S (sure), nor P (possible), nor a confidence.")
         if label != "P":
             sure[sentence - 1].add((source - 1, target - 1))
     return [Links(frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True)]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def check_links(gold: Sequence[Links], sources: Iterable[str], targets: Iterable[str]) -> None:
@@ -100,9 +85,6 @@ def check_links(gold: Sequence[Links], sources: Iterable[str], targets: Iterable
         gold: The links of each sentence pair.
         sources: The source sentences, words as white space separates them.
         targets: A target sentence each.
-
-    Raises:
-        ValueError: If a link is outside its sentences; the message has the number of the pair and the link.
     """
     for number, (links, source, target) in enumerate(zip(gold, sources, targets, strict=True), 1):
         lengths = len(source.split()), len(target.split())
@@ -121,9 +103,6 @@ def read_alignments(path: Path | str, sentences: int) -> list[Links]:
     Args:
         path: Pharaoh's format (a line for each sentence pair) or NAACL's (a line for each link).
         sentences: The number of sentence pairs.
-
-    Returns:
-        The links of each pair.
 
     Raises:
         ValueError: If a line is no link, or the number of sentences does not fit; the message names file and line.

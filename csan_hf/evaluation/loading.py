@@ -29,13 +29,10 @@ def launched_processes(device: str | None = None) -> PartialState | None:
     """Joins the processes that `accelerate launch` or torchrun started.
 
     Args:
-        device: "cpu" keeps them off the accelerators.
+        device: "cpu" keeps them off the accelerators; a single accelerator, such as "cuda:0", is a `ValueError`.
 
     Returns:
         The state of all of them, or None if this process is alone.
-
-    Raises:
-        ValueError: If `device` names a single accelerator, such as "cuda:0", for all processes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
@@ -63,12 +60,8 @@ def load_translation_model(
         trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
         progress: Whether transformers shows bars while it loads, if it does at all.
 
-    Returns:
-        The model in evaluation mode, and the tokenizers.
-
     Raises:
-        ValueError: If the dtype is unknown, the device is unknown or not there, the weights have other shapes than the
-            config says, or the generation config's `num_beams` is no number of beams.
+        ValueError: If the dtype or the device is unknown or cannot be used, or weights or `num_beams` are impossible.
         OSError: If there is no such checkpoint.
     """
     from csan_hf.data import TokenizerPair

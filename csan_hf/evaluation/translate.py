@@ -66,9 +66,6 @@ def translate(
         generate_arguments: For `generate`, such as `num_beams` and `max_length`, and the `src_lang`,
             `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
 
-    Returns:
-        As many translations as there are sentences, in every process.
-
     Raises:
         ValueError: If `max_batch_tokens` or `num_beams` is less than 1, or if a language is unknown or missing.
         ImportError: If a sentence is too long for the model, and the sentence splitter is not installed.
@@ -96,17 +93,10 @@ def translate_stream(
     Args:
         model: See `translate`, also for what is not named here.
         tokenizers: Its source and target tokenizers.
-        sentences: Source sentences, any number of them.
-        max_batch_tokens: Source tokens in a batch.
-        progress: Shows a counter on standard error.
-        processes: The processes that share the work, each of which calls this with the same sentences.
-        generate_arguments: See `translate`.
+        sentences: Source sentences, any number of them; errors of the iteration are passed on.
 
     Yields:
         The translations of a window, in order.
-
-    Raises:
-        ValueError: See `translate`; errors of the iteration over `sentences` are passed on.
     """
     lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     with tqdm(desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:

@@ -13,12 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """The YAML files of a folder, by their names without `.yaml`.
-
-    Attributes:
-        folder: The folder.
-        kind: What one of them is, for messages.
-    """
+    """The YAML files of a folder, by their names without `.yaml`; `kind` is what messages call one of them."""
 
     folder: Path
     kind: str
