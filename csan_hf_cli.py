@@ -56,6 +56,23 @@ COMMANDS = {
 }
 """Subcommands: the function of each, and what it does."""
 
+OPTIONS = {
+    "model": "checkpoint folder or Hub name",
+    "source_lang": "language of the sources, where the model has several, in the model's code: de, deu_Latn",
+    "target_lang": "language of the translations, likewise",
+    "num_beams": "beams (default: the model's)",
+    "max_length": "most target tokens (default: the model's)",
+    "max_new_tokens": "most target tokens that are generated, instead of max_length",
+    "length_penalty": "above 0 favours long outputs (default: the model's)",
+    "truncation": "cut a text that is longer than the model takes, instead of splitting it into sentences",
+    "max_batch_tokens": "source tokens in a batch",
+    "device": "cpu, cuda, cuda:1... (default: the accelerator if there is one)",
+    "dtype": "numbers that the model computes with",
+    "trust_remote_code": "run model code from the checkpoint",
+    "quiet": "no progress bar",
+}
+"""Help of the options that several commands share, for those that do not describe them."""
+
 
 def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Callable], Callable[..., int]]:
     """Makes a function end as Unix tools do, with an exit status and one line on standard error at most.
@@ -124,7 +141,7 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
     """Builds the parser of a function from its signature and docstring.
 
     Positional-only parameters are positional arguments, all others are options; a `bool` is a flag, and a list takes
-    one value or more. Help is the docstring's.
+    one value or more. Help is the docstring's, or that of `OPTIONS`.
 
     Args:
         function: Every parameter has a type.
@@ -146,7 +163,7 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
         exit_on_error=False,
         allow_abbrev=True,
     )
-    described = {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params}
+    described = OPTIONS | {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue

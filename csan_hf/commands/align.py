@@ -41,7 +41,6 @@ def align(
     Words are what white space separates. Without --target the model's own translations are aligned.
 
     Args:
-        model: checkpoint folder or Hub name
         source: source sentences, one per line (may be .gz); - = standard input
         target: their translations, one per line (may be .gz); - = standard input
         output: file for the links; - = standard output
@@ -56,10 +55,6 @@ def align(
             alignment error rate on standard error
         num_beams: beams, where there is no --target (default: the model's)
         batch_size: pairs aligned at a time
-        device: cpu, cuda, cuda:1... (default: the accelerator if there is one)
-        dtype: numbers that the model computes with
-        trust_remote_code: run model code from the checkpoint
-        quiet: no progress bar
     """
     if sentence is not None and heat_map is None:
         raise ValueError("--sentence chooses what --heat_map draws: give --heat_map too")

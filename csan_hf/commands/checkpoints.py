@@ -118,11 +118,9 @@ def export_onnx(
     both and counts equal translations.
 
     Args:
-        model: checkpoint folder or Hub name
         directory: where to save the graphs; new or empty
         precision: numbers that the graphs compute with
         check: text to translate with both, one sentence per line
-        trust_remote_code: run model code from the checkpoint
     """
     from csan_hf.hub import onnx  # which needs an extra
 

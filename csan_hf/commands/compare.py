@@ -48,7 +48,6 @@ def compare(
         threads: threads of each run
         only: cost: check all recipes and print the suite's cost; report: report on finished runs
         publish: folder for the report and the finished runs' hypotheses, to share or to commit
-        quiet: no progress
     """
     for name, count in (("jobs", jobs), ("threads", threads)):
         if count < 1:
@@ -113,9 +112,6 @@ def report(
         samples: resamples of the bootstrap
         aligned: sentences that get an alignment
         num_beams: beams of checkpoints (default: the model's)
-        device: cpu, cuda, cuda:1... (default: the accelerator if there is one)
-        trust_remote_code: run model code from checkpoints
-        quiet: no progress bars
     """
     run = name_and_paths(systems[0])[1][0]
     if card:

@@ -29,8 +29,6 @@ def demo(
         text: text to begin with
         host: address to serve at
         port: port to serve at (default: a free one from 7860)
-        device: cpu, cuda, cuda:1... (default: the accelerator if there is one)
-        trust_remote_code: run model code from checkpoints
     """
     if len(models) > 2:
         raise ValueError(f"the demo shows one model or two, got {len(models)}")

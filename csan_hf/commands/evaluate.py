@@ -55,28 +55,15 @@ def evaluate(
     Under `accelerate launch` or torchrun the processes share the work.
 
     Args:
-        model: checkpoint folder or Hub name
         hypotheses: existing translations to score, one per line (- = standard input); with --source and --reference
         recipe: recipe whose data to use (default: the model's recipe.yaml)
         split: splits of the recipe (default: all but train)
         source: source sentences, one per line (may be .gz)
         reference: reference translations, one per line (may be .gz)
         output_dir: folder for hypotheses and scores (default: MODEL/evaluation)
-        source_lang: language of the sources, where the model has several, in the model's code: de, deu_Latn
-        target_lang: language of the references, likewise
-        num_beams: beams (default: the model's)
-        max_length: most target tokens (default: the model's)
-        max_new_tokens: most target tokens that are generated, instead of max_length
-        length_penalty: above 0 favours long outputs (default: the model's)
-        truncation: cut a text that is longer than the model takes, instead of splitting it into sentences
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu chrf)
         by_length: also score groups of sentences of similar length
-        max_batch_tokens: source tokens in a batch
-        device: cpu, cuda, cuda:1... (default: the accelerator if there is one)
-        dtype: numbers that the model computes with
-        trust_remote_code: run model code from the checkpoint
-        quiet: no progress bar
     """
     if (source is None) != (reference is None):
         raise ValueError("--source and --reference go together")

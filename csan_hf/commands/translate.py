@@ -37,21 +37,8 @@ def translate(
     Under `accelerate launch` or torchrun the processes share the work; --input and --output are then required.
 
     Args:
-        model: checkpoint folder or Hub name
         input: text file, one sentence per line (may be .gz); - = standard input
         output: file for the translations; - = standard output
-        source_lang: language of the text, where the model has several, in the model's code: de, deu_Latn
-        target_lang: language of the translations, likewise
-        num_beams: beams (default: the model's)
-        max_length: most target tokens (default: the model's)
-        max_new_tokens: most target tokens that are generated, instead of max_length
-        length_penalty: above 0 favours long outputs (default: the model's)
-        truncation: cut a text that is longer than the model takes, instead of splitting it into sentences
-        max_batch_tokens: source tokens in a batch
-        device: cpu, cuda, cuda:1... (default: the accelerator if there is one)
-        dtype: numbers that the model computes with
-        trust_remote_code: run model code from the checkpoint
-        quiet: no progress bar
     """
     processes = launched_processes(device)
     if processes is not None and STANDARD_STREAM in (input, output):
