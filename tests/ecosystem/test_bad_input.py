@@ -49,14 +49,10 @@ BAD_CALLS = {
     ),
     "a negative label": ({"labels": LABELS.clamp(min=0) - 7, "decoder_input_ids": TARGETS}, r"`labels`.* from -7 to"),
     "words as decimals": ({"input_ids": IDS.float()}, r"`input_ids` .*int64 or int32, got torch.float32"),
-    "words as truth values": ({"input_ids": IDS > 3}, r"`input_ids` .*got torch.bool"),
     "labels as decimals": ({"labels": LABELS.float()}, r"`labels` .*int64 or int32, got torch.float32"),
     "decoder inputs as decimals": ({"labels": None, "decoder_input_ids": TARGETS.float()}, r"`decoder_input_ids` "),
     "a list of words": ({"input_ids": IDS.tolist()}, r"`input_ids` must be a tensor .* got list"),
-    "a list of labels": ({"labels": LABELS.tolist()}, r"`labels` must be a tensor .* got list"),
     "a sentence without a batch": ({"input_ids": IDS[0]}, r"`input_ids` .*\[batch, length\], got \[7\]"),
-    "sources of three dimensions": ({"input_ids": IDS[None]}, r"`input_ids` .*\[batch, length\], got \[1, 3, 7\]"),
-    "labels without a batch": ({"labels": LABELS[0]}, r"`labels` .*\[batch, length\], got \[6\]"),
     "labels of another length": (
         {"labels": LABELS[:, 1:], "decoder_input_ids": TARGETS},
         r"`labels`.*\[3, 6\].*\[3, 5",
@@ -72,27 +68,16 @@ BAD_CALLS = {
         {"input_ids": None, "inputs_embeds": torch.randn(3, 7, 5)},
         r"`inputs_embeds` must",
     ),
-    "embeddings without a width": ({"input_ids": None, "inputs_embeds": torch.randn(3, 7)}, r"`inputs_embeds` must"),
     "decoder embeddings of another width": (
         {"labels": None, "decoder_inputs_embeds": torch.randn(3, 6, 5)},
         r"`decoder_inputs_embeds` must have the shape \[batch, length, \d+\], got \[3, 6, 5\]",
     ),
     "a mask too long": ({"attention_mask": torch.ones(3, 8)}, r"`attention_mask` .* = \[3, 7\], got \[3, 8\]"),
-    "a mask too short": ({"attention_mask": torch.ones(3, 6)}, r"`attention_mask` .* = \[3, 7\], got \[3, 6\]"),
     "a mask of another batch": ({"attention_mask": torch.ones(2, 7)}, r"`attention_mask` .* = \[3, 7\], got \[2, 7\]"),
-    "a mask of one row": ({"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .* = \[3, 7\], got \[1, 7\]"),
-    "a mask of one column": ({"attention_mask": torch.ones(3, 1)}, r"`attention_mask` .* = \[3, 7\], got \[3, 1\]"),
     "a mask of one dimension": ({"attention_mask": torch.ones(7)}, r"`attention_mask` .* = \[3, 7\], got \[7\]"),
-    "a mask of three dimensions": ({"attention_mask": torch.ones(3, 7, 1)}, r"`attention_mask` .*got \[3, 7, 1\]"),
     "a decoder mask too long": ({"decoder_attention_mask": torch.ones(3, 7)}, r"`decoder_attention_mask` .*\[3, 6\]"),
-    "a decoder mask too short": ({"decoder_attention_mask": torch.ones(3, 5)}, r"`decoder_attention_mask` .*\[3, 6\]"),
-    "a decoder mask of another batch": ({"decoder_attention_mask": torch.ones(2, 6)}, r"`decoder_attention_mask` "),
-    "a decoder mask of one dimension": ({"decoder_attention_mask": torch.ones(6)}, r"`decoder_attention_mask` "),
     "a mask with minus infinity": ({"attention_mask": masked(-INFINITY)}, "must hold 1 .* and 0 .*got -inf"),
-    "a mask with a large number": ({"attention_mask": masked(-1e9)}, "must hold 1 .* and 0 .*got -1000000000"),
-    "a mask with NaN": ({"attention_mask": masked(NAN)}, "must hold 1 .* and 0 .*got nan"),
     "a mask of weights": ({"attention_mask": masked(0.5)}, r"must hold 1 .* and 0 .*got 0\.5"),
-    "a complex mask": ({"attention_mask": MASK.to(torch.complex64)}, "got torch.complex64"),
     "a decoder mask with minus infinity": (
         {"decoder_attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -INFINITY]] * 3)},
         "`decoder_attention_mask` must hold 1 .* and 0 .*got -inf",
@@ -229,35 +214,13 @@ def first_matrix(weights: dict) -> str:
     return next(name for name in sorted(weights) if weights[name].ndim > 1)
 
 
-def test_nan_weights_are_refused_by_name(saved):
-    family, folder = saved
-    names = []
-
-    def spoil(weights: dict) -> None:
-        names.append(first_matrix(weights))
-        weights[names[0]][0, 0] = NAN
-
-    change_weights(folder, spoil)
-    with pytest.raises(ValueError, match=f"{folder.name}.* holds NaN or infinity in .*{names[0]}"):
-        family.model_class.from_pretrained(folder)
-    with pytest.raises(ValueError, match="holds NaN or infinity"):
-        family.model_class.from_pretrained(folder, output_loading_info=True)
-
-
-@pytest.mark.parametrize("kept", [0, 4, 100, 0.5, 0.999])
-def test_truncated_weights_are_refused_by_file(saved, kept):
+@pytest.mark.parametrize("kept", [0, 0.5, 0.999, "<html>404: Not Found</html>"])
+def test_damaged_weights_are_refused_by_file(saved, kept):
     family, folder = saved
     path = folder / "model.safetensors"
     data = path.read_bytes()
-    path.write_bytes(data[: kept if isinstance(kept, int) else int(kept * len(data))])
-    with pytest.raises(OSError, match=rf"{folder.name}/model\.safetensors is damaged or incomplete"):
-        family.model_class.from_pretrained(folder)
-
-
-def test_weights_that_are_no_safetensors(saved):
-    family, folder = saved
-    (folder / "model.safetensors").write_text("<html>404: Not Found</html>")
-    with pytest.raises(OSError, match=rf"{folder.name}/model\.safetensors is damaged or incomplete"):
+    path.write_bytes(kept.encode() if isinstance(kept, str) else data[: int(kept * len(data))])
+    with pytest.raises(OSError, match=rf"{folder.name}/model\.safetensors is damaged"):
         family.model_class.from_pretrained(folder)
 
 
@@ -281,50 +244,16 @@ def test_what_is_new_by_intention_is_not_missing(tmp_path):
         type(model).from_pretrained(tmp_path)
 
 
-class Harm:
-    def __reduce__(self):
-        return print, ("harm",)
+TOO_LARGE = [
+    *[(CsanConfig, {name: 10**7}) for name in ("encoder_layers", "decoder_layers")],
+    (PervasiveAttentionConfig, {"num_layers": 10**7}),
+]
 
 
-def test_an_unsafe_file_of_weights_is_refused_in_one_line(saved, capfd):
-    family, folder = saved
-    (folder / "model.safetensors").unlink()
-    torch.save({"weight": Harm()}, folder / "pytorch_model.bin")
-    with pytest.raises((OSError, ValueError)) as error:
-        family.model_class.from_pretrained(folder)
-    assert "\n" not in str(error.value)
-    assert "safetensors" in str(error.value)
-    assert "harm" not in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("field", ["d_model", "encoder_layers", "decoder_layers", "vocab_size", "encoder_ffn_dim"])
-def test_a_config_that_asks_for_too_much_is_refused_before_it_is_built(field, tmp_path):
-    model = tiny.csan(**tiny.PLAIN)
-    model.save_pretrained(tmp_path)
-    huge = {"d_model": 4 * 10**8, "encoder_layers": 10**9, "decoder_layers": 10**9}.get(field, 10**12)
-    config = json.loads((tmp_path / "config.json").read_text()) | {field: huge, "decoder_vocab_size": None}
-    if field != "vocab_size":
-        config["decoder_vocab_size"] = config["vocab_size"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        ValueError, match=r"CsanConfig asks for a model of at least .* this machine has|`\w+_layers`.* at most 1000"
-    ):
-        type(model).from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"num_layers": 10**7},
-        {"growth_rate": 10**7},
-        {"kernel_size": 10**6 + 1},
-        {"vocab_size": 10**12},
-        {"max_position_embeddings": 10**12, "position_embeddings": "learned"},
-    ],
-)
-def test_a_grid_that_asks_for_too_much_is_refused_before_it_is_built(fields):
-    with pytest.raises(ValueError, match=r"asks for a model of at least .* this machine has"):
-        FAMILIES["pervasive attention"].tiny_model(**fields)
+@pytest.mark.parametrize(("config", "fields"), TOO_LARGE, ids=str)
+def test_absurd_sizes_are_refused_before_a_model_is_built(config, fields):
+    with pytest.raises(ValueError, match=rf"`{next(iter(fields))}`.*at most 1000"):
+        config(**fields)
 
 
 def test_weights_of_another_shape_are_refused(saved):
@@ -391,12 +320,12 @@ def test_a_shard_that_is_missing_is_named(family, tmp_path):
 
 # --- configurations --------------------------------------------------------------------------------------------------
 
-NO_SIZES = [None, -1, 0, 1.5, NAN, INFINITY, "x", [], [1], True, {}]
-NO_PROBABILITIES = [None, -0.1, 1.5, NAN, INFINITY, -INFINITY, "x", [], True]
-NO_POSITIVE_NUMBERS = [-1, 0, NAN, INFINITY, "x", [], True]
-NO_FLAGS = [None, 0, 1, "x", "true", 1.0, [], NAN]
-NO_TOKENS = [-1, 10**6, 1.5, "x", True, {}, [-1], [1, "x"], NAN]
-NO_NAMES = ["x", "", 3, [], True, NAN]
+NO_SIZES = [None, 0, 1.5, NAN, "x", [1], True]
+NO_PROBABILITIES = [None, -0.1, 1.5, NAN, "x", True]
+NO_POSITIVE_NUMBERS = [-1, 0, NAN, INFINITY, "x", True]
+NO_FLAGS = [None, 1, "true"]
+NO_TOKENS = [-1, 10**6, 1.5, "x", True, [-1]]
+NO_NAMES = ["x", 3]
 
 
 def each(fields: tuple[str, ...], values: list) -> dict[str, list]:
