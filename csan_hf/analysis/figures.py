@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -48,9 +49,11 @@ def style_of(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[(number + turn) % len(_MARKERS)]}
 
 
-def new_figure(width: float = 5.2, height: float = 3.4) -> Figure:
+def new_figure(
+    width: float = 5.2, height: float = 3.4, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
     """Makes a figure that needs no display, its size in inches; plot in it within `figure_style`."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)  # no global state
     return figure
 
@@ -72,20 +75,15 @@ def plain_label(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def save_figure(figure: Figure, path: Path | str) -> None:
-    """Writes a figure as PNG or SVG, by the ending of the path; a reader never sees half of it.
-
-    Raises:
-        ValueError: If the ending is another.
-    """
+def save_figure(figure: Figure, path: Path | str, *, dpi: int = 150, margin: float = 0.1) -> None:
+    """Writes a figure whole, as SVG if the path ends so, else as PNG; the margin around it is in inches."""
     path = Path(path)
-    if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"{path}: pictures are written as .png or .svg.")
     if path.suffix == ".svg":
         write_text(path, _svg(figure, path.stem))
         return
-    with open_for_writing(path, binary=True) as file:
-        figure.savefig(file, format="png", dpi=150, bbox_inches="tight")
+    with warnings.catch_warnings(), open_for_writing(path, binary=True) as file:
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # `plot_heat_map` names them, once for all
+        figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=margin)
 
 
 def page_svg(figure: Figure, name: str) -> str:

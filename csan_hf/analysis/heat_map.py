@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from csan_hf.text_files import open_for_writing
-
 from .alignment import Alignment
-from .figures import figure_style
+from .figures import figure_style, new_figure, save_figure
 
-_DOTS_PER_INCH = 120
 _LONGEST_SIDE = 50.0  # inches
 _CELL = (0.3, 0.6)  # inches: of a long and of a short sentence
 _SHORT_SIDE = 3.6  # inches, up to which cells grow
@@ -31,20 +27,8 @@ _POINTS_PER_CELL = 42.0
 
 
 def draw_heat_map(alignment: Alignment, path: Path | str, *, title: str | None = None) -> None:
-    """Draws an alignment into a file, which is replaced at once, so that a viewer never sees half a picture.
-
-    Args:
-        alignment: The alignment.
-        path: PNG file to write.
-        title: Text above the picture.
-
-    Raises:
-        ValueError: If a side has no token.
-
-    Warns:
-        UserWarning: See `plot_heat_map`, which draws it.
-    """
-    _save(_plot(alignment, title), Path(path))
+    """Draws an alignment, as `plot_heat_map` does, into a PNG file."""
+    save_figure(plot_heat_map(alignment, title=title), path, dpi=120, margin=0.15)
 
 
 def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
@@ -55,10 +39,6 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     cells get smaller and some go without a label. Characters that matplotlib's own font lacks are drawn with an
     installed font that has them.
 
-    Args:
-        alignment: The alignment.
-        title: Text above the picture.
-
     Returns:
         The figure, whose labels stand outside it: save it with `bbox_inches="tight"`.
 
@@ -68,10 +48,6 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     Warns:
         UserWarning: Once, if no installed font has some of the characters; they are drawn as boxes.
     """
-    return _plot(alignment, title)
-
-
-def _plot(alignment: Alignment, title: str | None) -> Figure:
     rows, columns = alignment.matrix.shape
     if not alignment.matrix.size:
         raise ValueError(f"There is nothing to draw: {rows} target and {columns} source tokens.")
@@ -80,8 +56,7 @@ def _plot(alignment: Alignment, title: str | None) -> Figure:
     # The axes fill the figure and have the size of their cells; saving makes room for all that stands around them.
     families, missing = _families_for("".join([*alignment.source.tokens, *alignment.target.tokens, title or ""]))
     with figure_style():
-        figure = Figure(figsize=(columns * cell, rows * cell))
-        FigureCanvasAgg(figure)  # no display, no global state
+        figure = new_figure(columns * cell, rows * cell, layout=None)
         axes = figure.add_axes((0, 0, 1, 1))
         image = axes.imshow(alignment.matrix, aspect="auto", interpolation="nearest", **_colours(alignment.matrix))
         _label_cells(axes, alignment, cell, families)
@@ -92,7 +67,7 @@ def _plot(alignment: Alignment, title: str | None) -> Figure:
         warnings.warn(
             f"No installed font has the characters {missing[:20]!r}: they are drawn as boxes. Install a font that has "
             "them, such as Noto Sans CJK for Chinese, Japanese and Korean.",
-            stacklevel=3,  # who called the function that calls this
+            stacklevel=2,
         )
     return figure
 
@@ -162,9 +137,3 @@ def _families_for(text: str) -> tuple[list[str], str]:
 def _lacking(font_file: str, characters: set[str]) -> set[str]:
     font = font_manager.get_font(font_file)
     return {character for character in characters if not font.get_char_index(ord(character))}
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with warnings.catch_warnings(), open_for_writing(path, binary=True) as file:
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said already, once for all of them
-        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.15)

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -36,7 +35,7 @@ from csan_hf.models.locality import (
     TermInputs,
 )
 
-from .heat_map import _save
+from .figures import new_figure, save_figure
 
 _UNSEEN = "#e9e9e9"
 _SEEN = "#2f6fb0"
@@ -99,8 +98,6 @@ def draw_locality(
     draw_locality(model.config, "locality.png", title="Our model")
     ```
 
-    The file is replaced at once, so that a viewer never sees half a picture.
-
     Args:
         config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds them.
         path: PNG file to write.
@@ -112,12 +109,22 @@ def draw_locality(
     Raises:
         ValueError: The config is of another family, or impossible; `length` is below 1; there is no such part.
     """
+    save_figure(plot_locality(config, length=length, parts=parts, title=title), path, dpi=120, margin=0.15)
+
+
+def plot_locality(
+    config: PreTrainedConfig | dict[str, Any],
+    *,
+    length: int | None = None,
+    parts: Sequence[str] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Draws where a model is local; see `draw_locality`."""
     config = _as_config(config)
-    draw = pkgutil.resolve_name(str(FAMILIES[config.model_type].draw))
-    figure = draw(config, length, parts)
+    figure: Figure = pkgutil.resolve_name(str(FAMILIES[config.model_type].draw))(config, length, parts)
     if title is not None:
         figure.suptitle(title, parse_math=False)
-    _save(figure, Path(path))
+    return figure
 
 
 def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int | None = None) -> list[AttentionReach]:
@@ -248,13 +255,7 @@ _SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}  # of an example's centre fro
 
 
 def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> str:
-    """Says a method in a few words, as above a picture.
-
-    Args:
-        method: The method; of one from outside the package, its key and settings are named.
-        part: The part drawn.
-        length: Tokens of the sentence drawn.
-    """
+    """Says a method in a few words, as above a picture; of one from outside the package its key and settings."""
     say = _CAPTIONS.get(method.key)
     if say is not None:
         return say(method, part, length)
@@ -311,12 +312,8 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
     if unknown:
         raise ValueError(f"`parts` must be among {list(PARTS)}, got {unknown[0]!r}.")
     reaches = attention_reaches(config, length=length)
-    return _draw_reaches([reach for reach in reaches if parts is None or reach.part in parts])
-
-
-def _draw_reaches(reaches: Sequence[AttentionReach]) -> Figure:
-    figure = Figure(figsize=(9.5, 0.4 + 2.75 * len(reaches)), layout="constrained")
-    FigureCanvasAgg(figure)  # no display, no global state
+    reaches = [reach for reach in reaches if parts is None or reach.part in parts]
+    figure = new_figure(9.5, 0.4 + 2.75 * len(reaches))
     rows = figure.subfigures(len(reaches), 1, squeeze=False)
     for row, reach in zip(rows[:, 0], reaches, strict=True):
         row.suptitle(_describe(reach), fontsize=10, x=0.01, ha="left", fontweight="bold")
@@ -360,30 +357,23 @@ def _describe(reach: AttentionReach) -> str:
 def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "auto"]) -> None:
     rows, columns = weights.shape
     # From pale to full blue; what is not seen has a colour outside that range
-    shades = ListedColormap(
-        [tuple(1 - (1 - channel) * share for channel in _rgb(_SEEN)) for share in np.linspace(0.08, 1, 256)]
-    ).with_extremes(bad=_UNSEEN)
+    shades = _shades(np.linspace(0.08, 1, 256))
     image = np.ma.masked_equal(weights.numpy(), 0.0)
     extent = (0.5, columns + 0.5, rows + 0.5, 0.5)  # people count from 1, as the layers are counted here
     axes.imshow(image, cmap=shades, vmin=0.0, vmax=1.0, aspect=aspect, extent=extent, interpolation="nearest")
-    _separate(axes, rows, columns)
+    if max(rows, columns) <= _GRID_LINES:
+        axes.set_xticks(np.arange(1, columns) + 0.5, minor=True)
+        axes.set_yticks(np.arange(1, rows) + 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=0.8)
+        axes.tick_params(which="minor", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.tick_params(labelsize=8)
 
 
-def _rgb(colour: str) -> tuple[float, ...]:
-    return tuple(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-
-
-def _separate(axes: Axes, rows: int, columns: int) -> None:
-    """Draws thin lines between the cells, where they are not too many."""
-    if max(rows, columns) > _GRID_LINES:
-        return
-    axes.set_xticks(np.arange(1, columns) + 0.5, minor=True)
-    axes.set_yticks(np.arange(1, rows) + 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=0.8)
-    axes.tick_params(which="minor", length=0)
+def _shades(shares: np.ndarray) -> Colormap:
+    colours = [tuple(1 - (1 - channel) * share for channel in to_rgb(_SEEN)) for share in shares]
+    return ListedColormap(colours).with_extremes(bad=_UNSEEN)
 
 
 def _outline(axes: Axes, column: float, row: float) -> None:
@@ -392,8 +382,7 @@ def _outline(axes: Axes, column: float, row: float) -> None:
 
 def draw_grid(config: PervasiveAttentionConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
     """Draws which cells a cell of Pervasive Attention's grid sees; it has neither a length nor parts."""
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)  # no display, no global state
+    figure = new_figure(10, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
     _draw_kernel(left, config.kernel_size)
     _draw_field(figure, right, config)
@@ -440,13 +429,10 @@ def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) ->
     field = np.full((radius + 1 + 2 * border, 2 * (radius + border) + 1), np.nan)
     field[border : border + radius + 1, border : border + 2 * radius + 1] = reach.numpy()
     layers = config.num_layers
-    shares = np.linspace(1.0, 0.15, layers + 1)
-    colours = [tuple(1 - (1 - channel) * share for channel in _rgb(_SEEN)) for share in shares]
-    shades = ListedColormap(colours).with_extremes(bad=_UNSEEN)
     edge = radius + border + 0.5
     image = axes.imshow(
         np.ma.masked_invalid(field),
-        cmap=shades,
+        cmap=_shades(np.linspace(1.0, 0.15, layers + 1)),
         norm=BoundaryNorm(np.arange(-0.5, layers + 1), layers + 1),
         extent=(-edge, edge, border + 0.5, -edge),
         interpolation="nearest",

@@ -20,7 +20,7 @@ from csan_hf.evaluation.significance import PairedTest
 from csan_hf.hub.public_files import without_local_paths
 from csan_hf.text_files import one_line, write_json, write_text
 
-from .results import Row, Score, Table, read_results
+from .results import Row, Table, read_results
 from .schedule import RECIPE, is_finished
 from .speed import Speed
 from .suite import Suite
@@ -36,7 +36,7 @@ REPORT = "report.md"
 def write_report(
     suite: Suite, tables: list[Table], output: Path, speeds: dict[str, Speed], failed: dict[str, str]
 ) -> None:
-    """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table into the suite's folder.
+    """Writes `report.md`, `scores.csv`, `report.json` and a picture of each table that has rows.
 
     Args:
         suite: The suite.
@@ -46,17 +46,15 @@ def write_report(
         failed: Cells that failed, with the reason.
     """
     facts = system_facts(suite, output, speeds)
+    unfinished = [cell.name for cell in suite.cells if not is_finished(cell, output)]
     failed = _public_reasons(suite, output, failed)
-    pictures = {}
     for table in tables:
         if table.rows:
-            pictures[table.title] = f"{table.title}.png"
             tests = differences(table, suite.baseline)
             figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, POOLED)
             for ending in (".png", ".svg"):
                 save_figure(figure, output / f"{table.title}{ending}")
-    text = _markdown(suite, tables, facts, pictures, _open_cells(suite, output), failed)
-    write_text(output / REPORT, text)
+    write_text(output / REPORT, _markdown(suite, tables, facts, unfinished, failed))
     write_text(output / "scores.csv", _csv(tables))
     write_json(
         output / "report.json",
@@ -67,7 +65,7 @@ def write_report(
             "seeds": list(suite.seeds),
             "systems": facts,
             "tables": [asdict(table) for table in tables],
-            "not_finished": _open_cells(suite, output),
+            "not_finished": unfinished,
             "failed": failed,
         },
     )
@@ -113,18 +111,10 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
     return facts
 
 
-def _open_cells(suite: Suite, output: Path) -> list[str]:
-    return [cell.name for cell in suite.cells if not is_finished(cell, output)]
-
-
-# ---- text
-
-
 def _markdown(
     suite: Suite,
     tables: list[Table],
     facts: dict[str, dict[str, Any]],
-    pictures: dict[str, str],
     unfinished: list[str],
     failed: dict[str, str],
 ) -> str:
@@ -142,8 +132,8 @@ def _markdown(
     for table in tables:
         lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
         lines += _between_seeds(table, metric)
-        if table.title in pictures:
-            lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(pictures[table.title])})"]
+        if table.rows:
+            lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(table.title)}.png)"]
     if unfinished:
         lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {_counted(suite, unfinished)}."]
     if failed:
@@ -179,7 +169,6 @@ def _legend(tables: list[Table]) -> list[str]:
 
 
 def _counted(suite: Suite, unfinished: list[str]) -> str:
-    """Names of runs, or how many there are of each seed if these are too many to read."""
     if len(unfinished) <= _MOST_NAMES:
         return "; ".join(unfinished)
     open_seeds = Counter(cell.seed for cell in suite.cells if cell.name in unfinished)
@@ -248,51 +237,53 @@ def _between_seeds(table: Table, metric: type[CorpusMetric]) -> list[str]:
 
 
 def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
-    rows = [["system", *table.columns, *(["mean"] if len(table.columns) > 1 else [])]]
-    if deviations := any(row.between_seeds is not None for row in table.rows.values()):
-        rows[0].append("±")
-    rows[0] += [f"Δ to {baseline}", "p", "p (Holm)"]
-    if over := any(row.over_columns for row in table.rows.values()):
-        rows[0].append("p over columns")
-    if votes := any(score.vote is not None for row in table.rows.values() for score in row.columns.values()):
-        rows[0].append("vote of the seeds")
-    filled = {column for row in table.rows.values() for column in row.columns}  # means of others are not comparable
-    for name, row in table.rows.items():
-        cells = [_starred(row.columns.get(column), metric) for column in table.columns]
-        cells += [_number(row.mean, metric) if row.columns.keys() == filled else ""] if len(table.columns) > 1 else []
-        cells += ["" if row.between_seeds is None else _number(row.between_seeds, metric)] if deviations else []
-        cells += [*_difference(row.pooled, metric), "" if row.adjusted is None else _p_value(row.adjusted)]
-        cells += [_p_value(row.over_columns[1]) if row.over_columns else ""] if over else []
-        cells += [_vote(row, metric)] if votes else []
-        rows.append([name, *cells])
-    return _aligned(rows)
+    rows = list(table.rows.values())
+    filled = {column for row in rows for column in row.columns}  # means of others are not comparable
+    columns = [("system", list(table.rows))]
+    for column in table.columns:
+        scores = [row.columns.get(column) for row in rows]
+        stars = [r"\*" if score and _is_below(score.adjusted) else "" for score in scores]
+        columns.append(
+            (column, [_number(s.score if s else None, metric) + star for s, star in zip(scores, stars, strict=True)])
+        )
+    if len(table.columns) > 1:
+        means = [row.mean if row.columns.keys() == filled else None for row in rows]
+        columns.append(("mean", [_number(mean, metric) for mean in means]))
+    columns += [
+        ("±", [_number(row.between_seeds, metric) for row in rows]),
+        (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
+        ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
+        ("p (Holm)", [_p_value(row.adjusted) for row in rows]),
+        ("p over columns", [_p_value(row.over_columns[1] if row.over_columns else None) for row in rows]),
+        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
+    ]
+    optional = ("±", "p over columns", "vote of the seeds")
+    shown = [(head, cells) for head, cells in columns if any(cells) or head not in optional]
+    return _aligned([[head for head, _ in shown], *map(list, zip(*(cells for _, cells in shown), strict=True))])
 
 
-def _starred(score: Score | None, metric: type[CorpusMetric]) -> str:
-    if score is None:
-        return ""
-    star = r"\*" if score.adjusted is not None and score.adjusted < SIGNIFICANT else ""
-    return _number(score.score, metric) + star
+def _is_below(p_value: float | None) -> bool:
+    return p_value is not None and p_value < SIGNIFICANT
 
 
-def _vote(row: Row, metric: type[CorpusMetric]) -> str:
+def _mean_vote(row: Row) -> float | None:
     votes = [score.vote for score in row.columns.values() if score.vote is not None]
-    return _number(statistics.mean(votes), metric) if len(votes) == len(row.columns) else ""
+    return statistics.mean(votes) if len(votes) == len(row.columns) else None
 
 
-def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> list[str]:
+def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
     if test is None:
-        return ["", ""]
+        return ""
     low, high = (f"{bound:+.{metric.decimals}f}" for bound in test.interval)
-    return [f"{test.difference:+.{metric.decimals}f} [{low}, {high}]", _p_value(test.p_value)]
+    return f"{test.difference:+.{metric.decimals}f} [{low}, {high}]"
 
 
-def _p_value(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+def _p_value(value: float | None) -> str:
+    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _number(value: float, metric: type[CorpusMetric]) -> str:
-    return f"{value:.{metric.decimals}f}"
+def _number(value: float | None, metric: type[CorpusMetric]) -> str:
+    return "" if value is None else f"{value:.{metric.decimals}f}"
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
@@ -315,9 +306,6 @@ def _csv(tables: list[Table]) -> str:
             for column, score in row.columns.items():
                 writer.writerows([table.title, column, name, seed, value] for seed, value in score.seeds.items())
     return file.getvalue()
-
-
-# ---- pictures
 
 
 def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest | None]]:

@@ -110,7 +110,6 @@ def test_one_warning_for_all_missing_characters(tmp_path):
         draw_heat_map(alignment_of(["犬", "が", "走る", "。"], ["the", "dog", "runs"]), tmp_path / "a.png")
     (warning,) = caught
     assert "'。がる犬走'" in str(warning.message)
-    assert warning.filename == __file__
     assert (tmp_path / "a.png").exists()
 
 

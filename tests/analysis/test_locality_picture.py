@@ -10,7 +10,8 @@ from csan_hf import (
     PervasiveAttentionConfig,
     PervasiveAttentionModel,
 )
-from csan_hf.analysis import attention_reaches, draw_locality, grid_reach, locality_picture
+from csan_hf.analysis import attention_reaches, draw_locality, grid_reach
+from csan_hf.analysis.locality_picture import plot_locality
 
 LENGTH = 9
 
@@ -124,11 +125,8 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
         (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
     ],
 )
-def test_the_picture_says_what_it_shows(config, titles, tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: figures.append(figure))
-    draw_locality(config, tmp_path / "unused.png", title="A $ sign")
-    [figure] = figures
+def test_the_picture_says_what_it_shows(config, titles):
+    figure = plot_locality(config, title="A $ sign")
     assert figure.get_suptitle() == "A $ sign"
     found = [row.get_suptitle() for row in figure.subfigs]
     assert len(found) == len(titles)
