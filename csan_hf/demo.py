@@ -15,45 +15,20 @@ _WORD = "word"  # what can be clicked needs a category
 
 
 class DemoModel:
-    """A checkpoint that translates one text and aligns it.
-
-    Args:
-        name: Folder or Hub name.
-        device: torch device; None = the accelerator if there is one.
-        trust_remote_code: Whether code in the checkpoint may run.
-
-    Raises:
-        OSError: There is no such checkpoint.
-        ValueError: The device cannot be used.
-    """
+    """A checkpoint, a folder or a name on the Hub, that translates one text and aligns it."""
 
     def __init__(self, name: str, *, device: str | None = None, trust_remote_code: bool = False) -> None:
         self.path, self.name = name, os.path.basename(os.path.normpath(name))
         self.model, self.tokenizers = load_translation_model(name, device=device, trust_remote_code=trust_remote_code)
 
     def translate(self, text: str, num_beams: int) -> Alignment | None:
-        """Translates one line of text; None if it is empty.
-
-        Args:
-            text: Line breaks count as spaces.
-            num_beams: beams.
-        """
+        """Translates a text, whose line breaks count as spaces; None if it is empty."""
         line = " ".join(text.split())
-        if not line:
-            return None
-        return align(self.model, self.tokenizers, [line], num_beams=num_beams)[0]
+        return align(self.model, self.tokenizers, [line], num_beams=num_beams)[0] if line else None
 
 
 def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, float]]:
-    """Marks the source words by how strongly they are related to a target word.
-
-    Args:
-        alignment: Alignment of the sentence pair.
-        word: The target word, counted from 0; None marks nothing.
-
-    Returns:
-        The source words, each with a number from 0 to 1, which is 1 for the most strongly related word.
-    """
+    """Returns the source words, each with how strongly it is related to a target word (1 = the most; None = none)."""
     if word is None:
         return [(text, 0.0) for text in alignment.source.words]
     row = alignment.word_matrix()[word].clip(min=0)
@@ -62,19 +37,7 @@ def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, 
 
 
 def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
-    """Builds the page.
-
-    Args:
-        models: One, or two to compare.
-        example: Text to begin with.
-
-    Returns:
-        A `gradio.Blocks`, to be launched.
-
-    Raises:
-        ValueError: There is none, or more than two.
-        ImportError: gradio is not installed.
-    """
+    """Builds the page, a `gradio.Blocks`, for one model or two to compare, with an example to begin with."""
     if not 1 <= len(models) <= 2:
         raise ValueError(f"the demo shows one model or two, got {len(models)}")
     gradio = import_gradio()
@@ -125,11 +88,7 @@ def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: A
 
 
 def check_address(host: str, port: int | None) -> None:
-    """Checks that a page can be served at an address; None = a free port.
-
-    Raises:
-        ValueError: The port is no port, or this machine has no such address, or another program serves there.
-    """
+    """Raises `ValueError` if no page can be served at an address; None = a free port."""
     if port is not None and not 1 <= port <= 65535:
         raise ValueError(f"--port must be from 1 to 65535, got {port}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -142,11 +101,7 @@ def check_address(host: str, port: int | None) -> None:
 
 
 def import_gradio() -> Any:
-    """Returns gradio.
-
-    Raises:
-        ImportError: It is not installed; the message says how to.
-    """
+    """Returns gradio, or raises `ImportError` with a line that says how to install it."""
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent anywhere
     try:
         import gradio

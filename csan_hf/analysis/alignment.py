@@ -156,12 +156,6 @@ def align_stream(
 
     A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The arguments are those of
     `align`; sources and targets may be files (`csan_hf.text_files.TextFile`).
-
-    Yields:
-        The alignments in order.
-
-    Raises:
-        ValueError: See `align`.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -180,11 +174,7 @@ def align_stream(
 
 
 def pairs_of(sources: Collection[str], targets: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Pairs sources with targets.
-
-    Raises:
-        ValueError: If their numbers differ.
-    """
+    """Pairs sources with targets, or raises `ValueError` if their numbers differ."""
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
     return zip(sources, targets, strict=True)
@@ -218,20 +208,9 @@ def align_pairs(
     """Aligns sentence pairs, in memory that does not grow with their number: see `align`.
 
     Args:
-        model: A sequence-to-sequence model.
-        tokenizers: Its source and target tokenizers, fast ones.
         pairs: Source and target sentences.
-        layer: Decoder layer.
-        batch_size: Sentence pairs at a time.
         total: Number of pairs, for the bar.
-        progress: Shows a bar on standard error.
         forward: A function to call instead of the model, with the same arguments; it returns cross-attentions.
-
-    Yields:
-        The alignments in order.
-
-    Raises:
-        ValueError: See `align`.
     """
     check_fast(tokenizers.source, tokenizers.target)
     model = evaluation_view(model)
@@ -334,16 +313,7 @@ def channel_shares(
     how much a channel matters for the word. A row sums to 1, less the share of channels that are 0 at every source
     token.
 
-    Args:
-        model: A Pervasive Attention model that pools by maximum.
-        tokenizers: Its source and target tokenizers, fast ones.
-        sources: Source sentences.
-        targets: A target sentence each.
-        batch_size: Sentence pairs at a time.
-        progress: Shows a bar on standard error.
-
-    Returns:
-        An alignment for each pair.
+    The arguments are those of `align`.
 
     Raises:
         ValueError: If the numbers of sentences differ, or nothing in the model pools by maximum alone.
@@ -368,13 +338,9 @@ def channel_shares(
 def channel_ranks(shares: Iterable[Alignment], number: int = 10) -> np.ndarray:
     """Returns how concentrated the channels of `channel_shares` are.
 
-    Args:
-        shares: Its alignments.
-        number: R, how many ranks.
-
     Returns:
-        float64 [R]: the share of channels of the source token that has the most of them, of the one with the second
-        most, …; the mean over all target tokens. Sentences with fewer source tokens have 0 in the others.
+        float64 [R], R = `number`: the share of channels of the source token that has the most of them, of the one
+        with the second most, …; the mean over all target tokens. Sentences with fewer tokens have 0 in the others.
 
     Raises:
         ValueError: If there is no target token.

@@ -127,18 +127,11 @@ def learned_windows(
 ) -> LearnedWindows | None:
     """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2 and 3).
 
-    Args:
-        model: A Transformer, such as a CSAN with a locality method that says where a query looks (`Term.focus`).
-        tokenizers: Its tokenizers.
-        sentences: Source sentences; blank ones are left out.
-        batch_size: Sentences at a time.
-        progress: Shows a bar on standard error.
+    The model is a Transformer, such as a CSAN with a locality method that says where a query looks (`Term.focus`);
+    the other arguments are those of `attention_statistics`.
 
     Returns:
         The windows, or None where no layer has any.
-
-    Raises:
-        ValueError: If there is no sentence.
     """
     model = evaluation_view(model)
     found: dict[int, list[tuple[np.ndarray, ...]]] = {}
@@ -193,12 +186,7 @@ def area_usage(
     and what arrives at head h in dimension s is the share of its attention on head s. What is added to values on the
     way, such as relative positions, is measured with values of 0 and subtracted.
 
-    Args:
-        model: A CSAN with `head_area` above 1.
-        tokenizers: Its tokenizers.
-        sentences: Source sentences; blank ones are left out.
-        batch_size: Sentences at a time.
-        progress: Shows a bar on standard error.
+    The model is a CSAN with `head_area` above 1; the other arguments are those of `attention_statistics`.
 
     Returns:
         For each encoder layer that attends by heads float64 [H, H]: row h is the share of head h's attention on each

@@ -155,15 +155,7 @@ def position_limit(model: nn.Module) -> int | None:
 
 
 def check_positions(model: PreTrainedModel, lengths: Iterable[int]) -> None:
-    """Checks that a model has position embeddings for sentences; beyond them its tables would be read past their end.
-
-    Args:
-        model: The model.
-        lengths: The numbers of tokens of sentences.
-
-    Raises:
-        ValueError: If it has too few for one of them.
-    """
+    """Raises `ValueError` if a model has too few position embeddings for sentences of so many tokens."""
     limit, longest = position_limit(model), max(lengths, default=0)
     if limit is not None and longest > limit:
         raise ValueError(
@@ -175,14 +167,7 @@ def check_positions(model: PreTrainedModel, lengths: Iterable[int]) -> None:
 def pairs_within_positions(
     model: PreTrainedModel, tokenizers: TokenizerPair, sources: Sequence[str], targets: Sequence[str] | None = None
 ) -> list[int]:
-    """Returns the numbers of the sentence pairs for which a model has position embeddings.
-
-    Args:
-        model: The model.
-        tokenizers: Its tokenizers.
-        sources: Source sentences.
-        targets: A target sentence each; None = the sources alone count.
-    """
+    """Returns the numbers of the sentence pairs, or sources alone, for which a model has position embeddings."""
     limit = position_limit(model)
     if limit is None or not sources:
         return list(range(len(sources)))

@@ -77,7 +77,7 @@ def compare_suite(
             return {}
         if any(is_finished(cell, output) for cell in suite.cells):
             check_references(suite, output)  # before hours are spent on other data
-        reporter = ProgressReporter(suite, recipes, speeds, output, jobs, progress)
+        reporter = ProgressReporter(suite, recipes, speeds, output, progress)
         ended = run_cells(suite.cells, output, jobs=jobs, threads=threads, report=reporter)
         reporter.close()
         write_report(suite, read_tables(suite, output), output, speeds, ended.failed)
@@ -97,7 +97,7 @@ def _check_folder(suite: Suite, output: Path) -> None:
 
 
 def _check_data(suite: Suite, recipes: dict[str, Recipe], output: Path) -> None:
-    """Checks that the files of all data sets that are still to be trained on are there."""
+    """Checks the files of data sets that are still to be trained on."""
     waiting = {cell.data: cell.name for cell in reversed(suite.cells) if not is_finished(cell, output)}
     for data, cell in waiting.items():
         try:
@@ -128,15 +128,7 @@ def _digests(suite: Suite) -> dict[str, str]:
 
 
 def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:
-    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours.
-
-    Args:
-        suite: The suite.
-        recipes: Name of a cell -> its recipe.
-        speeds: Speeds of its systems, measured on its first data set.
-        output: The suite's folder.
-        jobs: Cells side by side.
-    """
+    """Describes the cost of a suite in lines of text: runs, parameters, speed and hours."""
     lines = [f"{suite.name}: {len(suite.cells)} runs ({len(suite.systems)} systems, {len(suite.seeds)} seeds)."]
     for name in suite.systems:
         speed, own = speeds[name], [cell for cell in suite.cells if cell.system == name]
@@ -158,15 +150,9 @@ class ProgressReporter:
     """Shows where a suite stands: a bar on a terminal; elsewhere a line for each end of a cell, and now and then."""
 
     def __init__(
-        self,
-        suite: Suite,
-        recipes: dict[str, Recipe],
-        speeds: dict[str, Speed],
-        output: Path,
-        jobs: int,
-        shown: bool,
+        self, suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, shown: bool
     ) -> None:
-        self.suite, self.output, self.jobs, self.shown = suite, output, jobs, shown
+        self.suite, self.output, self.shown = suite, output, shown
         self.seconds = {cell.name: speeds[cell.system].run_seconds(recipes[cell.name]) for cell in suite.cells}
         self.total = sum(self.seconds.values())
         self.bar = tqdm(total=100.0, unit="%", dynamic_ncols=True) if shown and sys.stderr.isatty() else None

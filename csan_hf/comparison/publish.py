@@ -34,9 +34,6 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         output: Its folder, with a report.
         target: The folder to publish in; it may hold what was published of this suite before.
 
-    Returns:
-        The files.
-
     Raises:
         RecipeError: There is no report; `check_target` refuses the target; another process works in a folder; or a
             run's recipe names a path that means nothing elsewhere.
@@ -48,24 +45,15 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         with lock_folder(target):
             for cell in suite.cells:  # runs that will change are not finished until all of them is there
                 own = {name for name in contents if (target / name).is_relative_to(cell.folder(target))}
-                if any(_read(target / name) != contents[name] for name in own):
+                if any(not (p := target / name).is_file() or p.read_bytes() != contents[name] for name in own):
                     (cell.folder(target) / FINISHED).unlink(missing_ok=True)
             for name, content in contents.items():
                 write_bytes(target / name, content)
     return [target / name for name in contents]
 
 
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
 def check_target(suite: Suite, output: Path, target: Path) -> None:
-    """Checks that a folder may be published in.
-
-    Raises:
-        RecipeError: It is a file or `output` itself; it holds a report or runs that are not of this suite, or finished
-            runs that `output` lacks.
-    """
+    """Raises `RecipeError` if a folder holds what is not of this suite, or finished runs that `output` lacks."""
     if target.exists() and not target.is_dir():
         raise RecipeError(f"{target} is a file: publish in a folder.")
     if target.resolve() == output.resolve() or target.resolve().is_relative_to((output / "runs").resolve()):
@@ -88,10 +76,8 @@ def check_target(suite: Suite, output: Path, target: Path) -> None:
 
 def _contents(suite: Suite, output: Path) -> dict[str, bytes]:
     """Names of the files -> what they hold; all are read before the first is written."""
-    contents: dict[str, bytes] = {}
-    for cell in suite.cells:
-        if is_finished(cell, output):
-            contents.update(_of_cell(cell, output))
+    finished = [cell for cell in suite.cells if is_finished(cell, output)]
+    contents = dict(entry for cell in finished for entry in _of_cell(cell, output))
     report = [name for name in files_of_report(suite) if not name.endswith(_LEFT_OUT) and (output / name).is_file()]
     if REPORT not in report:
         raise RecipeError(f"{output} holds no report of {suite.name}: write one first.")

@@ -103,27 +103,14 @@ class Table:
 
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
-    """Scores what is finished.
-
-    Args:
-        suite: The suite.
-        output: Its folder.
-        samples: Resamples of the bootstrap.
-
-    Raises:
-        RecipeError: A run's files are damaged, or its data are not those of the others or those that there are.
-    """
+    """Scores what is finished, or raises `RecipeError` if a run's files are damaged or its data have changed."""
     cells = [cell for cell in suite.cells if is_finished(cell, output)]
     texts = _Texts(suite, output, cells)
     return [_table(suite, title, columns, cells, texts, samples) for title, columns in suite.tables.items()]
 
 
 def check_references(suite: Suite, output: Path) -> None:
-    """Checks that the validation and test sets are still those that the finished runs were scored with.
-
-    Raises:
-        RecipeError: They are not.
-    """
+    """Raises `RecipeError` unless the data are still those that the finished runs were scored with."""
     cells = [cell for cell in suite.cells if is_finished(cell, output)]
     texts = _Texts(suite, output, cells)
     for data in dict.fromkeys(cell.data for cell in cells):
@@ -132,11 +119,7 @@ def check_references(suite: Suite, output: Path) -> None:
 
 
 def read_results(cell: Cell, output: Path) -> dict[str, Any]:
-    """What a finished cell measured.
-
-    Raises:
-        RecipeError: The file is missing or damaged, or is not a run's.
-    """
+    """What a finished cell measured."""
     path = cell.folder(output) / "results.json"
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
@@ -201,11 +184,7 @@ class _Texts:
         return self.found[key]
 
     def read(self, data: str, split: str) -> list[str]:
-        """The references in the data.
-
-        Raises:
-            RecipeError: They are not those that the runs were scored with.
-        """
+        """The references in the data, which must be those that the runs were scored with."""
         args = load_cell(self.first[data], self.output).data_arguments()
         lines = [one_line(line) for line in load_translation_dataset(args, [split])[0][split]["target"]]
         digest, runs = self.expected.get(f"{data}/{split}", (None, ""))
@@ -238,11 +217,7 @@ class _Texts:
 
 
 def _data_of_runs(cells: Sequence[Cell], output: Path) -> dict[str, tuple[str, str]]:
-    """Data set/split -> digest of its references and the run that was scored with them.
-
-    Raises:
-        RecipeError: Two runs were scored with other references, or runs of a system were trained on other tokens.
-    """
+    """Data set/split -> digest of its references and the first run that was scored with them; all must agree."""
     found: dict[str, tuple[str, str]] = {}
     for cell in cells:
         facts = read_results(cell, output).get("data")
@@ -312,14 +287,14 @@ def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
 
 def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> None:
     """Adds p-values that are adjusted for how many systems are tested, within each column and pooled."""
+    families: list[list[tuple[Score | Row, PairedTest | None]]] = [[(row, row.pooled) for row in rows.values()]]
     for column in columns:
         scores = [row.columns[column] for row in rows.values() if column in row.columns]
-        tested = [(score, score.test.p_value) for score in scores if score.test is not None]
-        for (score, _), adjusted in zip(tested, holm_adjusted([p_value for _, p_value in tested]), strict=True):
-            score.adjusted = adjusted
-    pooled = [(row, row.pooled.p_value) for row in rows.values() if row.pooled is not None]
-    for (row, _), adjusted in zip(pooled, holm_adjusted([p_value for _, p_value in pooled]), strict=True):
-        row.adjusted = adjusted
+        families.append([(score, score.test) for score in scores])
+    for family in families:
+        tested = [(own, test.p_value) for own, test in family if test is not None]
+        for (own, _), adjusted in zip(tested, holm_adjusted([p_value for _, p_value in tested]), strict=True):
+            own.adjusted = adjusted
 
 
 def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:

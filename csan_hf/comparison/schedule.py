@@ -57,14 +57,7 @@ class Progress:
 
 
 def prepare_cell(cell: Cell, output: Path) -> Path:
-    """Writes the recipe of a cell into its folder.
-
-    Returns:
-        The path of the recipe.
-
-    Raises:
-        RecipeError: The recipe is refused, or the cell's folder holds what another recipe has trained.
-    """
+    """Writes the recipe of a cell into its folder, and returns its path; refuses what `check_cell` refuses."""
     check_cell(cell, output)
     load_cell(cell, output)
     path = cell.folder(output) / RECIPE
@@ -80,11 +73,7 @@ def _text(cell: Cell, output: Path) -> str:
 
 
 def check_cell(cell: Cell, output: Path) -> None:
-    """Checks that the folder of a cell, finished or not, holds only what its recipe has trained.
-
-    Raises:
-        RecipeError: It holds something else.
-    """
+    """Raises `RecipeError` if the folder of a cell, finished or not, holds what its recipe has not trained."""
     folder = cell.folder(output)
     path = folder / RECIPE
     if not path.is_file():
@@ -98,11 +87,7 @@ def check_cell(cell: Cell, output: Path) -> None:
 
 
 def load_cell(cell: Cell, output: Path) -> Recipe:
-    """The recipe of a cell as training reads it; nothing is written into the suite's folder.
-
-    Raises:
-        RecipeError: The recipe is refused.
-    """
+    """The recipe of a cell as training reads it; nothing is written into the suite's folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, RECIPE)
         path.write_text(_text(cell, output), encoding="utf-8")
@@ -163,13 +148,7 @@ class _Run:
 
 
 def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str]:
-    """Returns the environment variables of a run.
-
-    Args:
-        slot: Number of the run among those side by side.
-        threads: Its threads.
-        accelerators: How many the machine shows: runs take turns on those that the suite may use.
-    """
+    """Returns a run's environment variables; runs take turns on the accelerators, by their number side by side."""
     environment = {
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)),
         # A pool of threads that spins while it waits takes the time of the run beside it

@@ -63,9 +63,6 @@ def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | No
         limit: The most tokens of a segment; None = any number.
         language: ISO 639 code, alone or leading ("de", "deu_Latn"), of the text; None = unknown.
 
-    Returns:
-        The segments. White space is in none of them, only between them.
-
     Raises:
         ImportError: A line is too long and the sentence splitter is not installed.
     """
@@ -80,20 +77,13 @@ def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | No
         if not fits(line.strip()):
             pieces = [part for sentence in _sentences(line, language) for part in _shorten(sentence, fits, limit)]
         for piece in pieces:
-            _append(piece, segments, gaps)
+            content = piece.strip()
+            before, _, after = piece.partition(content) if content else (piece, "", "")
+            gaps[-1] += before
+            if content:
+                segments.append(content)
+                gaps.append(after)
     return SplitText(tuple(segments), tuple(gaps))
-
-
-def _append(piece: str, segments: list[str], gaps: list[str]) -> None:
-    """Adds a piece of text, its outer white space to the gaps around it."""
-    content = piece.strip()
-    if not content:
-        gaps[-1] += piece
-        return
-    start = piece.index(content)
-    gaps[-1] += piece[:start]
-    segments.append(content)
-    gaps.append(piece[start + len(content) :])
 
 
 def _sentences(line: str, language: str | None) -> list[str]:

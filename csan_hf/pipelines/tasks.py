@@ -48,9 +48,6 @@ def translation_pipeline(
         **kwargs: Passed to `transformers.pipeline` (`tokenizer`, `device`, `dtype`, `revision`...) and to
             `TextTranslationPipeline`; arguments of `generate` are defaults of every call.
 
-    Returns:
-        The pipeline.
-
     Raises:
         OSError: There is no such model.
         ValueError: See `TextTranslationPipeline`.
@@ -61,12 +58,8 @@ def translation_pipeline(
 
 
 def register() -> None:
-    """Makes `transformers.pipeline("csan-translation", model=...)` build a `TextTranslationPipeline`.
-
-    Calling this again changes nothing.
-    """
-    if TASK not in PIPELINE_REGISTRY.supported_tasks:
-        PIPELINE_REGISTRY.supported_tasks[TASK] = _entry()
+    """Makes `transformers.pipeline("csan-translation", model=...)` build a `TextTranslationPipeline`."""
+    PIPELINE_REGISTRY.supported_tasks.setdefault(TASK, _entry())
 
 
 def _entry() -> dict[str, Any]:

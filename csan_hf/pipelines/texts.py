@@ -61,11 +61,10 @@ class TextTranslationPipeline(TranslationPipeline):
         self.split_texts = split_texts
         self.return_scores = return_scores
         self.return_alignments = return_alignments
-        if return_alignments:
-            self._check_alignments()
+        self._check_alignments(return_alignments)
 
-    def _check_alignments(self) -> None:
-        if self.model.config.model_type not in FAMILIES:
+    def _check_alignments(self, asked: bool) -> None:
+        if asked and self.model.config.model_type not in FAMILIES:
             raise ValueError(
                 f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
                 f"{type(self.model).__name__}; csan_hf.analysis.align takes any model that returns cross-attentions "
@@ -106,17 +105,15 @@ class TextTranslationPipeline(TranslationPipeline):
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
-        Returns:
-            See `TranslationPipeline`.
-
         Raises:
             TypeError: An input is not a string.
-            ValueError: A text holds half of a surrogate pair; `generate` refuses an argument; a language is unknown or
-                missing; alignments are asked of a model of another family.
+            ValueError: See `TranslationPipeline`; or alignments are asked of a model of another family.
             ImportError: A line is too long for the model, and the sentence splitter is not installed.
         """
         batch_size = batch_size or self._batch_size or 1
-        options = {**kwargs, "batch_size": batch_size}
+        alignments = self.return_alignments if return_alignments is None else return_alignments
+        self._check_alignments(alignments)
+        options = {**kwargs, "batch_size": batch_size, "return_alignments": alignments}
         # Sources that are to be cut are not split, nor are those whose translations, as tokens, cannot be joined
         whole = kwargs.get("truncation", self._preprocess_params.get("truncation")) or kwargs.get(
             "return_tensors", self._postprocess_params.get("return_tensors")
@@ -125,9 +122,6 @@ class TextTranslationPipeline(TranslationPipeline):
             options["split_texts"] = False
         if self.return_scores if return_scores is None else return_scores:
             options["return_scores"] = True
-        if self.return_alignments if return_alignments is None else return_alignments:
-            self._check_alignments()
-            options["return_alignments"] = True
         if isinstance(inputs, str):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
@@ -176,17 +170,12 @@ class TextTranslationPipeline(TranslationPipeline):
         return [self._joined(split, list(islice(parts, len(split.segments))), options) for split in splits]
 
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
-        """Splits texts into what the model takes, as the description of the class says.
-
-        Args:
-            texts: The texts.
-            options: Arguments of a call, of which languages and prefix matter here.
-
-        Raises:
-            ImportError: A line is too long for the model, and the sentence splitter is not installed.
-        """
+        """Splits texts into what the model takes; options are a call's: languages and prefix matter."""
         count = self.token_counter(**options)
-        language = options.get("src_lang") or self._preprocess_params.get("src_lang") or self._tokenizer_language()
+        language = options.get("src_lang") or self._preprocess_params.get("src_lang")
+        language = (
+            language or getattr(self.tokenizer, "src_lang", None) or getattr(self.tokenizer, "source_lang", None)
+        )
         return [split_text(text, count_tokens=count, limit=self.source_limit, language=language) for text in texts]
 
     def translate_segments(
@@ -207,9 +196,6 @@ class TextTranslationPipeline(TranslationPipeline):
             return len(self._tokenize(text, **how, verbose=False)["input_ids"])
 
         return count
-
-    def _tokenizer_language(self) -> str | None:
-        return getattr(self.tokenizer, "src_lang", None) or getattr(self.tokenizer, "source_lang", None)
 
     def _joined(
         self, split: SplitText, results: list[list[dict[str, Any]]], options: dict[str, Any]

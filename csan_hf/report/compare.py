@@ -44,15 +44,7 @@ def check_settings(
     samples: int = BOOTSTRAP_SAMPLES,
     aligned: int = 1000,
 ) -> None:
-    """Checks how systems are to be compared; all this can be known before any of them translates.
-
-    Args:
-        runs: The number of runs of each system; see `compare_systems` for the others.
-
-    Raises:
-        ValueError: If something cannot be.
-        OSError: If what a metric needs is not installed.
-    """
+    """Checks settings of `compare_systems`, with the number of runs of each system, before any system translates."""
     for metric in load_metrics(metrics, tokenize=tokenize):
         metric.check_requirements()
         if metric.needs == "alignments":
@@ -134,7 +126,7 @@ def compare_systems(
 
 
 def file_names(names: Sequence[str]) -> list[str]:
-    """Returns an ending of plots' names for each system, all distinct also where case does not count."""
+    """Returns an ending of plots' names for each system, distinct also where case does not count."""
     found: list[str] = []
     for name in names:
         plain = re.sub(r"\W+", "_", name)[:60]

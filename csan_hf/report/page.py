@@ -104,13 +104,7 @@ class Report:
 
 
 def write_report(report: Report, path: Path | str, *, plots: Path | str | None = None) -> None:
-    """Writes a report.
-
-    Args:
-        report: What it says.
-        path: The HTML file.
-        plots: A folder for the plots, each as PNG and SVG; None = they are only in the page.
-    """
+    """Writes a report as an HTML file, and its plots as PNG and SVG into a folder if one is given."""
     write_text(path, render_report(report))
     if plots is not None:
         write_plots(report.plots, plots)
@@ -177,11 +171,7 @@ def _script_json(value: Any) -> str:
 
 
 def check_card(folder: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the recipe and the results of a run, of which its card is made.
-
-    Raises:
-        ValueError: If the folder is not that of a run.
-    """
+    """Returns the recipe and the results of a run, of which its card is made, or raises `ValueError`."""
     recipe, results = Path(folder, "recipe.yaml"), Path(folder, "results.json")
     if not (recipe.is_file() and results.is_file()):
         raise ValueError(
@@ -194,14 +184,7 @@ def show_in_card(report: Report, folder: Path | str) -> None:
     """Draws the plots of a report's first system into the folder of its run, and shows them in its model card.
 
     They lie in `plots/` as PNG and SVG; `results.json` lists them, and the card is written anew from it. Those of an
-    earlier report are replaced.
-
-    Args:
-        report: The report.
-        folder: The run's folder, with `recipe.yaml` and `results.json`.
-
-    Raises:
-        ValueError: If the folder is not that of a run.
+    earlier report are replaced. A folder without `recipe.yaml` and `results.json` is a `ValueError`.
     """
     recipe, results = check_card(folder)
     plots = [plot for plot in report.plots if plot.system in (None, report.systems[0])]

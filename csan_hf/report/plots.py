@@ -30,14 +30,7 @@ _MEASURED = 200  # sentences whose channels are counted
 
 
 def word_alignments(system: System, sources: Sequence[str], *, progress: bool = False) -> dict[int, WordAlignment]:
-    """Aligns a checkpoint's translations of the first sentences; other systems have no alignments.
-
-    Sentences with more tokens than the model has positions have none either.
-
-    Args:
-        system: The system.
-        sources: The sentences to align.
-        progress: Shows bars on standard error.
+    """Aligns a checkpoint's translations of the first sentences, those that the model has positions for.
 
     Returns:
         The alignments by number of the sentence; a matrix is scaled so that the largest number is 99.
@@ -59,13 +52,9 @@ def word_alignments(system: System, sources: Sequence[str], *, progress: bool = 
 
 
 def alignment_plots(system: System, name: str, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
-    """Draws the alignment of an example and, where a model pools by maximum, which tokens its channels come from.
+    """Draws a checkpoint's alignment of an example and, if it pools by maximum, which tokens its channels come from.
 
-    Args:
-        system: The system; one that is no checkpoint has no such plots.
-        name: Ending of the plots' names.
-        sources: The first source sentences.
-        progress: Shows bars on standard error.
+    `name` is the ending of the plots' names.
     """
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None:
@@ -102,14 +91,7 @@ def _heat_map(system: System, name: str, title: str, alignment: Alignment) -> Re
 
 
 def attention_plots(system: System, name: str, sources: Sequence[str], *, progress: bool = False) -> list[ReportPlot]:
-    """Draws where the encoder of a checkpoint looks; a system without attention in its encoder has no such plots.
-
-    Args:
-        system: The system.
-        name: Ending of the plots' names.
-        sources: Source sentences to measure; those with more tokens than the model has positions are left out.
-        progress: Shows bars on standard error.
-    """
+    """Draws where the encoder of a checkpoint looks, if it has attention, in sentences that it has positions for."""
     model, tokenizers = system.model, system.tokenizers
     if model is None or tokenizers is None or not hasattr(model.config, "encoder_attention_heads"):
         return []
@@ -138,7 +120,7 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
     usage: dict[int, np.ndarray] = {}
     if model.config.hidden_size >= model.config.encoder_attention_heads**2:  # else a head cannot tell the others apart
         usage = area_usage(model, tokenizers, sources, progress=progress)
-    usage = {layer: shares for layer, shares in usage.items() if _takes_from_others(shares)}
+    usage = {layer: own for layer, own in usage.items() if not np.allclose(own, np.eye(len(own)), atol=1e-4)}
     if usage:
         columns = ["layer, head", *(f"from head {head + 1}" for head in range(found.entropy.shape[1]))]
         rows = [
@@ -149,10 +131,6 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
         title = f"{system.name}: what each head takes from its neighbours, %"
         plots.append(ReportPlot(f"area_{name}", title, plot_area_usage(usage), columns, rows, system.name))
     return plots
-
-
-def _takes_from_others(shares: np.ndarray) -> bool:
-    return not np.allclose(shares, np.eye(len(shares)), atol=1e-4)
 
 
 def _percent(shares: np.ndarray) -> list[str]:

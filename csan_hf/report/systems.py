@@ -66,9 +66,15 @@ def load_systems(
     """
     named = [name_and_paths(argument) for argument in arguments]
     check_names([name for name, _ in named])
-    for path in (path for _, paths in named for path in paths):
-        _check_is_there(path)
-    files = {path: _open_translations(path, len(sources)) for _, paths in named for path in paths if _is_file(path)}
+    files = {}
+    for path in [path for _, paths in named for path in paths]:
+        is_name = re.fullmatch(r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path) is not None and not path.startswith("-")
+        if not is_name and not os.path.exists(path):
+            raise FileNotFoundError(f"{path}: no such file or checkpoint")
+        if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
+            files[path] = open_lines(path)
+            if (lines := len(files[path])) != len(sources):
+                raise ValueError(f"{path} has {lines} lines for {len(sources)} sources: there must be one for each.")
 
     def load(name: str, path: str) -> System:
         if path in files:
@@ -101,21 +107,3 @@ def name_and_paths(argument: str) -> tuple[str, list[str]]:
     if not all(paths):
         raise ValueError(f"{argument!r} names no file or checkpoint: write [NAME=]PATH[,PATH…].")
     return name or Path(paths[0]).name or Path(paths[0]).resolve().name, paths
-
-
-def _check_is_there(path: str) -> None:
-    """Raises `FileNotFoundError` unless a path exists or may be the name of a checkpoint on the Hub."""
-    is_name = re.fullmatch(r"[\w-]+|[\w-][\w.-]*/[\w.-]+", path) is not None and not path.startswith("-")
-    if not is_name and not os.path.exists(path):
-        raise FileNotFoundError(f"{path}: no such file or checkpoint")
-
-
-def _is_file(path: str) -> bool:
-    return os.path.exists(path) and not os.path.isdir(path)  # or a pipe
-
-
-def _open_translations(path: str, number: int) -> Collection[str]:
-    lines = open_lines(path)
-    if len(lines) != number:
-        raise ValueError(f"{path} has {len(lines)} lines for {number} sources: there must be one for each.")
-    return lines

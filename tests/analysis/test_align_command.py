@@ -147,12 +147,6 @@ def test_errors_are_one_line(main, folder, files, tmp_path, capsys, changes, mes
     assert message in error
 
 
-def test_standard_input_that_is_not_utf_8(main, folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
-    assert main([folder, "--source", "-", "--quiet"]) == 2
-    assert capsys.readouterr().err.startswith("error: standard input, line 1: not UTF-8")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -170,17 +164,7 @@ def test_options_that_do_not_fit(main, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_help(main, capsys):
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for word in (
-        "model",
-        "--source",
-        "--target",
-        "--output",
-        "--heat_map",
-        "--sentence",
-        "--threshold",
-        "--batch_size",
-    ):
-        assert word in text
+def test_standard_input_that_is_not_utf_8(main, folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
+    assert main([folder, "--source", "-", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("error: standard input, line 1: not UTF-8")

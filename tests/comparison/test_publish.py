@@ -3,7 +3,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -173,15 +172,3 @@ def test_a_recipe_that_means_something_here_alone_is_refused(suite_folder, tmp_p
     ):
         publish_suite(suite, folder, tmp_path / "public")
     assert not (tmp_path / "public").exists()
-
-
-def test_what_was_published_is_not_ignored_by_git():
-    assert "/runs/" in (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()  # at the top alone
-
-
-def test_a_published_suite_is_no_foreign_folder(suite_folder, tmp_path):
-    suite, folder = suite_folder
-    publish_suite(suite, folder, tmp_path / "public")
-    shutil.copytree(tmp_path / "public", tmp_path / "copy")
-    compare_suite(suite, tmp_path / "copy", only="report")
-    assert (tmp_path / "copy" / "report.md").read_text().startswith("# suite")

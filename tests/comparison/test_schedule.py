@@ -219,13 +219,6 @@ def test_cells_share_the_accelerators_that_the_suite_may_use(monkeypatch, visibl
     assert "CUDA_VISIBLE_DEVICES" not in run_environment(0, 1, 1)
 
 
-def test_a_cell_is_no_module_that_its_package_has_loaded():
-    """Python warns of `python -m` where it is; that would be the first line of each log."""
-    folder = Path(run_cell.__file__).parent
-    others = [path for path in folder.glob("*.py") if path.name != "run_cell.py"]
-    assert not [path.name for path in others if "from .run_cell" in path.read_text()]
-
-
 def test_speeds_are_of_the_systems_as_they_are(tmp_path, monkeypatch):
     measured = []
 
@@ -332,7 +325,7 @@ def test_what_a_run_did_before_it_was_resumed_does_not_shorten_the_time_to_go(tm
     suite = make_suite(tmp_path, steps=3600)
     recipes = {cell.name: load_cell(cell, tmp_path) for cell in suite.cells}
     speed = Speed(parameters=1_000, seconds=0.5, tokens=10.0, relative=1.0, evaluation=30.0, scoring=120.0)
-    reporter = ProgressReporter(suite, recipes, {"plain": speed, "1D": speed}, tmp_path, 1, shown=True)
+    reporter = ProgressReporter(suite, recipes, {"plain": speed, "1D": speed}, tmp_path, shown=True)
     name = suite.cells[0].name
     for seconds, share in ((0, 0.0), (10, 0.4), (10 + 1065, 0.9)):  # half a run of 2,130 s
         monkeypatch.setattr(compare.time, "monotonic", lambda seconds=seconds: seconds + 1e6)

@@ -77,7 +77,6 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": ["one"]}, "seeds must be a list of whole numbers"),
         ({"seeds": [-1]}, r"seeds must be a list of whole numbers from 0 to 2\^32 - 1, got \[-1\]"),
-        ({"seeds": [2**32]}, "seeds must be a list of whole numbers from 0"),
         ({"seeds": [1, 2, 1]}, r"a seed stands twice in \[1, 2, 1\]"),
         ({"systems": {"x": {"overwrite": True}}}, "x: overwrite says what to do with a run, which a suite decides"),
         ({"data": {"x": {"resume": False}}}, "resume says what to do with a run"),
@@ -97,7 +96,6 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
-        ({"sizes": {"small": {"base": ["base.yaml"]}}}, "a size needs a base"),
         ({"sizes": {"small": {"base": "/etc/shadow"}}}, r"the path of a recipe \(\.yaml\)"),
         ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
         ({"sizes": {"small": {"base": "base.yaml", "settings": [1]}}}, r"small\.settings must hold keys of a recipe"),
@@ -106,11 +104,8 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"data": {"x": {"data": {"test": {2016: "t", "a": "t"}}}}}, "the test set 2016 is no text: put it in quotes"),
         ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
         ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
-        ({"systems": {"x": {"preset": ["local_soft"]}}}, "x: preset must be a name, or null for no locality, got "),
         ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
-        ({"systems": {"x": {"seeds": "two"}}}, r"systems\.x\.seeds must say how many seeds"),
         ({"baseline": ["plain"]}, "the baseline .* is not one of the systems"),
-        ({"description": 5}, "description must be text, got 5"),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
         ({"tables": ["dev"]}, "tables must hold names"),
         ({"tables": {"dev": "validation"}}, "dev must hold names and their settings, got 'validation'"),
@@ -139,11 +134,6 @@ def test_the_name_of_a_suite_is_one_line(tmp_path, name, heading):
     assert load_suite(write_suite(tmp_path, name=name)).name == heading
 
 
-def test_a_table_may_leave_data_sets_out(tmp_path):
-    suite = load_suite(write_suite(tmp_path, tables={"without one": {"two": ["validation", "test"]}}))
-    assert suite.tables == {"without one": {"two": ("two", ("validation", "test"))}}
-
-
 def test_splits_of_several_language_pairs(tmp_path):
     pairs = {"data": {"language_pairs": ["de-en", "en-de"], "test": {"2016": "test.tsv"}}}
     tables = {"test": {"into English": ["2016_de-en"], "into German": ["2016_en-de"]}}
@@ -168,11 +158,6 @@ def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
     assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
     with pytest.raises(RecipeError, match=r"There is no recipe .*other.yaml. The folder holds .*base.yaml"):
         load_suite(write_suite(tmp_path, sizes={"small": {"base": "other.yaml"}}))
-
-
-def test_there_is_no_such_size(tmp_path):
-    with pytest.raises(RecipeError, match="no size 'large', only small"):
-        load_suite(write_suite(tmp_path), size="large")
 
 
 @pytest.mark.parametrize(("name", "size"), SIZES)
@@ -204,3 +189,8 @@ def test_table_1_has_the_papers_ten_systems():
         repr([config.layer_locality("encoder", layer) for layer in range(6)]) for config in configs.values()
     ]
     assert len(set(specifications)) == 10
+
+
+def test_there_is_no_such_size(tmp_path):
+    with pytest.raises(RecipeError, match="no size 'large', only small"):
+        load_suite(write_suite(tmp_path), size="large")

@@ -193,10 +193,6 @@ def test_a_damaged_cell_is_named(tmp_path, name, content, words):
         write_report(suite, read_tables(suite, tmp_path, samples=2), tmp_path, {}, {})
 
 
-def test_a_vote_takes_the_most_frequent_and_of_equals_the_earliest():
-    assert most_frequent([["a", "a", "x"], ["b", "c", "y"], ["b", "d", "z"]]) == ["b", "a", "x"]
-
-
 def test_signs_flipped_by_hand():
     # Of the 8 signs of 1, 2, 3, two have a sum of 6 either way, four one of at least 4
     assert sign_flip_test([1.0, 2.0, 3.0]) == 2 / 8
@@ -369,3 +365,7 @@ def test_the_picture_says_which_side_is_better(tmp_path, metric, words):
     (table,) = read_tables(suite, tmp_path, samples=20)
     (axes,) = draw(table, metric).axes
     assert axes.get_xlabel().endswith(words)
+
+
+def test_a_vote_takes_the_most_frequent_and_of_equals_the_earliest():
+    assert most_frequent([["a", "a", "x"], ["b", "c", "y"], ["b", "d", "z"]]) == ["b", "a", "x"]

@@ -21,16 +21,6 @@ def translator(joint):
     return TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
 
 
-def test_string_gives_a_list_of_one_dict(translator):
-    result = translator("eins zwei drei")
-    assert isinstance(result, list)
-    assert len(result) == 1
-    assert list(result[0]) == ["translation_text"]
-    assert isinstance(result[0]["translation_text"], str)
-    assert "<pad>" not in result[0]["translation_text"]
-    assert "</s>" not in result[0]["translation_text"]
-
-
 def test_text_is_what_generate_gives(translator, joint):
     model, tokenizer = joint
     inputs = tokenizer("ein Hund", return_tensors="pt")
@@ -189,13 +179,6 @@ def test_separate_vocabularies_decode_with_the_target(separate, tmp_path):
         register()
         again = build(model=loaded, tokenizer=tokenizer, device="cpu")
         assert again("eins zwei drei", max_new_tokens=8) == expected
-
-
-def test_one_tokenizer_with_separate_embeddings(joint, separate):
-    _, tokenizer = joint
-    model, _, _ = separate
-    translator = TranslationPipeline(model=model, tokenizer=tokenizer, target_tokenizer=tokenizer, device="cpu")
-    assert translator("Hund", max_new_tokens=5)
 
 
 def test_vocabularies_of_one_size_need_no_second_folder(joint, tmp_path):
