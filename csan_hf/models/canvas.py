@@ -207,13 +207,7 @@ class Canvas:
     def aggregate(
         self, cells: torch.Tensor, source_mask: torch.Tensor | None, aggregation: Aggregate
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """An aggregation of real cells [R, f] over the source.
-
-        Args:
-            cells: H.
-            source_mask: [B, J], True = a real source token; None = all are.
-            aggregation: Takes grids [B', I', J, f] and a mask [B', J], and returns [B', I', f'] and ρ [B', I', J] or
-                None.
+        """An aggregation of real cells [R, f] over the source, of which the mask [B, J] says what is real.
 
         Returns:
             [B, I, f'] and ρ [B, I, J] or None; zero where a row has no real cell.
@@ -301,16 +295,9 @@ def _find_places(
     row_count: int,
     cell_count: int,
 ) -> _Places:
-    """The places of the real cells of masks [B, I] and [B, J].
+    """The places of the real cells of masks [B, I] and [B, J] with `column_counts` [B] real columns.
 
-    Args:
-        target_mask: Real rows.
-        source_mask: Real columns.
-        column_counts: [B], real columns.
-        corners: [2, B], row and column of the canvas where row 0 and column 0 of a sentence's grid would lie.
-        width: Width of the canvas.
-        row_count: N.
-        cell_count: R.
+    `corners` [2, B] are the row and column of the canvas where row 0 and column 0 of a sentence's grid would lie.
     """
     rows_each, columns_each = target_mask.shape[1], source_mask.shape[1]
     rows = torch.nonzero_static(target_mask.flatten(), size=row_count).squeeze(1)

@@ -81,17 +81,7 @@ class FoldedBlock:
 
 
 def run_folded_block(block: FoldedBlock, inputs: torch.Tensor, canvas: Canvas, rows_above: RowSums) -> torch.Tensor:
-    """The dense block on the cells of new target rows.
-
-    Args:
-        block: The weights.
-        inputs: [R, c_1].
-        canvas: The places of the cells.
-        rows_above: The earlier rows' sums for these rows; these rows' contributions are added.
-
-    Returns:
-        [R, f_L].
-    """
+    """The dense block on the cells [R, c_1] of new target rows: [R, f_L]; their sums are added to `rows_above`."""
     width = inputs.shape[1]
     features = inputs.new_empty(inputs.shape[0], block.transition.lower.shape[0])
     # One buffer for what the layers read in turn: a new matrix for each would cost page faults
@@ -114,16 +104,9 @@ def kernel_by_row(weight: torch.Tensor) -> torch.Tensor:
 
 
 def convolve_new_rows(cells: torch.Tensor, kernel: torch.Tensor, canvas: Canvas, rows_above: RowSums) -> torch.Tensor:
-    """The masked convolution of new rows, below earlier ones.
+    """The masked convolution [R, out] of new rows' cells [R, in] with the kernel of `kernel_by_row`.
 
-    Args:
-        cells: [R, in].
-        kernel: `kernel_by_row`.
-        canvas: The places of the new rows' cells, without rows above.
-        rows_above: The earlier rows' sums for the new ones; the new rows' contributions are added.
-
-    Returns:
-        [R, out].
+    The canvas has no rows above; `rows_above` has the earlier rows' sums, to which the new rows' are added.
     """
     above = kernel.shape[3] // 2  # rows, and as many columns to either side
     products = canvas.read(F.conv2d(canvas.paint(cells), kernel, padding=(0, above)))

@@ -178,15 +178,12 @@ class RowSums:
 
 
 def _add_rows_above(products: torch.Tensor, before: torch.Tensor | None, channels: int) -> torch.Tensor:
-    """The contributions of all rows so far to each of several rows and to those below it.
+    """The contributions of all rows so far to each of several rows and to those below it: as `products`, summed up.
 
     Args:
-        products: [B, I, J, (k // 2 + 1) * channels].
+        products: [B, I, J, (k // 2 + 1) * channels], the outputs first, then the pending sums.
         before: The sums [B, J, k // 2 * channels] after the row above them; None = there is none.
         channels: Channels of the outputs.
-
-    Returns:
-        [B, I, J, (k // 2 + 1) * channels]: the outputs first, then the pending sums.
     """
     parts = list(products.split(channels, dim=-1))
     if before is None:
