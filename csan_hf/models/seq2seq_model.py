@@ -71,8 +71,8 @@ class Seq2SeqPreTrained:
             model, report = load(source, *args, output_loading_info=True, **kwargs)
         except (SafetensorError, pickle.UnpicklingError) as error:
             raise OSError(
-                f"{_damaged_file(source, kwargs.get('subfolder') or '')} is damaged, incomplete or unsafe ({error}); "
-                f"copy or download it again, as safetensors."
+                f"{_damaged_file(source, kwargs.get('subfolder') or '')} is damaged, incomplete or unsafe "
+                f"({str(error).splitlines()[0]}); copy or download it again, as safetensors."
             ) from error
         # Other fields or another class (a classifier of a translator) have new weights by intention.
         is_as_stored = not {"config", "state_dict", *cls.config_class.__dataclass_fields__} & kwargs.keys()  # type: ignore[attr-defined]

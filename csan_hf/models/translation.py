@@ -25,9 +25,9 @@ from transformers import (
 )
 from transformers.utils import ModelOutput, cached_file, logging
 
-from .seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
-
 logger = logging.get_logger(__name__)
+
+TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 
 _TASK_WITH_LANGUAGES = re.compile(r"translation_(.+)_to_(.+)")
 # Their models are given the target language as the first input of the decoder; the other multilingual ones begin with
