@@ -14,24 +14,25 @@ SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "kill_and_re
 
 def ignore(arguments):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.write(1, b"here")
-    time.sleep(0.3)
+    for step in range(1, 6):
+        os.write(1, f"step {step}/5\n".encode())
+        time.sleep(0.2)
     return 0
 
 
 def obey(arguments):
-    os.write(1, b"here")
+    os.write(1, b"step 1/5\n")
     time.sleep(60)
 
 
 def end(arguments):
-    os.write(1, b"here")
+    os.write(1, b"step 5/5\n")
     return 0
 
 
 def start(train, tmp_path):
     run = SCRIPT["Run"](train, [], tmp_path, tmp_path / "log")
-    assert run.wait_until(lambda: "here" in run.text())
+    assert run.wait_until(lambda: run.step() > 0)
     return run
 
 
@@ -43,6 +44,5 @@ def test_a_run_that_goes_on_in_spite_of_a_signal_is_an_error(tmp_path):
 def test_a_run_that_a_signal_ends_and_one_that_had_ended_are_told_apart(tmp_path):
     assert start(obey, tmp_path).signal_group(signal.SIGTERM)
     run = start(end, tmp_path)
-    while SCRIPT["ENDED"] not in run.text():
-        time.sleep(0.01)
+    run.process.join()
     assert not run.signal_group(signal.SIGTERM)
