@@ -27,7 +27,7 @@ from .corpus_metric import CorpusMetric
 SEED = 12345  # sacreBLEU's
 BOOTSTRAP_SAMPLES = 1000  # sacreBLEU's
 RANDOMISATION_TRIALS = 10_000  # sacreBLEU's
-_DRAWS_AT_ONCE = 4_000_000
+DRAWS_AT_ONCE = 4_000_000
 _NORMAL_95 = NormalDist().inv_cdf(0.975)  # standard deviations on either side of 95% of a normal distribution
 _SEEDS_PER_SAMPLE = 100  # draws of other seeds, for each sample of segments
 
@@ -187,7 +187,7 @@ def sample_chunks(
     samples: int, segments: int, multiple: int, description: str, progress: bool
 ) -> Iterator[tuple[int, int]]:
     """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of `multiple`."""
-    step = multiple * max(1, _DRAWS_AT_ONCE // segments // multiple)
+    step = multiple * max(1, DRAWS_AT_ONCE // segments // multiple)
     with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
         for start in range(0, samples, step):
             stop = min(start + step, samples)

@@ -41,7 +41,7 @@ def corpus(sentences=70):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
+    monkeypatch.setattr(significance, "DRAWS_AT_ONCE", 70 * 96)  # several times 96 samples, and a rest
 
 
 @pytest.mark.parametrize(("name", "scorer"), [("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())])

@@ -139,13 +139,16 @@ def test_loading(folder):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, monkeypatch, capfd):
-    monkeypatch.setattr(transformers_logging, "_tqdm_active", enabled)
+def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
+    switch = {True: transformers_logging.enable_progress_bar, False: transformers_logging.disable_progress_bar}
+    before = transformers_logging.is_progress_bar_enabled()
+    switch[enabled]()
     load_translation_model(str(folder), device="cpu", progress=False)
     assert "Loading" not in capfd.readouterr().err
     assert transformers_logging.is_progress_bar_enabled() == enabled
     load_translation_model(str(folder), device="cpu")
     assert ("Loading" in capfd.readouterr().err) == enabled
+    switch[before]()
 
 
 @pytest.fixture(scope="module")
