@@ -18,7 +18,7 @@ from measuring import seconds_of
 
 from csan_hf.models.attention_call import BACKENDS, AttentionCall, choose_backend, run
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.key_area import KeyArea
+from csan_hf.models.locality import KeyArea
 from csan_hf.models.relative_positions import RelativePositionTerm
 
 LENGTHS, WINDOWS, AREAS = (25, 64, 128, 512, 2048, 8192), (11, 129, None), (1, 3)

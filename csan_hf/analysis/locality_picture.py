@@ -21,19 +21,21 @@ from transformers import PreTrainedConfig
 
 from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
-from csan_hf.models.block import Block
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.key_area import KeyArea, visible_heads, within_window
 from csan_hf.models.locality import (
     PARTS,
     AttentionSite,
     DenseCells,
+    KeyArea,
     LayerLocality,
     LocalityMethod,
     Positions,
     Term,
     TermInputs,
+    visible_heads,
+    within_window,
 )
+from csan_hf.models.sublayers import Block
 
 from .figures import new_figure, save_figure
 

@@ -23,8 +23,7 @@ import torch
 from .backend_blocked import blocked_attention, blocked_cannot_run, span_of_a_block
 from .backend_dense import chunked_attention, eager_attention, fused_is_faster, sdpa_attention, sdpa_cannot_run
 from .backend_flex import flex_cannot_run, flex_local_attention
-from .key_area import KeyArea, check_head_area, check_window
-from .locality import Cells, DenseBias, Positions, Term
+from .locality import Cells, DenseBias, KeyArea, Positions, Term, check_head_area, check_window
 
 _Made = TypeVar("_Made")
 
@@ -38,7 +37,7 @@ class SharedMasks:
 
 @dataclass
 class AttentionCall:
-    """One call, validated when it is made.
+    """One call; `local_attention` checks what users hand over.
 
     Attributes:
         query: [B, H, I, D].
@@ -69,17 +68,7 @@ class AttentionCall:
     shared: SharedMasks = field(default_factory=SharedMasks)
 
     def __post_init__(self) -> None:
-        """Check the arguments, and fill in what is not given."""
-        shapes = {name: list(getattr(self, name).shape) for name in ("query", "key", "value")}
-        for name, shape in shapes.items():
-            if len(shape) != 4:
-                raise ValueError(f"`{name}` must have 4 dimensions [batch, heads, length, width], got {shape}.")
-        (batch, heads, queries, width), (*_, keys, _) = self.query.shape, self.key.shape
-        if self.key.shape != (batch, heads, keys, width) or self.value.shape[:3] != self.key.shape[:3]:
-            given = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
-            raise ValueError(f"{given} must agree in batch, heads and width, and key and value in length.")
-        check_window(self.area.window)
-        check_head_area(self.area.head_area, heads, self.area.head_boundary)
+        (batch, heads, queries, width), keys = self.query.shape, self.key.shape[2]
         if self.area.causal and queries > keys:
             raise ValueError(
                 f"`causal` attention needs at least as many keys as queries (the queries are the last positions), "
@@ -87,19 +76,10 @@ class AttentionCall:
             )
         if self.area.window is not None and not self.area.causal and queries != keys:
             raise ValueError(
-                f"`window` without `causal` needs as many keys as queries (self-attention), got {queries} queries "
-                f"and {keys} keys."
-            )
-        mask = self.key_padding_mask
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, keys)):
-            raise ValueError(
-                f"`key_padding_mask` must be boolean (True = a real token) and have the shape [batch, keys] = "
-                f"{[batch, keys]}, got {mask.dtype} {list(mask.shape)}."
+                f"`window` without `causal` needs as many keys as queries, got {queries} queries and {keys} keys."
             )
         for term in self.terms:
             term.check(batch, heads, queries, keys)
-        if not 0.0 <= self.dropout_p <= 1.0:
-            raise ValueError(f"`dropout_p` must be between 0 and 1, got {self.dropout_p}.")
         if self.positions is None:
             self.positions = Positions(keys - queries if self.area.causal else 0)
         if self.scale is None:
@@ -235,22 +215,37 @@ def local_attention(
     Raises:
         ValueError: An argument is out of range, or the backend cannot do what is asked (it says why).
     """
-    given = {"query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask}
-    for name, tensor in given.items():
-        if tensor is None and name == "key_padding_mask":
-            continue
+    tensors = {"query": query, "key": key, "value": value}
+    if key_padding_mask is not None:
+        tensors["key_padding_mask"] = key_padding_mask
+    for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"`{name}` must be a tensor, got {type(tensor).__name__}.")
         if tensor.device != query.device:
             raise ValueError(f"`{name}` must be on the device of `query` ({query.device}), got {tensor.device}.")
-        if name == "key_padding_mask":
+        if tensor is key_padding_mask:
             continue
+        if tensor.dim() != 4 or tensor.shape[2] == 0:
+            shape = list(tensor.shape)
+            raise ValueError(f"`{name}` must have 4 dimensions [batch, heads, length > 0, width], got {shape}.")
         if not tensor.is_floating_point() or tensor.dtype != query.dtype:
             raise ValueError(
                 f"`{name}` must be floating and of the type of `query` ({query.dtype}), got {tensor.dtype}."
             )
-        if tensor.dim() == 4 and tensor.shape[2] == 0:
-            raise ValueError(f"`{name}` must hold at least one position, got {list(tensor.shape)}.")
+    (batch, heads, _, width), keys = query.shape, key.shape[2]
+    if key.shape != (batch, heads, keys, width) or value.shape[:3] != key.shape[:3]:
+        given = ", ".join(f"`{name}` {list(tensors[name].shape)}" for name in ("query", "key", "value"))
+        raise ValueError(f"{given} must agree in batch, heads and width, and key and value in length.")
+    mask = key_padding_mask
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, keys)):
+        raise ValueError(
+            f"`key_padding_mask` must be boolean (True = a real token) and have the shape [batch, keys] = "
+            f"{[batch, keys]}, got {mask.dtype} {list(mask.shape)}."
+        )
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"`dropout_p` must be between 0 and 1, got {dropout_p}.")
+    check_window(window)
+    check_head_area(head_area, heads, head_boundary)
     terms = () if bias is None else (bias if isinstance(bias, Term) else DenseBias(torch.atleast_1d(bias)),)
     area = KeyArea(window, head_area, head_boundary, causal)
     call = AttentionCall(query, key, value, area, terms, key_padding_mask, dropout_p=dropout_p)
@@ -292,27 +287,11 @@ def choose_backend(call: AttentionCall, backend: str | None) -> str:
 # without a Gaussian and relative positions, forward and with backward. Other data types and devices use the same
 # table, which was measured on no GPU.
 
-
-class _Crossing(NamedTuple):
-    """The length from which blocks are faster than all pairs: `tokens`, and `spans` times what a block sees.
-
-    The cost of all pairs grows with the length of the sentence, that of blocks with their span; `tokens` stands for
-    the fixed cost of blocks.
-    """
-
-    tokens: int
-    spans: float
-
-
-# Keys: whether there is an area of heads, whether there is a backward pass; sdpa computes all pairs
-_CROSSINGS = {
-    (False, False): _Crossing(100, 2.0),
-    (False, True): _Crossing(70, 2.0),
-    (True, False): _Crossing(60, 2.0),
-    (True, True): _Crossing(10, 2.0),
-}
+# Blocks are faster than all pairs from this length on: tokens (the fixed cost of blocks), plus so many times what a
+# block sees. Keys: whether there is an area of heads, whether there is a backward pass; sdpa computes all pairs
+_CROSSINGS = {(False, False): (100, 2.0), (False, True): (70, 2.0), (True, False): (60, 2.0), (True, True): (10, 2.0)}
 # With energies or values of terms, which make all pairs more expensive; key: the backend that would compute them
-_CROSSINGS_WITH_TERMS = {"sdpa": _Crossing(50, 1.4), "eager": _Crossing(15, 1.4)}
+_CROSSINGS_WITH_TERMS = {"sdpa": (50, 1.4), "eager": (15, 1.4)}
 
 # From this number of keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once
 _CHUNKED_FROM_KEYS = 1024
@@ -328,8 +307,9 @@ def _fastest_backend(call: AttentionCall) -> str:
         return dense  # an exported program takes one path for all lengths
     writes_pairs = bool(call.energy_terms or call.value_terms)
     if area.window is not None:
-        crossing = _CROSSINGS_WITH_TERMS[dense] if writes_pairs else _CROSSINGS[area.head_area > 1, call.has_backward]
-        if queries >= crossing.tokens + crossing.spans * span_of_a_block(area):
+        plain = _CROSSINGS[area.head_area > 1, call.has_backward]
+        tokens, spans = _CROSSINGS_WITH_TERMS[dense] if writes_pairs else plain
+        if queries >= tokens + spans * span_of_a_block(area):
             return "blocked"
     # One query, as in decoding, is a chunk; a compiled program would fix the number of chunks to that of one length
     if not writes_pairs or min(queries, keys) < _CHUNKED_FROM_KEYS or torch.compiler.is_compiling():

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from .backend_dense import open_fully_masked_rows, softmax_weights, zero_fully_masked_rows
-from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
-from .locality import count_from, gather_rows, sum_rows
+from .backend_dense import Masks, open_fully_masked_rows, softmax_weights, zero_fully_masked_rows
+from .locality import (
+    KeyArea,
+    count_from,
+    gather_rows,
+    pad_heads,
+    repeat_over_area,
+    sum_rows,
+    visible_heads,
+    within_window,
+)
 from .seq2seq_model import drop
 
 if TYPE_CHECKING:
@@ -87,11 +95,9 @@ class _BlockCells:
         self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
-        """[B or 1, H or 1, R or 1, size or 1, 1]."""
         return self._rows(values.unsqueeze(-1))
 
     def of_pair(self, values: torch.Tensor) -> torch.Tensor:
-        """Broadcastable to [B, H, R, size, span]."""
         queries, keys = self.query_length, self.key_length
         values = values.expand(*values.shape[:-2], queries, keys)
         rows = torch.arange(self.blocks.count * self.blocks.size, device=self.device).clamp(max=queries - 1)
@@ -99,11 +105,9 @@ class _BlockCells:
         return values[..., rows, self.key_place.clamp(0, keys - 1)[:, None, :]]
 
     def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """[B, H, R, size, span]."""
         return gather_rows(self._rows(table), index)
 
     def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
-        """[B, H, R, size, K]."""
         return sum_rows(weights, index, size)
 
     def _rows(self, values: torch.Tensor) -> torch.Tensor:
@@ -166,13 +170,11 @@ class _OverlappingBlocks(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int, _Blocks], output: torch.Tensor) -> None:
-        """What the backward needs; apart from the forward, so that torch.func can transform both."""
         padded, ctx.area, ctx.blocks = inputs
         ctx.shape = padded.shape
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """The transpose of the copy, a slice per neighbouring head and per block that a span reaches into."""
         area, blocks = ctx.area, ctx.blocks
         batch, padded_heads, length, width = ctx.shape
         heads = padded_heads - area + 1
@@ -187,22 +189,7 @@ class _OverlappingBlocks(torch.autograd.Function):
         return total.flatten(2, 3)[:, :, :length], None, None
 
 
-@dataclass
-class _BlockMasks:
-    """What layers share if their queries see the same keys.
-
-    Attributes:
-        cells: The cells of the blocks.
-        hidden: Keys that a query does not see, [B or 1, H or 1, R, size, N * span].
-        fully_masked: The queries that see no key, [B or 1, H or 1, R, size, 1]; None: there are none.
-    """
-
-    cells: _BlockCells
-    hidden: torch.Tensor
-    fully_masked: torch.Tensor | None
-
-
-def _block_masks(call: AttentionCall, blocks: _Blocks) -> _BlockMasks:
+def _block_masks(call: AttentionCall, blocks: _Blocks) -> Masks:
     device, cells = call.query.device, _BlockCells(blocks, call)
     real = call.key_padding_mask
     if real is None:
@@ -218,4 +205,4 @@ def _block_masks(call: AttentionCall, blocks: _Blocks) -> _BlockMasks:
         visible = (visible.unsqueeze(-2) & heads[None, :, None, None, :, None]).flatten(-2)
     # Rows past the last query are cut off: only padding and terms can leave a real query without a visible key.
     may_be_masked = call.key_padding_mask is not None or bool(call.visibility_terms)
-    return _BlockMasks(cells, ~visible, fully_masked if may_be_masked else None)
+    return Masks(cells, ~visible, fully_masked if may_be_masked else None)

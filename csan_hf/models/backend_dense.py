@@ -1,23 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention of all pairs: by matrix products, by torch's fused attention, and in chunks of queries.
-
-`eager`: matrix products and a float32 softmax, quadratic memory; gives the attention weights. `sdpa`: torch's fused
-attention with a mask. `chunked`: chunks of queries, whose weights the backward pass computes again, so that memory is
-linear in the keys.
-"""
+"""Local attention of all pairs: matrix products, torch's fused attention, or either in chunks of queries."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .key_area import KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
-from .locality import DenseCells
+from .locality import DenseCells, KeyArea, pad_heads, repeat_over_area, visible_heads, within_window
 from .seq2seq_model import drop
 
 if TYPE_CHECKING:
@@ -30,12 +23,7 @@ LEAST_CHUNK = 16
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """The eager computation, with its weights.
-
-    Returns:
-        The output [B, H, I, D] and the weight of each key position [B, H, I, J], summed over the heads of the area.
-        The output is computed from these weights, so gradients flow through them.
-    """
+    """The output [B, H, I, D], and the weights it is computed from, [B, H, I, J], summed over the area's heads."""
     masks = call.once("dense", lambda: _dense_masks(call))
     keys, values = _keys_of_area(call.key, call.area), _keys_of_area(call.value, call.area)  # [B, H, N * J, D]
     weights = softmax_weights(call, call.query, keys, masks.hidden, _energies(call, masks.cells))  # [B, H, I, N * J]
@@ -73,7 +61,7 @@ def sdpa_attention(call: AttentionCall) -> torch.Tensor:
 
 
 def sdpa_cannot_run(call: AttentionCall) -> str | None:
-    """The reason why this backend cannot run the call, or None."""
+    """See `Backend.cannot_run`."""
     if call.value_terms:
         return "does not give the attention weights that a value term needs; use 'eager', or 'blocked' with a window."
     return None
@@ -87,16 +75,14 @@ def chunked_attention(call: AttentionCall) -> torch.Tensor:
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, call.once("dense", lambda: _dense_masks(call)))
 
-    def attend_chunk(
-        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, stop: int
-    ) -> torch.Tensor:
-        return attend(call, query, keys, values, _dense_masks(call, slice(start, stop)))
+    def attend_chunk(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, chunk: slice) -> torch.Tensor:
+        return attend(call, query, keys, values, _dense_masks(call, chunk))
 
     # torch.func has a backward pass of its own, which cannot compute anything again.
     again = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
     outputs = []
     for index, query in enumerate(call.query.split(size, dim=2)):
-        chunk = (query, keys, values, index * size, index * size + query.shape[2])
+        chunk = (query, keys, values, slice(index * size, index * size + query.shape[2]))
         if again:
             random = call.dropout_p > 0
             outputs.append(checkpoint(attend_chunk, *chunk, use_reentrant=False, preserve_rng_state=random))
@@ -109,7 +95,7 @@ def chunked_attention(call: AttentionCall) -> torch.Tensor:
 
 
 def _attend_by_products(
-    call: AttentionCall, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masks: _DenseMasks
+    call: AttentionCall, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masks: Masks
 ) -> torch.Tensor:
     """The output [B, H, I, D] of queries [B, H, I, D], all or a chunk, for keys and values [B, H, N * J, D]."""
     weights = softmax_weights(call, query, keys, masks.hidden, _energies(call, masks.cells))
@@ -123,7 +109,7 @@ def _attend_fused(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    masks: _DenseMasks,
+    masks: Masks,
     seen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As `_attend_by_products`; `seen` is what the masks say as a number to add, where it has been made."""
@@ -214,23 +200,22 @@ def open_fully_masked_rows(visible: torch.Tensor) -> tuple[torch.Tensor, torch.T
 # --- masks, energies and keys, written out for all pairs ----------------------------------------------------------
 
 
-@dataclass
-class _DenseMasks:
-    """What layers share if their queries see the same keys.
+class Masks(NamedTuple):
+    """What layers share if their queries see the same keys; axes of cells as in the backend's cells.
 
     Attributes:
         cells: The cells of the call.
-        hidden: Keys that a query does not see, [B or 1, H or 1, I or 1, N*J]; None: it sees all. The rows of queries
-            that see no key are opened, so that no softmax is of an empty row; their output is replaced by zeros.
-        fully_masked: The queries that see no key, [B or 1, H or 1, I or 1, 1]; None: there are none.
+        hidden: Keys that a query does not see; None: it sees all. Rows of queries that see no key are opened, so that
+            no softmax is of an empty row; their output is replaced by zeros.
+        fully_masked: The queries that see no key, [..., I, 1]; None: there are none.
     """
 
-    cells: DenseCells
+    cells: Any
     hidden: torch.Tensor | None
     fully_masked: torch.Tensor | None
 
 
-def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> _DenseMasks:
+def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> Masks:
     """Masks of the call, or of a chunk of its queries."""
     (_, num_heads, queries, _), keys, device = call.query.shape, call.key.shape[2], call.query.device
     cells = DenseCells(num_heads, queries, keys, call.positions, device, chunk)
@@ -249,7 +234,7 @@ def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> _DenseMasks
         visible = (heads if visible is None else visible.unsqueeze(-2) & heads).flatten(-2)
     elif visible is not None:
         visible = repeat_over_area(visible, call.area)
-    return _DenseMasks(cells, None if visible is None else ~visible, fully_masked)
+    return Masks(cells, None if visible is None else ~visible, fully_masked)
 
 
 def _over_keys(per_cell: torch.Tensor, keys: int) -> torch.Tensor:
@@ -263,7 +248,7 @@ def _energies(call: AttentionCall, cells: DenseCells) -> torch.Tensor | None:
     return None if energies is None else repeat_over_area(_over_keys(energies, call.key.shape[2]), call.area)
 
 
-def _additive_mask(masks: _DenseMasks, dtype: torch.dtype) -> torch.Tensor | None:
+def _additive_mask(masks: Masks, dtype: torch.dtype) -> torch.Tensor | None:
     """0 for what is seen, -inf for what is not; torch's function would make it of a boolean mask in every layer."""
     if masks.hidden is None:
         return None
@@ -296,12 +281,10 @@ class _OverlappingHeads(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int], output: torch.Tensor) -> None:
-        """What the backward needs; apart from the forward, so that torch.func can transform both."""
         ctx.area = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The transpose: every head gets what those that see it hand back."""
         heads, slots = grad.shape[1], grad.unflatten(2, (ctx.area, -1)).unbind(2)
         total = F.pad(slots[0], (0, 0, 0, 0, 0, ctx.area - 1))
         for slot, part in enumerate(slots[1:], start=1):

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from .key_area import pad_heads, visible_heads, within_window
-from .locality import Positions, count_from
+from .locality import Positions, count_from, pad_heads, visible_heads, within_window
 
 if TYPE_CHECKING:
     from .attention_call import AttentionCall
@@ -58,39 +57,31 @@ class _OneCell:
 
     @property
     def query_position(self) -> torch.Tensor:
-        """[]."""
         return count_from(self._start(self.layout.positions.query_start), self.index[2])
 
     @property
     def key_position(self) -> torch.Tensor:
-        """[]."""
         return count_from(self._start(self.layout.positions.key_start), self.index[3])
 
     @property
     def distance(self) -> torch.Tensor:
-        """[]."""
         return self.index[3] - (self.index[2] + (self.layout.keys - self.layout.queries))
 
     @property
     def head(self) -> torch.Tensor:
-        """[]."""
         return self.index[1]
 
     def of_query(self, values: torch.Tensor) -> torch.Tensor:
-        """[]."""
         return values[self._within(values.shape)]
 
     def of_pair(self, values: torch.Tensor) -> torch.Tensor:
-        """[]."""
         return values[self._within((1,) * (4 - values.dim()) + values.shape)[4 - values.dim() :]]
 
     def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """[]."""
         return table[(*self._within(table.shape[:3]), index)]
 
     def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
-        """Never asked for: the kernel does not give weights."""
-        raise NotImplementedError
+        raise NotImplementedError  # the kernel gives no weights
 
     def _within(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The cell's index into a tensor that broadcasts to [B, H, I, J] (or a prefix of it)."""

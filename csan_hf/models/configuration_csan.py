@@ -8,29 +8,28 @@ from typing import Any, Literal
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .block import Block
 from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
-from .convolutions import Convolution
 from .gaussian import Gaussian, LocalHard, Neighbor
-from .key_area import MOST_TOKENS, check_head_area, check_window
-from .locality import PARTS, AttentionSite, LayerLocality, layer_locality, locality_presets, register_locality
+from .locality import (
+    MOST_TOKENS,
+    PARTS,
+    AttentionSite,
+    LayerLocality,
+    check_head_area,
+    check_window,
+    layer_locality,
+    locality_presets,
+    register_locality,
+)
 from .relative_positions import RelativePositions
+from .sublayers import Block, Convolution
 from .window import BiDirectional, HeadArea, Window
 
 logger = logging.get_logger(__name__)
 
-# One line for each method, in the order of a layer's methods.
-LOCALITY_METHODS = [
-    register_locality(Window),
-    register_locality(HeadArea),
-    register_locality(BiDirectional),
-    register_locality(RelativePositions),
-    register_locality(Neighbor),
-    register_locality(LocalHard),
-    register_locality(Gaussian),
-    register_locality(Block),
-    register_locality(Convolution),
-]
+# In the order of a layer's methods
+_METHODS = (Window, HeadArea, BiDirectional, RelativePositions, Neighbor, LocalHard, Gaussian, Block, Convolution)
+LOCALITY_METHODS = [register_locality(method) for method in _METHODS]
 
 
 class CsanConfig(Seq2SeqConfig):
@@ -49,20 +48,9 @@ class CsanConfig(Seq2SeqConfig):
         decoder_vocab_size: Entries of the target vocabulary; default: `vocab_size`.
         share_encoder_decoder_embeddings: Whether source and target share one embedding (and one vocabulary).
         tie_word_embeddings: Whether the output projection is the decoder's embedding.
-        d_model: Width d of the model.
-        encoder_layers: Number of encoder layers.
-        decoder_layers: Number of decoder layers.
-        encoder_attention_heads: Attention heads H in the encoder; divides `d_model`.
-        decoder_attention_heads: Attention heads in the decoder; divides `d_model`.
-        encoder_ffn_dim: Width of the encoder's feed-forward layers.
-        decoder_ffn_dim: Width of the decoder's feed-forward layers.
-        activation_function: Non-linearity of the feed-forward layers (a name from transformers' `ACT2FN`).
-        dropout: Dropout after embeddings and sub-layers.
-        attention_dropout: Dropout of attention weights.
-        activation_dropout: Dropout inside the feed-forward layers.
+        d_model: Width d of the model, a multiple of the numbers of heads. Layers, heads, feed-forward widths,
+            `activation_function`, dropouts and layerdrops are named as in Marian.
         classifier_dropout: Dropout before the linear layer of the classification heads; `None` = `dropout`.
-        encoder_layerdrop: Probability of skipping an encoder layer in training.
-        decoder_layerdrop: Probability of skipping a decoder layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
@@ -90,12 +78,7 @@ class CsanConfig(Seq2SeqConfig):
             "fixed", "size": 4}}`, True where there are none. `None` = the short form.
         decoder_locality: The same for the self-attention of each decoder layer.
         cross_locality: The same for the cross-attention of each decoder layer.
-        use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
-        pad_token_id: Padding token.
-        eos_token_id: End of a sentence.
-        bos_token_id: Unused by the model.
-        forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
         ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the
@@ -178,16 +161,7 @@ class CsanConfig(Seq2SeqConfig):
 
     @classmethod
     def preset_fields(cls, name: str, encoder_layers: int, beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The fields that say what is local under a preset, for a model of any size.
-
-        Args:
-            name: See `preset`.
-            encoder_layers: Depth of the encoder, of which the lowest three layers are local.
-            beside: Fields given beside the preset; those of locality are part of the result, and win.
-
-        Raises:
-            ValueError: There is no such preset.
-        """
+        """The fields of a preset for an encoder of a depth; those of locality given `beside` it are added, and win."""
         presets = locality_presets()
         if name not in presets:
             close = difflib.get_close_matches(str(name), presets, n=1)
@@ -215,11 +189,7 @@ class CsanConfig(Seq2SeqConfig):
         return {**_FULL_ATTENTION, "encoder_locality": values["encoder_locality"]}
 
     def specifications(self, part: str) -> Sequence[Mapping[str, Any] | None]:
-        """Locality of a part in its long form, whichever form the config has: one specification, or None, a layer.
-
-        Args:
-            part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
-        """
+        """The long form of a part's locality, whichever form the config has: one specification, or None, a layer."""
         long: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
         if long is not None:
             return long
@@ -231,11 +201,7 @@ class CsanConfig(Seq2SeqConfig):
         return [specification if index in layers else None for index in range(depth)]
 
     def layer_locality(self, part: str, index: int) -> LayerLocality | None:
-        """What is local in one attention; `None` = full attention. Everything else reads this rule.
-
-        Args:
-            part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
-            index: Layer, counted from 0.
+        """What is local in the attention of a part's layer, counted from 0; `None` = full attention.
 
         Raises:
             ValueError: A specification is impossible, or names a method that is not registered.
@@ -251,18 +217,14 @@ class CsanConfig(Seq2SeqConfig):
         return AttentionSite(part, index, heads, self.d_model, self.dropout)
 
     def local_layers(self, part: str) -> list[int]:
-        """Numbers of the layers that are local, counted from 0, in ascending order.
-
-        Args:
-            part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
-        """
+        """Numbers of a part's local layers, counted from 0, in ascending order."""
         depth = len(self.specifications(part))
         return [index for index in range(depth) if self.layer_locality(part, index) is not None]
 
     def localities(self) -> list[LayerLocality]:
         """What is local in any attention of the model."""
-        found = [self.layer_locality(part, index) for part in PARTS for index in self.local_layers(part)]
-        return [locality for locality in found if locality is not None]
+        layers = ((part, index) for part in PARTS for index in range(len(self.specifications(part))))
+        return [locality for layer in layers if (locality := self.layer_locality(*layer)) is not None]
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""

@@ -5,19 +5,13 @@ Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.cache_utils import (
-    Cache,
-    DynamicCache,
-    DynamicLayer,
-    DynamicSlidingWindowLayer,
-    EncoderDecoderCache,
-)
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
@@ -58,17 +52,10 @@ def full_attention_implementation(implementation: str | None) -> str | None:
     return "sdpa" if implementation == BLOCKED else implementation
 
 
-@dataclass(frozen=True)
-class _MaskConfig:
-    """The one field that the library's mask functions read of a config."""
-
-    _attn_implementation: str | None
-
-
 def mask_config(config: CsanConfig) -> Any:
     """The config by which the library makes the masks of full attention."""
-    if config._attn_implementation == BLOCKED:
-        return _MaskConfig(full_attention_implementation(BLOCKED))
+    if config._attn_implementation == BLOCKED:  # the one field that the library's mask functions read
+        return SimpleNamespace(_attn_implementation=full_attention_implementation(BLOCKED))
     return config
 
 
@@ -133,13 +120,10 @@ def _padding_if_any(padding: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
-    """Spread the weights [B, H, I, K] of the keys that were attended to over all positions; the others get zero.
+    """Spread weights [B, H, I, K], the last key at the last query's position, over all positions; the others get zero.
 
-    Args:
-        weights: Weights of K keys, of which the last stands at the last query's position.
-        held: Keys that the cache handed over: fewer than there are positions where it keeps a window, more where it
-            is static.
-        query_offset: Position of the first query.
+    `held` keys were handed over by the cache: fewer than there are positions where it keeps a window, more where it is
+    static. `query_offset` is the position of the first query.
     """
     count = weights.shape[-1]
     if isinstance(query_offset, torch.Tensor):
@@ -287,17 +271,9 @@ class CsanAttention(nn.Module):
         terms = [term for term in found if term is not None]
         if self.observe_terms is not None:
             self.observe_terms(terms)
+        dropout, shared = self.dropout if self.training else 0.0, masks.shared or SharedMasks()
         call = AttentionCall(
-            query,
-            key,
-            value,
-            locality.area,
-            terms,
-            key_padding_mask=padding,
-            positions=positions,
-            scale=self.scaling,
-            dropout_p=self.dropout if self.training else 0.0,
-            shared=masks.shared or SharedMasks(),
+            query, key, value, locality.area, terms, padding, positions, self.scaling, dropout, shared
         )
         if implementation not in _LOCAL_BACKENDS:
             return self._attend_by_flash_attention(call, implementation), None
@@ -315,12 +291,13 @@ class CsanAttention(nn.Module):
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         half_window = call.area.half_window
+        mask = call.once("flash_attention", lambda: _padding_if_any(call.key_padding_mask))
         output: torch.Tensor = attend(
             self,
             call.query,
             call.key,
             call.value,
-            call.once("flash_attention", lambda: _padding_if_any(call.key_padding_mask)),
+            mask,
             dropout=call.dropout_p,
             scaling=call.scale,
             # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
@@ -356,10 +333,7 @@ class CsanAttention(nn.Module):
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _keys_and_values(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None,
-        past_key_values: Cache | None,
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         cache, is_updated = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
@@ -401,14 +375,9 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache in which a decoder layer with a window keeps only the keys of the window.
+    """An empty cache in which a decoder layer with a window keeps only the m past positions of it (M = 2m + 1).
 
-    The window's own keys are m past positions (M = 2m + 1). A layer with a method that needs all earlier keys keeps
-    them all.
-
-    Args:
-        config: The model's configuration.
-        num_beams: Consecutive rows of the batch that share a source sentence.
+    A layer with a method that needs all earlier keys keeps them all. `num_beams` consecutive rows share a source.
     """
     cache = DynamicCache()
     for layer_idx in range(config.decoder_layers):

@@ -1,20 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Gaussian localness (Yang et al., EMNLP 2018; `LOCAL_SOFT` of NAACL 2019): energies fall off around a centre.
 
-Where the paper's text and the authors' released code differ:
-
-| | text | released code | here |
-| --- | --- | --- | --- |
-| centre P | L · sigmoid(p) | (L - 1) · sigmoid(p) | the text's; half a token apart at p = 0, which U_p learns away |
-| window D | L · sigmoid(z) | L · sigmoid(z) + 0.1 | the text's, with a floor that has a gradient: `raise_to_floor` |
-| biases of the predictors | none | yes | none; the +0.8M parameters of NAACL 2019 hold either way |
-
-Existing checkpoints were trained with the text's centre and window.
+The authors' released code has (L - 1) · sigmoid(p) as the centre, 0.1 added to the window, and biases in the
+predictors; here as in the text, with a floor of the window that has a gradient (`raise_to_floor`).
 """
 
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -69,20 +62,14 @@ class GaussianTerm(Term):
 
 
 def raise_to_floor(width: torch.Tensor) -> torch.Tensor:
-    """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient.
-
-    A clamp would leave a window below the floor without a gradient, and so there for ever. The released code adds 0.1
-    to every window instead; this leaves windows of 0.12 tokens or more unchanged.
-    """
+    """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient."""
     return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
 
 class QueryPredictor(LocalityModule):
     """One number for each head and query, u_h · tanh(W q_i), with a hidden layer of half the model's width.
 
-    Half the width is what gives `NEIGHBOR` and `LOCAL_HARD` the +0.4M parameters of NAACL 2019, Table 1, and half of
-    `LOCAL_SOFT`, which predicts both numbers.
-
+    Half the width gives `NEIGHBOR` and `LOCAL_HARD` the +0.4M parameters of NAACL 2019, Table 1.
     W (`query_proj`) is [d/2, d], the rows u_h (`head_proj`) are [H, d/2].
     """
 
@@ -214,8 +201,7 @@ class Gaussian(GaussianMethod):
 
     def term(self, module: GaussianLocalness, inputs: TermInputs) -> GaussianTerm:
         """See `LocalityMethod`."""
-        term: GaussianTerm = module(inputs)
-        return term
+        return cast(GaussianTerm, module(inputs))
 
 
 @dataclass(frozen=True)
@@ -224,9 +210,7 @@ class Neighbor(GaussianMethod):
 
     -(j - i)² / (2 σ_i²) with σ_i = D_i / 2, D_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
 
-    Sperber et al. learn one variance for each head, H numbers in a layer. Yang et al. predict it: their +0.4M
-    parameters (NAACL 2019, Table 1) show that, and their preprint says "predicting a window size". This does the same,
-    without biases. It does not apply to cross-attention, where the query has no place among the keys.
+    Sperber et al. learn one variance for each head; Yang et al. predict it ("predicting a window size"), as here.
     """
 
     key: ClassVar[str] = "neighbor"
@@ -254,9 +238,8 @@ class LocalHard(GaussianMethod):
 
     -(j - P_i)² / (2 σ²) with σ = D / 2, P_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
 
-    Luong et al. (equations 9-10) have this centre, D = 10 and σ = D / 2, but multiply the weights after the softmax
-    and see nothing beyond P ± D. Yang et al. add the Gaussian to the energies and cut nothing off (EMNLP 2018,
-    "Fixed-Window", and their released code), as here. Sigmoid, not floor: rounding P would leave W without a gradient.
+    Luong et al. (equations 9-10) multiply the weights after the softmax and see nothing beyond P ± D; Yang et al. add
+    the Gaussian to the energies and cut nothing off, as here. P is not rounded: W needs its gradient.
 
     Attributes:
         width: D, in tokens, at least 1.

@@ -1,43 +1,20 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What is local in a layer, said once: `LayerLocality`, and the interface and registry of the locality methods.
+"""What is local in a layer: `LayerLocality`, and the interface and registry of the locality methods.
 
-**One rule.** `CsanConfig.layer_locality(part, index)` returns the `LayerLocality` of one attention, or None where it
-is full. Modules, masks, caches, pictures, cards and conversion read nothing else. It is made from a
-specification such as `{"window": 11, "head_area": 3}` or `{"relative_positions": {"max_distance": 16}, "window": 5}`:
-keys are names of registered methods, values their settings (one value = the first setting).
+`CsanConfig.layer_locality(part, index)` returns the `LayerLocality` of one attention, None where it is full; nothing
+else says what is local. It is made from a specification such as `{"window": 11, "head_area": 3}`: names of methods and
+their settings (one value = the first setting).
 
-**A method** is a frozen dataclass, a subclass of `LocalityMethod`, in one file, and one line in `LOCALITY_METHODS`
-(`configuration_csan.py`; outside the package, `register_locality`). Its fields are the settings. It may give
-
-| contribution | how | read by |
-| --- | --- | --- |
-| a window of tokens, an area of heads | `window`, `heads`: the structure, `KeyArea` | backends, caches, pictures |
-| visibility, an energy, a value term | `term(module, inputs)` returns a `Term` | backends |
-| where a query looks by itself, and how widely | `Term.focus` | statistics and reports of a model's attention |
-| parameters | `build(site)` returns a `LocalityModule`, kept as `attention.<module_name>` | model, conversion |
-| something before the sub-layer | `before(module, states, padding)` | the layer |
-| a replacement of the sub-layer | `replaces_attention`, `attend(module, states, padding)` | the attention module |
-| what a decoder's cache must keep | `window` (tokens), or `needs_all_keys` | csan_attention.py, static caches |
-| where it may stand, and beside what | `parts`, `check(site, name)`, `check_beside(others, name)` | the config |
-| presets | `presets`: names and fields of `CsanConfig` | `CsanConfig.preset` |
-
-Everything that is not overridden means "nothing". Methods of one layer compose: windows intersect, visibility is the
-conjunction, energies and value terms add up. What has no meaning together is refused by name: a replacement beside
-anything else, a method in a part that it does not know.
-
-**One forward.** The attention module projects queries and keys, asks every method for its term (`TermInputs` in,
-`Term` out, once per layer and forward) and hands `AttentionCall(query, key, value, area, terms, …)` to a backend. The
-backend evaluates the terms on its cells; it says in its `cannot_run` why it refuses a call, and knows no method. What
-layers see alike, masks and blocks, is made once per forward (`AttentionCall.once`); a term whose visibility depends on
-tensors of its layer has it made for that layer alone. Terms see positions as ranks among the real tokens of the
-sentence (`Positions`), so that padding on either side changes nothing; `Cells.distance` needs no ranks and costs the
-same whatever the padding. A term is a formula over the cells (query, key) that the backend is about to compute:
+A method is a frozen dataclass, a subclass of `LocalityMethod`; its fields are the settings, and it overrides what it
+gives. Methods of one layer compose: windows intersect, visibility is the conjunction, energies and values add up.
+Once per layer and forward, every method gives its `Term`, a formula over the cells (query, key) of a backend:
 
     class Neighbours(Term):
         def visible(self, cells):
             return (cells.distance.abs() <= 2) | (cells.head == 0)
 
-Shapes: B batch, H heads, I queries, J keys, R blocks of queries, D head width.
+Shapes: B batch, H heads, I queries, J keys, D head width, N heads in the area, R blocks of queries. Masks are boolean,
+True = visible.
 """
 
 from __future__ import annotations
@@ -49,9 +26,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-
-from .key_area import MOST_TOKENS, KeyArea
 
 PARTS = ("encoder", "decoder", "cross")
 """Self-attention of the encoder, self-attention of the decoder, attention of the decoder to the encoder."""
@@ -61,6 +37,102 @@ _NAMES = {
     "decoder": "the decoder's self-attention",
     "cross": "cross-attention",
 }
+
+# --- geometry: windows of positions, areas of heads (Yang et al., NAACL 2019, equations 4-6) ---------------------
+
+MOST_TOKENS = 2**31 - 1
+"""The longest distance, window or width in tokens: beyond any sentence, and a number that every tensor can hold."""
+HEAD_BOUNDARIES = ("mask", "circular")
+
+
+@dataclass(frozen=True)
+class KeyArea:
+    """The rectangle of keys around a query, by which backends compute.
+
+    Attributes:
+        window: Total width M in tokens, both edges included (odd); `None` is unrestricted. A query at position
+            i sees keys at |j - i| <= (M - 1) / 2.
+        head_area: Number N of neighbouring heads attended to jointly (odd, at most 2H - 1); 1 is the own head.
+        head_boundary: `"mask"`, heads outside 0..H-1 are not visible, or `"circular"`, heads wrap modulo H.
+        causal: Whether keys after the query are invisible.
+    """
+
+    window: int | None = None
+    head_area: int = 1
+    head_boundary: str = "mask"
+    causal: bool = False
+
+    @property
+    def half_window(self) -> int | None:
+        """Tokens m visible on each side of the query, (M - 1) / 2."""
+        return None if self.window is None else (self.window - 1) // 2
+
+    @property
+    def half_area(self) -> int:
+        """Heads n visible on each side of the query's own, (N - 1) / 2."""
+        return (self.head_area - 1) // 2
+
+
+def check_window(window: int | None, name: str = "window") -> None:
+    """Raise `ValueError` unless `window` is `None` or an odd number of tokens of at least 1."""
+    if window is not None:
+        check_number(window, name, "None or an odd number of tokens (the total width, both edges included)")
+        if window % 2 == 0:
+            raise ValueError(f"`{name}` must be an odd number of tokens (both edges included), got {window}.")
+
+
+def check_head_area(head_area: int, num_heads: int | None, boundary: str, name: str = "head_area") -> None:
+    """Raise `ValueError` unless the area fits `num_heads` heads (None: any number) under the given boundary."""
+    if boundary not in HEAD_BOUNDARIES:
+        raise ValueError(f"`head_boundary` must be one of {list(HEAD_BOUNDARIES)}, got {boundary!r}.")
+    if isinstance(head_area, bool) or not isinstance(head_area, int) or head_area < 1 or head_area % 2 == 0:
+        raise ValueError(f"`{name}` must be an odd number of heads, at least 1, got {head_area!r}.")
+    if num_heads is not None and head_area > 2 * num_heads - 1:
+        most = f"{2 * num_heads - 1} (2H - 1 for H = {num_heads} heads)"
+        raise ValueError(f"`{name}` must be at most {most}, got {head_area}.")
+    if num_heads is not None and boundary == "circular" and head_area > num_heads:
+        most = f"the number of heads ({num_heads}) with head_boundary='circular'"
+        raise ValueError(f"`{name}` must be at most {most}, got {head_area}.")
+
+
+def within_window(distance: torch.Tensor, area: KeyArea) -> torch.Tensor:
+    """Whether a key at `distance` (key position minus query position, any shape) is in the query's reach."""
+    visible = torch.ones_like(distance, dtype=torch.bool)
+    if area.half_window is not None:
+        visible = distance.abs() <= area.half_window
+    if area.causal:
+        visible = visible & (distance <= 0)
+    return visible
+
+
+def visible_heads(num_heads: int, area: KeyArea, device: torch.device | None = None) -> torch.Tensor | None:
+    """Which of the N neighbour slots of each head hold a head, [H, N]; `None` where all of them do."""
+    if area.half_area == 0 or area.head_boundary == "circular":
+        return None
+    offsets = torch.arange(-area.half_area, area.half_area + 1, device=device)
+    neighbours = torch.arange(num_heads, device=device)[:, None] + offsets[None, :]
+    return (neighbours >= 0) & (neighbours < num_heads)
+
+
+def pad_heads(states: torch.Tensor, area: KeyArea) -> torch.Tensor:
+    """Put the heads beyond both boundaries in place: [B, H, J, D] -> [B, H + 2n, J, D], zeros or wrapped heads."""
+    n = area.half_area
+    if n == 0:
+        return states
+    if area.head_boundary == "circular":
+        return torch.cat([states[:, -n:], states, states[:, :n]], dim=1)
+    return F.pad(states, (0, 0, 0, 0, n, n))
+
+
+def repeat_over_area(per_position: torch.Tensor, area: KeyArea) -> torch.Tensor:
+    """[..., J] -> [..., N * J]: the same for every head of the area."""
+    if area.head_area == 1:
+        return per_position
+    repeated = per_position.unsqueeze(-2)
+    return repeated.expand(*repeated.shape[:-2], area.head_area, -1).flatten(-2)
+
+
+# --- what a term sees, and what it says --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -175,7 +247,7 @@ class Term:
         Shared are terms whose attributes are all plain values; whatever else one holds may hold tensors, or change.
         """
         attributes = self._attributes
-        if not all(isinstance(value, _PLAIN_VALUES) for value in attributes.values()):
+        if not all(isinstance(value, bool | int | float | str | None) for value in attributes.values()):
             return None
         return (type(self), *sorted((name, type(value), value) for name, value in attributes.items()))
 
@@ -194,9 +266,6 @@ class Term:
         """What the term holds, in slots, too."""
         slots = [name for base in type(self).__mro__ for name in base.__dict__.get("__slots__", ())]
         return {name: getattr(self, name) for name in (*self.__dict__, *slots) if hasattr(self, name)}
-
-
-_PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
 @dataclass
@@ -463,7 +532,7 @@ class LocalityMethod:
 
 @dataclass(frozen=True)
 class LayerLocality:
-    """What is local in one attention. All attributes but the first two are derived from these.
+    """What is local in one attention; the other attributes follow from `part` and `methods`.
 
     Attributes:
         part: `"encoder"`, `"decoder"` or `"cross"`.
@@ -482,7 +551,6 @@ class LayerLocality:
     replacement: LocalityMethod | None = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Derive the attributes that a forward pass reads."""
         windows = [method.window for method in self.methods if method.window is not None]
         heads, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
         area = KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
@@ -496,9 +564,7 @@ class LayerLocality:
 
 
 def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: str) -> LayerLocality | None:
-    """The locality that a specification, settings by the names of methods, asks for; None where it asks for nothing.
-
-    Messages call the specification `name`, as `encoder_locality[2]`.
+    """The locality that a specification asks for, None where it asks for nothing; messages call it `name`.
 
     Raises:
         ValueError: A method is not registered, a setting is impossible, or the methods have no meaning together.

@@ -2,7 +2,7 @@
 """Relative position representations (Shaw et al., NAACL 2018; `REL_POS` of Yang et al., NAACL 2019)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -74,10 +74,8 @@ class RelativePositionTables(LocalityModule):
 class RelativePositions(LocalityMethod):
     """A learned vector of the distance j - i is added to every key and to every value.
 
-    Distances beyond k count as k. In an area of heads the keys of all its heads get the vector of their distance, so
-    the heads must share the tables there. Shaw's base model (section 4.1) has k = 16 and one table per head, as the
-    +0.1M parameters in three layers of Table 1 suggest; the big model has k = 8 and shared tables. Each layer has its
-    own tables.
+    Distances beyond k count as k. The heads of an area must share the tables. Shaw's base model has k = 16
+    and one table per head, the big model k = 8 and shared tables. Each layer has its own tables.
 
     Attributes:
         max_distance: k, in tokens.
@@ -113,5 +111,4 @@ class RelativePositions(LocalityMethod):
 
     def term(self, module: RelativePositionTables, inputs: TermInputs) -> RelativePositionTerm:
         """See `LocalityMethod`."""
-        term: RelativePositionTerm = module(inputs)
-        return term
+        return cast(RelativePositionTerm, module(inputs))

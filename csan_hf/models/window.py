@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from .key_area import check_head_area, check_window
-from .locality import AttentionSite, Cells, LocalityMethod, Term, TermInputs
+from .locality import AttentionSite, Cells, LocalityMethod, Term, TermInputs, check_head_area, check_window
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,8 @@ class DirectionTerm(Term):
 class BiDirectional(LocalityMethod):
     """The first half of the heads sees the past, the second half the future; no parameters.
 
-    Two choices. DiSAN hides the query's own position and lets a gate bring it back; a Transformer has no such gate,
-    and the first token would see nothing, so it is visible in both directions (as in the released code of Yang et
-    al.). That code alternates past and future heads; in halves, the heads of an area of heads agree in direction. In
-    a causal layer a head of the future would see itself alone.
+    The query's own position is visible in both directions (DiSAN has a gate that brings it back). The released code
+    alternates past and future heads; in halves, the heads of an area agree in direction.
     """
 
     key: ClassVar[str] = "bi_direct"

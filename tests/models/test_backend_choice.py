@@ -9,8 +9,7 @@ import torch
 
 from csan_hf.models.attention_call import AttentionCall, choose_backend
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.key_area import KeyArea
-from csan_hf.models.locality import DenseBias
+from csan_hf.models.locality import DenseBias, KeyArea
 from csan_hf.models.relative_positions import RelativePositionTerm
 
 

@@ -101,12 +101,12 @@ def test_round_trip_through_json(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"local_window": 10**40 + 1}, "`local_window` must be at most 2147483647 tokens"),
+        ({"local_window": 10**40 + 1}, "`local_window` must be .* to 2147483647"),
         (
             {"localness_window": "fixed", "localness_window_size": 1e300},
             "`localness_window_size` must be .* at most 2147483647, got 1e",
         ),
-        ({"encoder_locality": [{"window": 2**63 + 1}]}, r"`encoder_locality\[0\].window` must be at most"),
+        ({"encoder_locality": [{"window": 2**63 + 1}]}, r"`encoder_locality\[0\].window` must be .* to 2147483647"),
         (
             {"encoder_locality": [{"gaussian": {"width": "fixed", "size": 10**400}}]},
             r"gaussian.size` must be .* to 2147483647",
@@ -114,10 +114,7 @@ def test_round_trip_through_json(tmp_path) -> None:
         ({"encoder_locality": [{"local_hard": 1e300}]}, r"local_hard` must be .* to 2147483647, got"),
         ({"encoder_locality": [{"relative_positions": 10**30}]}, r"relative_positions` must be .* to 2147483647, got"),
         ({"encoder_locality": [{"block": 10**30}]}, r"block.length` must be .* to 2147483647, got"),
-        (
-            {"encoder_locality": [{"cnn": {"kernel_size": 10**30 + 1}}]},
-            r"cnn.kernel_size` must be .* to 2147483647",
-        ),
+        ({"encoder_locality": [{"cnn": {"kernel_size": 10**30 + 1}}]}, r"cnn.kernel_size` must be .* to 2147483647"),
         ({"encoder_locality": [{"cnn": {"layers": 10**7}}]}, r"cnn.layers` must be .* from 1 to 1000, got 10000000"),
     ],
 )

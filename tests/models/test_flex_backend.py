@@ -12,7 +12,7 @@ from csan_hf import local_attention
 from csan_hf.models import backend_flex
 from csan_hf.models.attention_call import AttentionCall
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.key_area import KeyArea
+from csan_hf.models.locality import KeyArea
 from csan_hf.models.window import DirectionTerm
 
 CASES = {

@@ -554,7 +554,7 @@ def test_invalid_options_are_refused_by_name_and_value(options, message):
         (((1, 2, 5, 4), (1, 2, 5, 6), (1, 2, 5, 6)), {}, "`key`.*agree"),
         (((1, 2, 5, 4), (1, 2, 5, 4), (1, 2, 6, 4)), {}, "`value`.*agree"),
         (((2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4)), {}, "`query`.*4 dimensions"),
-        (((1, 2, 0, 4), (1, 2, 0, 4), (1, 2, 0, 4)), {}, "`query` must hold at least one position"),
+        (((1, 2, 0, 4), (1, 2, 0, 4), (1, 2, 0, 4)), {}, "`query` must have 4 dimensions.*length > 0"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(shapes, options, message):

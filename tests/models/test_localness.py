@@ -100,8 +100,7 @@ def test_equals_oracle(strategy, kind, padded):
     rows = real[:, None].expand(B, H, queries)
     center, width = center * rows, torch.where(rows, width, 1)
     bias = GaussianTerm(
-        bias.center.expand(B, H, queries) * rows,
-        torch.where(rows, bias.width.expand(B, H, queries), 1),
+        bias.center.expand(B, H, queries) * rows, torch.where(rows, bias.width.expand(B, H, queries), 1)
     )
     assert_same_gaussian(bias, center, width, keys)
 
@@ -202,8 +201,7 @@ def test_half_precision_is_computed_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "extra"),
-    [("fixed", 0), ("query", H * H * D), ("layer", H * H * D + (H * D) ** 2), ("head", H)],
+    ("strategy", "extra"), [("fixed", 0), ("query", H * H * D), ("layer", H * H * D + (H * D) ** 2), ("head", H)]
 )
 def test_parameters(strategy, extra):
     """W_p is shared by the heads' p and z; U_p and U_d are one row per head; no biases."""

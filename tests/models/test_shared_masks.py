@@ -13,8 +13,7 @@ from tiny import csan as tiny_model
 from csan_hf import CsanConfig
 from csan_hf.models import csan_attention
 from csan_hf.models.attention_call import AttentionCall, SharedMasks, run
-from csan_hf.models.key_area import KeyArea
-from csan_hf.models.locality import Term
+from csan_hf.models.locality import KeyArea, Term
 from csan_hf.models.modeling_csan import CsanEncoder
 
 

@@ -89,7 +89,4 @@ def localness(
                     )  # the floor rises with D: there is a gradient below it
                 widths.append(d)
     shape = (B, I, H)
-    return (
-        torch.stack(centers).view(shape).transpose(1, 2),
-        torch.stack(widths).view(shape).transpose(1, 2),
-    )
+    return (torch.stack(centers).view(shape).transpose(1, 2), torch.stack(widths).view(shape).transpose(1, 2))

@@ -6,13 +6,7 @@ import math
 import pytest
 import torch
 from reference.local_attention import local_attention as oracle_without_methods
-from reference.locality_methods import (
-    BiDirectional,
-    Gaussian,
-    Predictor,
-    RelativePositions,
-    local_attention,
-)
+from reference.locality_methods import BiDirectional, Gaussian, Predictor, RelativePositions, local_attention
 from reference.localness import gaussian_energy, localness
 
 

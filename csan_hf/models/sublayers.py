@@ -1,22 +1,25 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018; `BLOCK` of Yang et al., NAACL 2019).
+"""Methods that change the sub-layer: block self-attention in its place, convolutions before it.
 
-It takes the place of multi-head attention, projections included; residual connection and layer norm stay. A sentence
-is cut into blocks of r tokens. In each of two directions, a token attends to the tokens of its block before (after)
-it, a block is summed up in one vector, and blocks attend to those before (after) them; a gate brings token, block and
-context together. All attention is multi-dimensional: one softmax for each of the w features.
+Bi-directional block self-attention, Bi-BloSA (Shen et al., ICLR 2018; `BLOCK` of Yang et al., NAACL 2019): a
+sentence is cut into blocks of r tokens. In each of two directions, a token attends to the tokens of its block before
+(after) it, a block is summed up in one vector, and blocks attend to those before (after) them; a gate brings token,
+block and context together. All attention is multi-dimensional: one softmax for each of the w features.
+
+Convolutions: Yu et al., ICLR 2018, "QANet", section 2.2; `CNN` of Yang et al., NAACL 2019.
 
 Shapes: B batch, T positions, R blocks, r tokens of a block, d model width, w width of a direction.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from .locality import AttentionSite, LocalityMethod, LocalityModule, check_number, first_real_token
+from .seq2seq_model import drop
 
 _SCORE_LIMIT = 5.0
 """Scores are 5 tanh(x / 5), c of section 2.3."""
@@ -146,16 +149,11 @@ def _take(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 class Block(LocalityMethod):
     """Bi-BloSA in place of the attention.
 
-    What the paper leaves open is as in its authors' code: intra- and inter-block attention have parameters of their
-    own, the activation is ELU (their functions' default), a token that attends to nothing has h = 0 and its block's
-    summary counts it. The bias of the summary's scores is left out: it cancels in the softmax.
-
-    Width 300, its authors' own, adds 6.27M parameters in three layers of base, after the projections that it
-    replaces; the paper says 6.0M, which no usual width gives. (Width d / 2 gives 3.94M.)
+    What the paper leaves open is as in its authors' code: ELU, zeros for a token that attends to nothing. The bias of
+    the summary's scores is left out: it cancels in the softmax.
 
     Attributes:
-        length: r, tokens of a block. The paper recommends the cube root of twice the sentence's length; Yang et
-            al.'s released code has 4.
+        length: r, tokens of a block; the paper recommends the cube root of twice the sentence's length.
         width: w, features of a direction; None = d / 2.
     """
 
@@ -183,3 +181,73 @@ class Block(LocalityMethod):
     ) -> tuple[torch.Tensor, None]:
         """See `LocalityMethod`; the weights are of features, not of positions."""
         return module(states, padding), None
+
+
+class SeparableConvolution(nn.Module):
+    """x + relu(pointwise(depthwise(layernorm(x)))): k taps on each channel by itself, then channels are mixed."""
+
+    def __init__(self, d_model: int, kernel_size: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.norm = nn.LayerNorm(d_model)
+        padding = (kernel_size - 1) // 2
+        self.depthwise = nn.Conv1d(d_model, d_model, kernel_size, padding=padding, groups=d_model, bias=False)
+        self.pointwise = nn.Conv1d(d_model, d_model, 1)
+
+    def forward(self, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """[B, T, d] -> [B, T, d]; taps at padding (`padding` [B, T], True = real) count as zero."""
+        normed = self.norm(states)
+        if padding is not None:
+            normed = normed.masked_fill(~padding.unsqueeze(-1), 0.0)
+        mixed = F.relu(self.pointwise(self.depthwise(normed.transpose(1, 2)))).transpose(1, 2)
+        return states + drop(mixed, self.dropout, self.training)
+
+
+class Convolutions(LocalityModule):
+    """A stack of `SeparableConvolution`, under the names 0, 1, ..."""
+
+    def __init__(self, site: AttentionSite, kernel_size: int, layers: int) -> None:
+        super().__init__()
+        for index in range(layers):
+            self.add_module(str(index), SeparableConvolution(site.d_model, kernel_size, site.dropout))
+
+    def forward(self, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """[B, T, d] -> [B, T, d]."""
+        for convolution in self.children():
+            states = convolution(states, padding)
+        return states
+
+
+@dataclass(frozen=True)
+class Convolution(LocalityMethod):
+    """Depthwise separable convolutions before the attention, each in a residual block of its own.
+
+    What comes out takes the place of the layer's input, in the attention and in its residual connection. A decoder
+    would have to cache the last k - 1 states of each convolution: not offered.
+
+    Attributes:
+        kernel_size: k, in tokens; odd.
+        layers: Convolutions before the attention.
+    """
+
+    kernel_size: int = 7
+    layers: int = 4
+
+    key: ClassVar[str] = "cnn"
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+    presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        check_number(self.kernel_size, f"{name}.kernel_size", "an odd number of tokens")
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"`{name}.kernel_size` must be an odd number of tokens, got {self.kernel_size}.")
+        check_number(self.layers, f"{name}.layers", "a number of convolutions", most=1000)
+
+    def build(self, site: AttentionSite) -> Convolutions:
+        """See `LocalityMethod`."""
+        return Convolutions(site, self.kernel_size, self.layers)
+
+    def before(self, module: Convolutions, states: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+        """See `LocalityMethod`."""
+        return cast(torch.Tensor, module(states, padding))
