@@ -250,9 +250,13 @@ def train_tokenizers(
         dataset: Columns source and target; of a `DatasetDict` the split "train".
         vocab_size: Tokens of the joint vocabulary or of the source's.
         joint: One vocabulary for both languages.
-        kind: What a token is; see `train_tokenizer`, also for what is not named here.
+        kind: What a token is; see `train_tokenizer`.
         target_kind: The same of a separate target vocabulary; None for `kind`.
+        unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart.
         target_vocab_size: Tokens of a separate target vocabulary; None for `vocab_size`.
+        model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
+        split_digits: Whether every digit is a token of its own, with "bpe".
+        show_progress: Whether to draw the progress bars of `tokenizers`.
         pretrained: Folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
 
     Raises:

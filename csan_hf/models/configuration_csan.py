@@ -48,9 +48,20 @@ class CsanConfig(Seq2SeqConfig):
         decoder_vocab_size: Entries of the target vocabulary; default: `vocab_size`.
         share_encoder_decoder_embeddings: Whether source and target share one embedding (and one vocabulary).
         tie_word_embeddings: Whether the output projection is the decoder's embedding.
-        d_model: Width d of the model, a multiple of the numbers of heads. Layers, heads, feed-forward widths,
-            `activation_function`, dropouts and layerdrops are named as in Marian.
+        d_model: Width d of the model.
+        encoder_layers: Number of encoder layers.
+        decoder_layers: Number of decoder layers.
+        encoder_attention_heads: Attention heads H in the encoder; divides `d_model`.
+        decoder_attention_heads: Attention heads in the decoder; divides `d_model`.
+        encoder_ffn_dim: Width of the encoder's feed-forward layers.
+        decoder_ffn_dim: Width of the decoder's feed-forward layers.
+        activation_function: Non-linearity of the feed-forward layers (a name from transformers' `ACT2FN`).
+        dropout: Dropout after embeddings and sub-layers.
+        attention_dropout: Dropout of attention weights.
+        activation_dropout: Dropout inside the feed-forward layers.
         classifier_dropout: Dropout before the linear layer of the classification heads; `None` = `dropout`.
+        encoder_layerdrop: Probability of skipping an encoder layer in training.
+        decoder_layerdrop: Probability of skipping a decoder layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
@@ -78,7 +89,12 @@ class CsanConfig(Seq2SeqConfig):
             "fixed", "size": 4}}`, True where there are none. `None` = the short form.
         decoder_locality: The same for the self-attention of each decoder layer.
         cross_locality: The same for the cross-attention of each decoder layer.
+        use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
+        pad_token_id: Padding token.
+        eos_token_id: End of a sentence.
+        bos_token_id: Unused by the model.
+        forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
         ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the

@@ -219,7 +219,7 @@ class TextTranslationPipeline(TranslationPipeline):
         return joined
 
     def _add_alignments(self, segments: list[str], results: list[list[dict[str, Any]]], batch_size: int) -> None:
-        from csan_hf.analysis.alignment import align_pairs  # few calls need it
+        from csan_hf.analysis.aligned_pairs import align_pairs  # few calls need it
         from csan_hf.data import TokenizerPair
 
         flat = [(segment, result) for segment, several in zip(segments, results, strict=True) for result in several]

@@ -341,7 +341,7 @@ def describe_type(annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return " or ".join(map(repr, arguments))
-    if origin is list and arguments:
+    if origin in (list, tuple) and arguments:
         return f"list of {describe_type(arguments[0])}"
     return str(_TYPE_NAMES.get(origin) or getattr(annotation, "__name__", annotation))
 
