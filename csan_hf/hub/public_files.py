@@ -94,7 +94,10 @@ def _names_of_code(directory: Path) -> Iterator[str]:
         file = directory / name
         yield name
         if file.is_file():
-            imported = get_relative_import_files(str(file))
+            try:
+                imported = get_relative_import_files(str(file))
+            except FileNotFoundError:  # which the check of what loads tells
+                continue
             yield from (Path(path).name for path in imported if Path(path).parent == file.parent)
 
 

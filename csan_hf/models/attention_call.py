@@ -126,8 +126,9 @@ class AttentionCall:
     @property
     def has_backward(self) -> bool:
         """Whether a backward pass is to be expected: with dropout, also where checkpointing computes without first."""
-        wanted = any(tensor.requires_grad for tensor in (self.query, self.key, self.value)) or self.terms_require_grad
-        return self.dropout_p > 0.0 or (torch.is_grad_enabled() and wanted)
+        if self.dropout_p > 0.0 or not torch.is_grad_enabled():
+            return self.dropout_p > 0.0
+        return any(tensor.requires_grad for tensor in (self.query, self.key, self.value)) or self.terms_require_grad
 
     def added_energies(self, cells: Cells) -> torch.Tensor | None:
         """The sum of the terms' energies, broadcastable to the cells' shape; None without such terms."""

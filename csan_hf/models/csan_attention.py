@@ -5,7 +5,7 @@ Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -52,10 +52,17 @@ def full_attention_implementation(implementation: str | None) -> str | None:
     return "sdpa" if implementation == BLOCKED else implementation
 
 
+@dataclass(frozen=True)
+class _MaskConfig:
+    """The one field that the library's mask functions read of a config."""
+
+    _attn_implementation: str | None
+
+
 def mask_config(config: CsanConfig) -> Any:
     """The config by which the library makes the masks of full attention."""
     if config._attn_implementation == BLOCKED:  # the one field that the library's mask functions read
-        return SimpleNamespace(_attn_implementation=full_attention_implementation(BLOCKED))
+        return _MaskConfig(full_attention_implementation(BLOCKED))
     return config
 
 

@@ -395,7 +395,7 @@ def test_pairs_are_aligned_as_they_come(tokenizers, translates, monkeypatch):
     model = csan(len(tokenizers.source))
     model.generation_config.max_length = 5
     texts = ["one two", "", "three", "one", "two three one"]
-    monkeypatch.setattr("csan_hf.analysis.alignment.WINDOW_LINES", 2)
+    monkeypatch.setattr("csan_hf.analysis.aligned_pairs.WINDOW_LINES", 2)
     monkeypatch.setattr(sys.modules["csan_hf.evaluation.translate"], "WINDOW_LINES", 2)
     sources, targets = Lines(texts), None if translates else Lines(texts[::-1])
     stream = align_stream(model, tokenizers, sources, targets)
@@ -413,7 +413,7 @@ def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
     expected = align(model, tokenizers, texts, texts)
     sizes = []
     model.register_forward_pre_hook(lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True)
-    monkeypatch.setattr("csan_hf.analysis.alignment.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
+    monkeypatch.setattr("csan_hf.analysis.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
     found = align(model, tokenizers, texts, texts)
     assert sizes == [1, 1, 3]
     for one, other in zip(found, expected, strict=True):

@@ -191,7 +191,7 @@ def push_classifier(hub, joint, tmp_path):
 PUBLIC = {
     *("README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.yaml", "results.json"),
     *("hypotheses/test.txt", "hypotheses/validation.txt", "locality.png", "training.png"),
-    *("tokenizer.json", "tokenizer_config.json", "translation.py"),
+    *("tokenizer.json", "tokenizer_config.json"),
 }
 TOKEN = "hf_" + "sEcReT9x" * 4
 USER = "zaphodb"

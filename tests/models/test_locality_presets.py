@@ -16,7 +16,7 @@ from tiny import csan as tiny_model
 
 import csan_hf
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.analysis import attention_reaches, draw_locality, locality_picture
+from csan_hf.analysis import attention_reaches, locality_picture
 from csan_hf.hub.locality_text import added_parameters, describe_locality, locality_papers, short_name
 from csan_hf.models.configuration_csan import LOCALITY_METHODS
 
@@ -102,7 +102,7 @@ CAPTIONS = [
 ]
 
 
-def test_every_method_is_trained_saved_and_drawn(tmp_path, monkeypatch):
+def test_every_method_is_trained_saved_and_drawn(tmp_path):
     options = {**PLAIN, "encoder_layers": 6, "decoder_layers": 1, "encoder_locality": EVERY_METHOD}
     model = tiny_model(**options).train()
     sources = padded_sources((9, 4))
@@ -116,12 +116,10 @@ def test_every_method_is_trained_saved_and_drawn(tmp_path, monkeypatch):
     assert loaded.config.encoder_locality == EVERY_METHOD
     with torch.no_grad():
         assert torch.equal(model.eval()(**sources).logits, loaded(**sources).logits)
-    figures = []
-    monkeypatch.setattr(locality_picture, "_save", lambda figure, path: figures.append(figure))
-    draw_locality(loaded.config, tmp_path / "picture.png", length=9)
+    figure = locality_picture.plot_locality(loaded.config, length=9)
     blocks = next(reach for reach in attention_reaches(loaded.config, length=9) if reach.layers == (4,))
     assert (blocks.positions[4] == 1).tolist() == [False] * 3 + [True] * 3 + [False] * 3
     assert (blocks.positions > 0).all()
-    texts = [row.get_suptitle() for row in figures[0].subfigs]
+    texts = [row.get_suptitle() for row in figure.subfigs]
     assert len(texts) == 8
     assert all(caption in text for caption, text in zip(CAPTIONS, texts, strict=False))
