@@ -353,10 +353,10 @@ def _up_to_last(chosen: torch.Tensor) -> torch.Tensor:
 
 
 def words_to_explain(
-    labels: torch.Tensor | None,
+    logits: torch.Tensor,
     decoder_input_ids: torch.Tensor | None,
     decoder_attention_mask: torch.Tensor | None,
-    logits: torch.Tensor,
+    labels: torch.Tensor | None,
 ) -> torch.Tensor:
     """The word [B, I] whose logit each row's alignment explains: the label, the next input, or the likeliest word."""
     words = logits.argmax(dim=-1)

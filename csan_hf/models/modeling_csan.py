@@ -15,18 +15,14 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -47,11 +43,8 @@ from .seq2seq_model import (
     Seq2SeqHead,
     Seq2SeqPreTrained,
     SinusoidalPositionalEmbedding,
-    check_forward_keywords,
-    check_labels,
     drop,
     embed,
-    label_loss,
     padding_mask,
 )
 
@@ -492,74 +485,14 @@ class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[overrid
         self.decoder = CsanDecoder(config)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqModelOutput:
-        """Encode (unless `encoder_outputs` is given) and decode.
 
-        Args:
-            input_ids: Source tokens, [B, J].
-            attention_mask: [B, J], 1 = a real source token.
-            decoder_input_ids: Target tokens, [B, I]; default: the source shifted right.
-            decoder_attention_mask: [B, I], 1 = a real target token.
-            encoder_outputs: What the encoder returned for this source.
-            past_key_values: Cache of earlier target positions.
-            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives, already scaled.
-            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`, already scaled.
-            use_cache: Whether to return a cache.
-        """
-        check_forward_keywords(kwargs, CsanModel.forward)
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.decoder_inputs_from_source(input_ids)
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs[0],
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        assert isinstance(encoder_outputs, BaseModelOutput)  # for the type checker
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
-
-
-class CsanForConditionalGeneration(  # type: ignore[override]
+class CsanForConditionalGeneration(  # type: ignore[misc, override]
     Seq2SeqHead, CsanPreTrainedModel, GenerationMixin
 ):
     """CSAN with the output projection, for translation and other sequence-to-sequence tasks."""
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        # The class name would choose the causal loss, which shifts the labels once more.
-        self.loss_type = "ForMaskedLM"
         self.model = CsanModel(config)
         self.final_logits_bias = nn.Buffer(torch.zeros(1, config.decoder_vocab_size))
         self.lm_head = CsanOutputProjection(config.d_model, config.decoder_vocab_size, bias=False)
@@ -587,90 +520,14 @@ class CsanForConditionalGeneration(  # type: ignore[override]
         bias = self.final_logits_bias[:, :new_num_tokens]
         self.final_logits_bias = nn.Buffer(F.pad(bias, (0, new_num_tokens - bias.shape[1])))
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqLMOutput:
-        """Logits of the next target tokens and, with `labels`, their cross-entropy.
-
-        Args: those of `CsanModel.forward`, and
-            decoder_input_ids: [B, I]; default: `labels` shifted right.
-            labels: [B, I], the tokens to predict, -100 = ignored.
-
-        Returns:
-            `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
-            `num_items_in_batch` where the Trainer passes it.
-        """
-        check_forward_keywords(kwargs, CsanForConditionalGeneration.forward)
-        if labels is not None:
-            check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        logits = self._project(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = label_loss(self.loss_function, logits, labels, num_items_in_batch)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
-
     def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if isinstance(self.lm_head, CsanOutputProjection):
             return self.lm_head(hidden_states, self.final_logits_bias)
         return self.lm_head(hidden_states) + self.final_logits_bias  # replaced by the user or by an adapter
 
-    def create_masks_for_generate(
-        self, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> torch.Tensor | None:
-        """Leave the padding mask [B, T] as it is under a static cache: every layer makes what it needs of it."""
-        return attention_mask
-
-    def _prepare_cache_for_generation(  # type: ignore[override]
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> None:
-        """Replace the library's default cache by the windowed one; any other choice is left alone."""
-        user_defined = model_kwargs.get("past_key_values") is not None
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
-        implementation = generation_config.cache_implementation
-        if user_defined or implementation not in (None, "dynamic") or model_kwargs.get("past_key_values") is None:
-            return
-        cache = make_decoder_cache(self.config, generation_config.num_beams or 1)
-        if generation_config.is_assistant:
-            cache.activate_past_recording()
-        model_kwargs["past_key_values"] = cache
+    def make_cache(self, num_beams: int) -> Cache:
+        """Windowed layers keep their window alone; see `make_decoder_cache`."""
+        return make_decoder_cache(self.config, num_beams)
 
 
 CsanModel.register_for_auto_class("AutoModel")

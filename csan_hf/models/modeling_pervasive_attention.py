@@ -16,8 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.generation import GenerationConfig, GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqModelOutput,
+)
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import can_return_tuple
 
@@ -31,11 +35,8 @@ from .seq2seq_model import (
     Seq2SeqHead,
     Seq2SeqPreTrained,
     SinusoidalPositionalEmbedding,
-    check_forward_keywords,
-    check_labels,
     drop,
     embed,
-    label_loss,
     padding_mask,
 )
 
@@ -150,7 +151,7 @@ class Aggregation(nn.Module):
         self,
         grid: torch.Tensor,
         source_mask: torch.Tensor | None,
-        weights: torch.Tensor | None,
+        weights: torch.Tensor,
         directions: torch.Tensor,
     ) -> torch.Tensor:
         """What each source token adds to a linear function of the aggregated row (equation 7).
@@ -158,7 +159,7 @@ class Aggregation(nn.Module):
         Args:
             grid: H [B, I, J, f].
             source_mask: [B, J].
-            weights: ρ [B, I, J], where there is one.
+            weights: ρ [B, I, J] of the attention aggregations.
             directions: [B, I, f or 2f], the linear function at each row: the row of E of a word.
 
         Returns:
@@ -174,7 +175,7 @@ class Aggregation(nn.Module):
         if self.kind != "max":
             scores = (grid @ attended.unsqueeze(-1)).squeeze(-1)
             root = _root_of_lengths(grid, source_mask)
-            parts.append(scores / root if weights is None else scores * weights * root)
+            parts.append(scores / root if self.kind == "average" else scores * weights * root)
         return sum(parts[1:], parts[0])
 
     def pooled_share(self, grid: torch.Tensor) -> torch.Tensor:
@@ -200,30 +201,25 @@ def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> to
 
 
 @dataclass
-class PervasiveAttentionDecoderOutput(ModelOutput):
+class PervasiveAttentionDecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
     """What the decoder returns.
 
     Args:
         last_hidden_state: [B, I, d_t] what the vocabulary is projected from ([B, I, f_L or 2 f_L] untied).
-        past_key_values: The cache.
         hidden_states: Target embeddings [B, I, d_t] and `last_hidden_state`.
-        cells: [R, f_L], the real cells of H, the final grid.
-        canvas: Their places.
-        attention: ρ [B, I, J] of the attention aggregations.
+        cross_attentions: With `output_attentions` one [B, 1, I, J]: ρ where the aggregation attends, else the share
+            of channels whose maximum lies at each source token.
+        grid: With `output_attentions` H [B, I, J, f_L], zero at padding.
     """
 
-    last_hidden_state: torch.Tensor | None = None
-    past_key_values: Cache | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    cells: torch.Tensor | None = None
-    canvas: Canvas | None = None
-    attention: torch.Tensor | None = None
+    grid: torch.Tensor | None = None
 
-    def dense_grid(self) -> torch.Tensor:
-        """H [B, I, J, f_L], zero at padding."""
-        assert self.canvas is not None  # for the type checker
-        assert self.cells is not None
-        return self.canvas.unpack(self.cells)
+
+@dataclass
+class PervasiveAttentionModelOutput(Seq2SeqModelOutput):
+    """`Seq2SeqModelOutput` and the decoder's `grid`."""
+
+    grid: torch.Tensor | None = None
 
 
 class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
@@ -393,6 +389,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> PervasiveAttentionDecoderOutput:
@@ -405,7 +402,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             encoder_attention_mask: [B, J], 1 = a real token.
             past_key_values: Cache of earlier rows.
             inputs_embeds: [B, I, d_t] instead of `input_ids`.
-            use_cache: Whether to keep rows.
+            use_cache: Whether to keep rows; default: the config's, outside training.
+            output_attentions: Whether to return `cross_attentions` and `grid`, too.
             output_hidden_states: Whether to return `hidden_states`, too.
 
         Raises:
@@ -414,6 +412,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         """
         if encoder_hidden_states is None:
             raise ValueError("`encoder_hidden_states` must be given: every cell of the grid needs a source token.")
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training and not torch.is_grad_enabled()
         if use_cache and past_key_values is None:
             past_key_values = make_grid_cache()
         cache = _grid_cache(past_key_values)
@@ -445,14 +445,16 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         hidden_state = drop(hidden_state, self.config.dropout, self.training)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        return PervasiveAttentionDecoderOutput(
+        outputs = PervasiveAttentionDecoderOutput(
             last_hidden_state=hidden_state,
             past_key_values=past_key_values,
             hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
-            cells=cells,
-            canvas=canvas,
-            attention=attention,
         )
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            outputs.grid = canvas.unpack(cells)
+            share = self.aggregation.pooled_share(outputs.grid) if attention is None else attention
+            outputs.cross_attentions = (share.unsqueeze(1),)
+        return outputs
 
     def _make_canvas(
         self,
@@ -536,246 +538,56 @@ class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedMod
         self.decoder = PervasiveAttentionDecoder(config)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqModelOutput:
-        """Embed the source (unless `encoder_outputs` is given) and run the grid.
-
-        Args as those of `PervasiveAttentionForConditionalGeneration.forward`, save
-
-            decoder_input_ids: Target tokens, [B, I]; default: the source shifted right.
-            output_attentions: Whether to return `cross_attentions`, one [B, 1, I, J]: ρ where the aggregation attends,
-                else the share of channels whose maximum lies at each source token. (What a source token adds to the
-                logit of a word takes the output projection: `PervasiveAttentionForConditionalGeneration`.)
-            output_hidden_states: Whether to return hidden states.
-        """
-        check_forward_keywords(kwargs, PervasiveAttentionModel.forward)
-        encoder_outputs, decoder_outputs = self.run(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_hidden_states=output_hidden_states,
-        )
-        cross_attentions = None
-        if self.config.output_attentions if output_attentions is None else output_attentions:
-            share = decoder_outputs.attention
-            if share is None:
-                share = self.decoder.aggregation.pooled_share(decoder_outputs.dense_grid())
-            cross_attentions = (share.unsqueeze(1),)
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,  # type: ignore[arg-type]
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            cross_attentions=cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-        )
-
-    def run(
-        self,
-        input_ids: torch.Tensor | None,
-        *,
-        attention_mask: torch.Tensor | None,
-        decoder_input_ids: torch.Tensor | None,
-        decoder_attention_mask: torch.Tensor | None,
-        encoder_outputs: BaseModelOutput | tuple | None,
-        past_key_values: Cache | None,
-        inputs_embeds: torch.Tensor | None,
-        decoder_inputs_embeds: torch.Tensor | None,
-        use_cache: bool | None,
-        output_hidden_states: bool | None,
-    ) -> tuple[BaseModelOutput, PervasiveAttentionDecoderOutput]:
-        """What `forward` computes, as the outputs of encoder and decoder."""
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                output_hidden_states=output_hidden_states,
-                return_dict=True,
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:2])
-        assert isinstance(encoder_outputs, BaseModelOutput)  # for the type checker
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.decoder_inputs_from_source(input_ids)
-        if use_cache is None:
-            use_cache = self.config.use_cache and not self.training and not torch.is_grad_enabled()
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs[0],
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-        )
-        return encoder_outputs, decoder_outputs
+    def _join(self, encoder_outputs: Any, decoder_outputs: Any) -> PervasiveAttentionModelOutput:
+        joined = super()._join(encoder_outputs, decoder_outputs)
+        return PervasiveAttentionModelOutput(**joined, grid=decoder_outputs.grid)
 
 
-class PervasiveAttentionForConditionalGeneration(  # type: ignore[override]
+class PervasiveAttentionForConditionalGeneration(  # type: ignore[misc, override]
     Seq2SeqHead, PervasiveAttentionPreTrainedModel, GenerationMixin
 ):
     """Pervasive Attention with the output projection, for translation."""
 
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__(config)
-        # The class name would choose the causal loss, which shifts the labels once more.
-        self.loss_type = "ForMaskedLM"
         self.model = PervasiveAttentionModel(config)
         width = config.target_embed_dim if config.tie_word_embeddings else config.aggregated_channels
         self.lm_head = nn.Linear(width, config.decoder_vocab_size)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """Logits of the next target tokens and, with `labels`, their cross-entropy.
+    def _target_mask(
+        self, mask: torch.Tensor | None, decoder_input_ids: torch.Tensor | None, labels: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Padding must not enter the statistics: the rows up to the last label, or before trailing padding."""
+        if mask is None and labels is not None:
+            return rows_with_labels(labels)
+        if mask is None and self.training and decoder_input_ids is not None:
+            return rows_before_padding(decoder_input_ids, self.config)  # a Trainer that computes the loss itself
+        return mask
 
-        Args:
-            input_ids: Source tokens, [B, J].
-            attention_mask: [B, J], 1 = a real source token.
-            decoder_input_ids: Target tokens, [B, I]; default: `labels` shifted right.
-            decoder_attention_mask: [B, I], 1 = a real target token; default: with labels, those up to the last one
-                that is not -100; in training without labels, those before trailing padding; else all.
-            encoder_outputs: What the encoder returned for this source.
-            past_key_values: Cache of earlier target rows.
-            inputs_embeds: [B, J, d_s] instead of `input_ids`.
-            decoder_inputs_embeds: [B, I, d_t] instead of `decoder_input_ids`.
-            labels: [B, I], the tokens to predict, -100 = ignored.
-            use_cache: Whether to return a cache; default: the config's, outside training.
-            output_attentions: Whether to return `cross_attentions`; see `alignment`.
-            output_hidden_states: Whether to return hidden states.
-
-        Returns:
-            `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
-            `num_items_in_batch` where the Trainer passes it.
-        """
-        check_forward_keywords(kwargs, PervasiveAttentionForConditionalGeneration.forward)
-        if labels is not None:
-            check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if decoder_attention_mask is None:
-                decoder_attention_mask = rows_with_labels(labels)
-        elif self.training and decoder_attention_mask is None and decoder_input_ids is not None:
-            # A Trainer that computes the loss itself keeps the labels, but padding must not enter the statistics
-            decoder_attention_mask = rows_before_padding(decoder_input_ids, self.config)
-        encoded, decoder_outputs = self.model.run(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_hidden_states=output_hidden_states,
-        )
-        logits = self.lm_head(decoder_outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = label_loss(self.loss_function, logits, labels, kwargs.get("num_items_in_batch"))
-        cross_attentions = None
-        if self.config.output_attentions if output_attentions is None else output_attentions:
-            words = words_to_explain(labels, decoder_input_ids, decoder_attention_mask, logits)
-            cross_attentions = (self.alignment(decoder_outputs, attention_mask, words).unsqueeze(1),)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            cross_attentions=cross_attentions,
-            encoder_last_hidden_state=encoded.last_hidden_state,
-            encoder_hidden_states=encoded.hidden_states,
-        )
-
-    def alignment(
-        self,
-        decoder_outputs: PervasiveAttentionDecoderOutput,
-        attention_mask: torch.Tensor | None,
-        words: torch.Tensor,
-    ) -> torch.Tensor:
-        """The implicit alignment of target rows with source tokens.
+    def _explain(self, outputs: Any, logits: torch.Tensor, **inputs: torch.Tensor | None) -> Any:
+        """The implicit alignment of target rows with source tokens, one [B, 1, I, J], zero at padding.
 
         For `"attention"` it is ρ (equation 8). Otherwise it is what each source token adds to the logit of a word
         (equation 7), before dropout; its sum over the source tokens, plus the biases, is that logit.
-
-        Args:
-            decoder_outputs: What the decoder returned.
-            attention_mask: [B, J], 1 = a real source token.
-            words: [B, I], the word of each row.
-
-        Returns:
-            [B, I, J], zero at padding.
         """
         aggregation = self.model.decoder.aggregation
-        if aggregation.kind == "attention":
-            assert decoder_outputs.attention is not None
-            return decoder_outputs.attention
-        grid = decoder_outputs.dense_grid()
+        if outputs.cross_attentions is None or aggregation.kind == "attention":
+            return outputs.cross_attentions
+        attention_mask = inputs.pop("attention_mask")
+        words = words_to_explain(logits, **inputs)
         directions = F.embedding(words, self.lm_head.weight)
         if self.config.tie_word_embeddings:
             directions = directions @ self.model.decoder.output_projection.weight
         source_mask = None if attention_mask is None else attention_mask.bool()
-        return aggregation.contributions(grid, source_mask, decoder_outputs.attention, directions.to(grid.dtype))
+        (share,) = outputs.cross_attentions
+        grid = outputs.grid
+        alignment = aggregation.contributions(grid, source_mask, share.squeeze(1), directions.to(grid.dtype))
+        return (alignment.unsqueeze(1),)
 
-    def create_masks_for_generate(
-        self, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> torch.Tensor | None:
-        """Leave the padding mask [B, T] as it is: the grid makes what it needs of it."""
-        return attention_mask
-
-    def _prepare_cache_for_generation(  # type: ignore[override]
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> None:
-        """Replace the library's default cache by the grid's."""
-        user_defined = model_kwargs.get("past_key_values") is not None
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
-        implementation = generation_config.cache_implementation
-        if user_defined or implementation not in (None, "dynamic") or model_kwargs.get("past_key_values") is None:
-            return
-        cache = make_grid_cache()
-        if generation_config.is_assistant:
-            cache.activate_past_recording()
-        model_kwargs["past_key_values"] = cache
+    def make_cache(self, num_beams: int) -> Cache:
+        """The last rows of the grid of every layer."""
+        return make_grid_cache()
 
 
 PervasiveAttentionModel.register_for_auto_class("AutoModel")

@@ -21,7 +21,11 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoTokenizer
-from transformers.utils import TransformersKwargs, logging
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that relative imports name, and the pipeline belongs to a checkpoint.
@@ -172,7 +176,11 @@ def _keep_target_tokenizer(config: Any, folder: Path) -> None:
 
 
 class Seq2SeqEmbeddings:
-    """Mixin of the model without output projection, which has `encoder`, `decoder` and perhaps `shared`."""
+    """Mixin of the model without output projection, which has `encoder`, `decoder` and perhaps `shared`.
+
+    Encoder and decoder take what `forward` passes them and return `BaseModelOutput` and
+    `BaseModelOutputWithPastAndCrossAttentions`, or what has their fields.
+    """
 
     config: Any
     encoder: Any
@@ -209,6 +217,68 @@ class Seq2SeqEmbeddings:
         require_separate_vocabularies(self.config, "set_decoder_input_embeddings", "set_input_embeddings")
         self.decoder.embed_tokens = value
 
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """Encode (unless `encoder_outputs` is given) and decode.
+
+        Args:
+            input_ids: Source tokens, [B, J].
+            attention_mask: [B, J], 1 = a real source token.
+            decoder_input_ids: Target tokens, [B, I]; default: the source shifted right.
+            decoder_attention_mask: [B, I], 1 = a real target token.
+            encoder_outputs: What the encoder returned for this source.
+            past_key_values: Cache of earlier target positions.
+            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives.
+            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`.
+            use_cache: Whether to return a cache.
+            **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes on.
+        """
+        check_forward_keywords(kwargs, type(self).forward)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.decoder_inputs_from_source(input_ids)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs[0],
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return self._join(encoder_outputs, decoder_outputs)
+
+    def _join(self, encoder_outputs: Any, decoder_outputs: Any) -> Seq2SeqModelOutput:
+        """One output of the encoder's and the decoder's."""
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
     def decoder_inputs_from_source(self, input_ids: torch.Tensor | None) -> torch.Tensor:
         """Decoder inputs [B, J] where none are given: the source, shifted right.
 
@@ -229,6 +299,118 @@ class Seq2SeqHead:
     config: Any
     model: Any
     lm_head: Any
+
+    def post_init(self) -> None:
+        """Choose the loss: by the name of the class it would be the causal one, which shifts the labels once more."""
+        super().post_init()  # type: ignore[misc]
+        self.loss_type = "ForMaskedLM"
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """Logits of the next target tokens and, with `labels`, their cross-entropy.
+
+        Args: those of the model without output projection (`Seq2SeqEmbeddings.forward`), and
+            decoder_input_ids: [B, I]; default: `labels` shifted right.
+            labels: [B, I], the tokens to predict, -100 = ignored.
+
+        Returns:
+            `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
+            `num_items_in_batch` where the Trainer passes it.
+        """
+        check_forward_keywords(kwargs, type(self).forward)
+        if labels is not None:
+            check_labels(labels, decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids)
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        decoder_attention_mask = self._target_mask(decoder_attention_mask, decoder_input_ids, labels)
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **{**kwargs, "return_dict": True},
+        )
+        logits = self._project(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = label_loss(self.loss_function, logits, labels, num_items_in_batch)  # type: ignore[attr-defined]
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=self._explain(
+                outputs,
+                logits,
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                labels=labels,
+            ),
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def _target_mask(
+        self, mask: torch.Tensor | None, decoder_input_ids: torch.Tensor | None, labels: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """The decoder's mask [B, I] where a family derives it; else the given one."""
+        return mask
+
+    def _explain(self, outputs: Any, logits: torch.Tensor, **inputs: torch.Tensor | None) -> Any:
+        """The `cross_attentions` of `outputs`, or what a family makes of them, the logits and the inputs."""
+        return outputs.cross_attentions
+
+    def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits [B, I, V] of the decoder's states [B, I, d]."""
+        logits: torch.Tensor = self.lm_head(hidden_states)
+        return logits
+
+    def make_cache(self, num_beams: int) -> Cache:
+        """The family's own cache of the decoder, for `num_beams` hypotheses of each sentence."""
+        raise NotImplementedError
+
+    def create_masks_for_generate(
+        self, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """Leave the padding mask [B, T] as it is under a static cache: the decoder makes what it needs of it."""
+        return attention_mask
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Replace the library's default cache by the family's; any other choice is left alone."""
+        user_defined = model_kwargs.get("past_key_values") is not None
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
+        implementation = generation_config.cache_implementation
+        if user_defined or implementation not in (None, "dynamic") or model_kwargs.get("past_key_values") is None:
+            return
+        cache = self.make_cache(generation_config.num_beams or 1)
+        if generation_config.is_assistant:
+            cache.activate_past_recording()
+        model_kwargs["past_key_values"] = cache
 
     @property
     def _tied_weights_keys(self) -> dict[str, str]:

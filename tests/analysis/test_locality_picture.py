@@ -95,7 +95,7 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
     )
     decoder = PervasiveAttentionModel(config).double().eval().decoder
     target, source = (torch.randn(1, 13, 16, dtype=torch.double, requires_grad=True) for _ in range(2))
-    grid = decoder(inputs_embeds=target, encoder_hidden_states=source, use_cache=False).dense_grid()
+    grid = decoder(inputs_embeds=target, encoder_hidden_states=source, output_attentions=True).grid
     gradients = torch.autograd.grad(grid[0, 7, 6].square().sum(), (target, source))
     rows, columns = (gradient[0].abs().sum(-1).nonzero().flatten().tolist() for gradient in gradients)
     reach = grid_reach(config)
