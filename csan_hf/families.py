@@ -76,7 +76,7 @@ FAMILIES: dict[str, ModelFamily] = {
             "AutoModelForTokenClassification": "CsanForTokenClassification",
         },
         tag="local-attention",
-        describe="csan_hf.hub.locality_text:describe_network",
+        describe="csan_hf.hub.network_text:describe_csan",
         draw="csan_hf.analysis.locality_picture:draw_attention",
         converters={
             "marian": "csan_hf.hub.conversion:convert_marian",
@@ -93,7 +93,7 @@ FAMILIES: dict[str, ModelFamily] = {
         batch_cost="cells",
         has_batch_norm=True,
         tag="convolutional",
-        describe="csan_hf.hub.grid_text:describe_network",
+        describe="csan_hf.hub.network_text:describe_pervasive_attention",
         draw="csan_hf.analysis.locality_picture:draw_grid",
     ),
 }

@@ -2,10 +2,9 @@
 """Sharing: self-contained checkpoints, model cards, conversion of foreign checkpoints."""
 
 from .attn2d import convert_attn2d
-from .card_rules import card_problems
 from .checkpoint import save_self_contained
 from .conversion import convert_m2m100, convert_marian, to_marian
-from .model_card import build_model_card, copy_model_card, write_model_card
+from .model_card import build_model_card, card_problems, copy_model_card, write_model_card
 from .push import IncompleteCheckpointError, check_checkpoint, push_checkpoint, push_to_hub
 
 __all__ = [

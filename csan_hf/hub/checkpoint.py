@@ -13,11 +13,8 @@ from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 
 # What an earlier save may have left in a directory and the new one need not overwrite
 _STALE = (
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model*.bin*",
-    "generation_config.json",
-    TARGET_TOKENIZER_SUBFOLDER,
+    *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
+    *("generation_config.json", TARGET_TOKENIZER_SUBFOLDER),
 )
 
 
@@ -46,8 +43,7 @@ def save_self_contained(
     Args:
         model: A model of csan_hf, unwrapped.
         tokenizers: The tokenizer, or a `TokenizerPair`; None saves none. With separate vocabularies the target
-            tokenizer goes to the folder `target_tokenizer`. A classifier reads one language: of a pair, the source's
-            is saved.
+            tokenizer goes to the folder `target_tokenizer`. Of a classifier the source's alone is saved.
         directory: Where to save; created if missing.
 
     Returns:
@@ -59,8 +55,6 @@ def save_self_contained(
         OSError: The files cannot be written.
     """
     directory = Path(directory)
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"{directory} is a file; a checkpoint needs a directory.")
     if getattr(model, "_auto_class", None) is None:
         raise ValueError(
             f"The code of {type(model).__module__}.{type(model).__name__} cannot be saved with the model: it is not "
@@ -76,7 +70,14 @@ def save_self_contained(
         if tokenizers is not None:  # first: a model saved without its target's tokenizer looks for one, and warns
             _save_tokenizers(model, tokenizers, new)
         model.save_pretrained(new)
-        _move(new, directory)
+        if not directory.exists():
+            new.rename(directory)
+            return directory
+        (directory / "config.json").unlink(missing_ok=True)
+        for path in [path for pattern in _STALE for path in directory.glob(pattern)]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):  # without it nothing loads
+            path.replace(directory / path.name)
     return directory
 
 
@@ -96,15 +97,3 @@ def _save_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, direct
         )
     # One tokenizer for two embeddings: saved as the target's, too, or a loader would report that as missing
     getattr(tokenizers, "target", tokenizers).save_pretrained(folder)
-
-
-def _move(new: Path, directory: Path) -> None:
-    """Moves `new` to `directory`, or its entries into it: the config last, as nothing loads without it."""
-    if not directory.exists():
-        new.rename(directory)
-        return
-    (directory / "config.json").unlink(missing_ok=True)
-    for path in [path for pattern in _STALE for path in directory.glob(pattern)]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):
-        path.replace(directory / path.name)

@@ -5,6 +5,7 @@ import json
 import os
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,17 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..analysis.locality_picture import draw_locality
 from ..data import DataArguments
-from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
+from ..evaluation.metrics import DEFAULT_METRICS, find_metric, metric_names, metrics_in
 from ..families import family_of
 from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS
 from ..text_files import write_bytes, write_text
-from .card_rules import card_problems, decimals_of, is_on_hub
 from .public_files import is_local_path, public_recipe
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 LOCALITY_PICTURE = "locality.png"
 PLOTS = "plots"
 """Folder of a report's plots, each as PNG and SVG; `results.json` lists them."""
-# What a card calls the metrics of classifiers, which go to 1; translations have the table of metrics
+# Metrics of classifiers, which go to 1; those of translations have a table of their own
 _CLASSIFICATION = {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"}
 _TASKS = {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
 _EXAMPLES = {
@@ -34,11 +34,11 @@ _EXAMPLES = {
     "ja": "犬が雪の中を走っています。",
     "zh": "一只狗在雪地里奔跑。",
 }
-_BUILT_IN_EXAMPLES = {
+_NUMBERS_EXAMPLES = {
     "de": "Die Zahl ist vierhunderteinundsechzig.",
     "en": "The number is four hundred and sixty-one.",
 }
-_WHAT_IS_FAST = {"translation": "Translation, with its loss", "text2text-generation": "Generation, with the loss"}
+_MEASURED = {"translation": "Translation, with its loss", "text2text-generation": "Generation, with the loss"}
 
 
 def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:
@@ -86,10 +86,19 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     metrics = _metrics_of(task, scores)
     source = languages[0] if languages else None
     recipe_text = _recipe_text(recipe)
-    examples = _BUILT_IN_EXAMPLES if dataset == "numbers" else _EXAMPLES
+    examples = _NUMBERS_EXAMPLES if dataset == "numbers" else _EXAMPLES
     pictures = {"picture": "training.png", "locality_picture": LOCALITY_PICTURE}
     return ModelCard.from_template(
-        _card_data(recipe, name, _family_of(recipe, config), tag, languages, dataset, metrics, scores),
+        _card_data(
+            recipe,
+            name,
+            str(config.get("model_type") or recipe.get("model") or "csan"),
+            tag,
+            languages,
+            dataset,
+            metrics,
+            scores,
+        ),
         template_path=str(TEMPLATE),
         name=name,
         description=recipe.get("description"),
@@ -157,6 +166,52 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
     return path
 
 
+def card_problems(
+    card: ModelCard, results: dict[str, Any] | None = None, *, pipeline_tag: str | None = None
+) -> list[str]:
+    """Checks a card for what its model and its run say; the Hub checks the rest when the card is pushed.
+
+    Args:
+        card: The card.
+        results: The run's `results.json`, whose scores and speeds the card must give; None = not compared.
+        pipeline_tag: The task of the model; None = any.
+
+    Returns:
+        The problems found, one sentence each; none if the card is right.
+    """
+    data: Any = card.data
+    expected = {"library_name": ["transformers"], "pipeline_tag": [pipeline_tag or data.get("pipeline_tag")]}
+    if pipeline_tag == "translation":  # whose pipeline serves any conversion of text
+        expected["pipeline_tag"].append("text2text-generation")
+    problems = [
+        f"{field} must be {' or '.join(map(str, values))}, got {data.get(field)!r}"
+        for field, values in expected.items()
+        if data.get(field) not in values or not data.get(field)
+    ]
+    return problems if results is None else [*problems, *_differences(card, results)]
+
+
+def _differences(card: ModelCard, results: dict[str, Any]) -> Iterator[str]:
+    """Compares a card with one that is made of the results alone."""
+    task = card.data.get("pipeline_tag")
+    head = next((head for head, tag in _TASKS.items() if tag == task), "")
+    made = build_model_card(Path(), {"task": task, "config": {"architectures": [head]}}, results)
+    given, measured = (
+        {
+            f"{entry.metric_type} of {entry.dataset_split}": (entry.metric_value, entry.metric_args)
+            for entry in each.data.get("eval_results") or []
+        }
+        for each in (card, made)
+    )
+    for score in sorted(given.keys() | measured.keys()):
+        if given.get(score) != measured.get(score):
+            yield f"{score} is {given.get(score)} in the metadata and {measured.get(score)} in the results"
+    shown = made.text[made.text.index("## Training") : made.text.index("## Limits")]
+    for line in re.sub("The recipe.*?(?=## Scores)", "", shown, flags=re.DOTALL).splitlines():
+        if line not in card.text:
+            yield f"the text does not say {line!r}, as the results do"
+
+
 def task_of(config: dict[str, Any]) -> str:
     """Returns the Hub's name for what a model does, its `pipeline_tag`.
 
@@ -167,8 +222,12 @@ def task_of(config: dict[str, Any]) -> str:
     return next((task for head, task in _TASKS.items() if architecture.endswith(head)), "translation")
 
 
-def _family_of(recipe: dict[str, Any], config: dict[str, Any]) -> str:
-    return str(config.get("model_type") or recipe.get("model") or "csan")
+def _is_on_hub(metric: str) -> bool:
+    return metric not in metric_names() or find_metric(metric).on_hub
+
+
+def _decimals(metric: str) -> int:
+    return find_metric(metric).decimals if metric in metric_names() else 4
 
 
 def _metrics_of(task: str, scores: dict[str, Any]) -> dict[str, str]:
@@ -220,7 +279,7 @@ def _card_data(
         tags=[task, family, family_of(family).tag],
         base_model=_hub_name(recipe.get("init_from")),
         datasets=[training_data] if training_data else None,
-        metrics=[metric for metric in metrics if is_on_hub(metric)] or None,
+        metrics=[metric for metric in metrics if _is_on_hub(metric)] or None,
         model_name=name,
         eval_results=[
             EvalResult(
@@ -231,12 +290,12 @@ def _card_data(
                 dataset_split=split,
                 metric_type=metric,
                 metric_name=label,
-                metric_value=round(float(entry[metric]), decimals_of(metric)),
+                metric_value=round(float(entry[metric]), _decimals(metric)),
                 metric_args={"signature": entry[f"{metric}_signature"]} if f"{metric}_signature" in entry else None,
             )
             for split, entry in scores.items()
             for metric, label in metrics.items()
-            if entry.get(metric) is not None and is_on_hub(metric)
+            if entry.get(metric) is not None and _is_on_hub(metric)
         ]
         or None,
     )
@@ -310,7 +369,7 @@ def _score_row(split: str, entry: dict[str, Any], metrics: dict[str, str]) -> di
     sentences, seconds = entry.get("sentences"), entry.get("seconds")
     speed = entry.get("sentences_per_second") or (sentences / seconds if sentences and seconds else None)
     values = {metric: entry.get(metric) for metric in metrics}
-    cells = ["" if value is None else f"{value:.{decimals_of(metric)}f}" for metric, value in values.items()]
+    cells = ["" if value is None else f"{value:.{_decimals(metric)}f}" for metric, value in values.items()]
     return {"split": split, **entry, "cells": cells, "speed": speed}
 
 
@@ -334,7 +393,7 @@ def _speeds(results: dict[str, Any], task: str) -> list[str]:
             f"{training['updates_per_second']:.3g} updates per second; medians, evaluations left out."
         )
     if used := [row for row in rows if row["speed"]]:
-        what = _WHAT_IS_FAST.get(task, "Classification")
+        what = _MEASURED.get(task, "Classification")
         beams = {row["num_beams"] for row in used if row.get("num_beams")}
         with_beam = f", beam {beams.pop()}" if len(beams) == 1 else ""
         speeds = ", ".join(f"{row['speed']:.1f} ({row['split']})" for row in used)

@@ -1,32 +1,30 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Uploading checkpoints, checked before they leave."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import Future
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import HTTPError
+from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel
 
-from .card_rules import card_problems
+from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 from .checkpoint import SavesPretrained, save_self_contained
-from .model_card import task_of, write_model_card
-from .public_files import code_files, public_content, public_files, weight_files
+from .model_card import card_problems, task_of, write_model_card
+from .public_files import IncompleteCheckpointError, public_content, public_files, read_json
 
 # Files that earlier versions and the library's own pushes may have left in a repository, which must not stay public
-_NOT_PUBLIC = (
+_NOT_PUBLIC = [
     *("training_args.bin", "_*", "checkpoint-*/*", "last-checkpoint/*", "runs/*", "evaluation/*", "*.pt", "*.pth"),
     *("optimizer*", "complete.json", "trainer_state.json"),
-)
+]
 
 # Runs where csan_hf cannot be imported; a random model may translate into nothing, so only failures count
 _LOADS_ALONE = """
@@ -48,10 +46,6 @@ if task != "translation" or getattr(config, "custom_pipelines", None):
 """
 
 
-class IncompleteCheckpointError(ValueError):
-    """A folder that would not load, or has no valid card, where csan_hf is not installed."""
-
-
 def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None:
     """Checks that a folder holds all that a shared checkpoint needs.
 
@@ -63,16 +57,51 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
         IncompleteCheckpointError: Something is missing, must not be uploaded or does not load; the message says what.
     """
     directory = Path(directory)
-    problems = list(_missing(directory))
+    config = read_json(directory / "config.json")
+    needed = ["config.json", "tokenizer_config.json", "README.md"]
+    if config.get("custom_pipelines"):  # of models that translate
+        needed.append("generation_config.json")
+        if config.get("share_encoder_decoder_embeddings") is False:
+            needed.append(f"{TARGET_TOKENIZER_SUBFOLDER}/tokenizer_config.json")
+    problems = [f"{name} is missing" for name in needed if not (directory / name).is_file()]
     if not problems:
-        _uploads(directory, directory / "recipe.yaml")
+        problems += _problems_of_card(directory / "README.md", task_of(config))
+        try:
+            additions_of(directory)
+        except FileNotFoundError as error:
+            problems.append(f"{Path(error.filename).name} is missing, which other code imports")
     if not problems and load:
-        problems = list(_failures(directory))
+        problems += _problems_of_loading(directory, task_of(config))
     if problems:
         raise IncompleteCheckpointError(
             f"{directory} cannot be shared:\n- " + "\n- ".join(problems) + "\n`save_self_contained` of csan_hf.hub "
             "writes weights, code and tokenizers, `write_model_card` the card."
         )
+
+
+def _problems_of_card(path: Path, task: str) -> list[str]:
+    try:
+        card = ModelCard.load(path)
+    except Exception as error:  # whatever the YAML parser or the card's own checks raise
+        return [f"README.md has no valid metadata: {error}"]
+    return [f"README.md: {problem}" for problem in card_problems(card, pipeline_tag=task)]
+
+
+def _problems_of_loading(directory: Path, task: str) -> list[str]:
+    """Loads the checkpoint where csan_hf cannot be imported."""
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"},
+            cwd=home,
+        )
+    if done.returncode == 0:
+        return []
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return [f"it does not load where only transformers is installed: {last}"]
 
 
 def push_checkpoint(
@@ -107,9 +136,10 @@ def push_checkpoint(
     api = HfApi(token=token)
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
-        there = api.list_repo_files(repo_id, revision=revision)
-        private_files = [name for name in there if any(fnmatchcase(name, pattern) for pattern in _NOT_PUBLIC)]
-        operations: Any = [*additions, *(CommitOperationDelete(name) for name in private_files)]
+        private_files = filter_repo_objects(
+            api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC
+        )
+        operations: Any = [*additions, *map(CommitOperationDelete, private_files)]
         return api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
     except HTTPError as error:
         if isinstance(error, OSError):  # an answer of the Hub
@@ -125,21 +155,12 @@ def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOper
         recipe: The recipe of the run; None = the one in the folder.
 
     Raises:
-        IncompleteCheckpointError: If something must not be uploaded, or cannot be.
+        PrivateContentError: If something must not be uploaded.
     """
-    uploads = _uploads(directory, recipe or directory / "recipe.yaml")
-    return [CommitOperationAdd(name, content) for name, content in uploads.items()]
-
-
-def _uploads(directory: Path, recipe: Path) -> dict[str, Path | bytes]:
-    """Returns what would be uploaded, a file or its public content, by its name in the repository."""
-    uploads: dict[str, Path | bytes] = {}
-    try:
-        for name, path in public_files(directory).items():
-            content = public_content(directory, name, path, recipe)
-            uploads[name] = path if content is None else content
-    except ValueError as error:
-        raise IncompleteCheckpointError(f"{directory} cannot be shared: {error}") from error
+    uploads = []
+    for name, path in public_files(directory).items():
+        content = public_content(directory, name, path, recipe or directory / "recipe.yaml")
+        uploads.append(CommitOperationAdd(name, path if content is None else content))
     return uploads
 
 
@@ -162,7 +183,12 @@ def push_in_background(
     run = checkpoint.resolve().parent
     folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.parent))
     try:
-        _stage(checkpoint, folder / "checkpoint")
+        for name, path in public_files(checkpoint).items():
+            (folder / "checkpoint" / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path.resolve(), folder / "checkpoint" / name)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, folder / "checkpoint" / name)
         additions = additions_of(folder / "checkpoint", recipe)
         job = HfApi(token=token).create_commit(
             repo_id, additions, revision=revision, commit_message=commit_message, run_as_future=True
@@ -172,16 +198,6 @@ def push_in_background(
         raise
     job.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
     return job
-
-
-def _stage(checkpoint: Path, staging: Path) -> None:
-    """Links the public files of a checkpoint into another folder, or copies them."""
-    for name, path in public_files(checkpoint).items():
-        (staging / name).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path.resolve(), staging / name)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(path, staging / name)
 
 
 def push_to_hub(
@@ -212,89 +228,3 @@ def push_to_hub(
         known = {"model": model.config.model_type, "training": {"hub_model_id": repo_id}, **(recipe or {})}
         write_model_card(directory, {"name": repo_id.split("/")[-1], **known}, facts)
         return push_checkpoint(directory, repo_id, **options)
-
-
-def _missing(directory: Path) -> Iterator[str]:
-    config = _read_json(directory / "config.json")
-    if config is None:
-        yield "config.json is missing or no JSON"
-        return
-    yield from _missing_code(directory, config)
-    yield from _missing_weights(directory)
-    names = ["tokenizer_config.json"]
-    if config.get("custom_pipelines"):
-        names.append("generation_config.json")
-        if config.get("share_encoder_decoder_embeddings") is False:
-            names.append("target_tokenizer/tokenizer_config.json")
-    yield from (f"{name} is missing" for name in names if not (directory / name).is_file())
-    yield from _problems_of_card(directory / "README.md", task_of(config))
-
-
-def _missing_code(directory: Path, config: dict[str, Any]) -> Iterator[str]:
-    try:
-        files = code_files(config)
-    except ValueError as error:
-        yield str(error)
-        return
-    for name in ("AutoConfig", "AutoModel"):
-        if f"auto_map[{name!r}]" not in files:
-            yield f"config.json has no auto_map entry {name}"
-    for where, file in files.items():
-        if not (directory / file).is_file():
-            yield f"{file} is missing, which {where} of config.json names"
-
-
-def _missing_weights(directory: Path) -> Iterator[str]:
-    if (directory / "model.safetensors").is_file():
-        return
-    index = directory / "model.safetensors.index.json"
-    if not index.is_file():
-        yield "model.safetensors is missing"
-        return
-    try:
-        shards = weight_files(index)
-    except ValueError as error:
-        yield str(error)
-        return
-    for shard in shards:
-        if not (directory / shard).is_file():
-            yield f"{shard} is missing, which model.safetensors.index.json names"
-
-
-def _problems_of_card(path: Path, task: str) -> Iterator[str]:
-    if not path.is_file():
-        yield "README.md, the model card, is missing"
-        return
-    try:
-        card = ModelCard.load(path)
-    except Exception as error:  # whatever the YAML parser or the card's own checks raise
-        yield f"README.md has no valid metadata: {error}"
-        return
-    for problem in card_problems(card, pipeline_tag=task):
-        yield f"README.md: {problem}"
-
-
-def _failures(directory: Path) -> Iterator[str]:
-    """Loads the checkpoint where csan_hf cannot be imported."""
-    task = task_of(_read_json(directory / "config.json") or {})
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-            cwd=home,
-        )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield f"it does not load where only transformers is installed: {last}"
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None

@@ -23,8 +23,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from csan_hf.hub.public_files import weight_files
-from csan_hf.text_files import write_json
+from csan_hf.text_files import check_file_name, write_json
 
 SAVING = "_saving"
 """Folder in `output_dir` in which a checkpoint is written before it gets its name."""
@@ -80,7 +79,8 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
 def _weight_paths(checkpoint: Path) -> list[Path]:
     index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
     if index.is_file():
-        return [checkpoint / name for name in weight_files(index)]
+        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return [checkpoint / check_file_name(name, f"{index}: the file of weights") for name in sorted(files)]
     if (checkpoint / SAFE_WEIGHTS_NAME).is_file():
         return [checkpoint / SAFE_WEIGHTS_NAME]
     raise ValueError(f"{checkpoint} holds no weights: expected {SAFE_WEIGHTS_NAME}")

@@ -417,12 +417,6 @@ def test_models_of_the_library_are_refused(joint, tmp_path):
         save_self_contained(MarianMTModel(config), joint[1], tmp_path / "model")
 
 
-def test_a_file_in_the_way_is_refused(joint, tmp_path):
-    (tmp_path / "model").write_text("")
-    with pytest.raises(ValueError, match="is a file"):
-        save_self_contained(*joint, tmp_path / "model")
-
-
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_weights_have_the_permissions_of_the_umask(umask, joint, tmp_path):
     before = os.umask(umask)

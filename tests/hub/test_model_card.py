@@ -5,7 +5,6 @@ import os
 import re
 
 import pytest
-import yaml
 from huggingface_hub import ModelCard
 
 from csan_hf import (
@@ -15,8 +14,8 @@ from csan_hf import (
     PervasiveAttentionConfig,
 )
 from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
-from csan_hf.hub.locality_text import describe_locality, short_name
 from csan_hf.hub.model_card import build_model_card
+from csan_hf.hub.network_text import describe_locality, short_name
 
 RECIPE = {
     "name": "Numbers, 2D",
@@ -273,8 +272,10 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
     card = ModelCard.load(path)
     assert set(re.findall(r"!\[.*?\]\((.*?)\)", card.text)) == {"numbers.png", "numbers_locality.png"}
     assert card_problems(card, json.loads((tmp_path / "cards" / "numbers.json").read_text())) == []
-    (run / "results.json").write_text(json.dumps({**RESULTS, "parameters": 8}))
-    with pytest.raises(ValueError, match=r"do not agree:\n- the text does not say '8 parameters'"):
+    (run / "results.json").write_text(json.dumps({**RESULTS, "chosen": {"weights": "the last"}}))
+    with pytest.raises(
+        ValueError, match=r"do not agree:\n- the text does not say 'The weights are those of the last.'"
+    ):
         copy_model_card(run, tmp_path / "cards" / "numbers.md")
     with pytest.raises(ValueError, match=r"must end in \.md"):
         copy_model_card(run, tmp_path / "cards")
@@ -314,98 +315,39 @@ def test_every_strategy_has_words(strategy):
     assert "Gaussian" in " ".join(describe_locality(CsanConfig.base(localness_window=strategy).to_dict()))
 
 
-RULES = [
-    ({"license": None}, "no license"),
-    ({"license": "Apache 2.0"}, "license 'Apache 2.0' is unknown to the Hub"),
-    ({"library_name": "csan_hf"}, "library_name must be transformers"),
-    ({"pipeline_tag": "text-generation"}, "pipeline_tag must be translation or"),
-    ({"language": ["de", "jp"]}, "language 'jp'"),
-    ({"language": "de_DE"}, "language 'de_DE'"),
-    ({"language": [False]}, "language False"),
-    ({"metrics": ["bleu", "blue"]}, "metric 'blue'"),
-    ({"datasets": ["my data"]}, "datasets: 'my data'"),
-    ({"base_model": "/home/me/model"}, "base_model: '/home/me/model'"),
-    ({"tags": [1]}, "tags: 1 is no text"),
-]
-
-
-def changed(card, **metadata):
-    """The card with other metadata; None takes one out."""
-    header = {**yaml.safe_load(card.content.split("---")[1]), **metadata}
-    header = {key: value for key, value in header.items() if value is not None}
-    return ModelCard(f"---\n{yaml.safe_dump(header)}---\n{card.text}")
-
-
-def test_the_rules_of_the_hub(run):
-    card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
-    assert card_problems(card, RESULTS) == []
-    assert card_problems(changed(card, language=["nds", "multilingual"], license="other")) == []
-    for metadata, words in RULES:
-        problems = card_problems(changed(card, **metadata))
-        assert len(problems) == 1, (metadata, problems)
-        assert words in problems[0]
-    assert card_problems(card, pipeline_tag="text-classification") == [
-        "pipeline_tag must be text-classification, got 'translation'"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        (("task", "type"), "translating", "unknown task 'translating'"),
-        (("dataset", "type"), "my data", "dataset type 'my data'"),
-        (("metrics", 0, "type"), "blue", "unknown metric"),
-        (("metrics", 0, "value"), "41 ± 1", "no number"),
-        (("metrics", 0, "args"), {}, "no sacreBLEU signature"),
-        (("metrics", 0, "value"), 96.5, "bleu of validation is 96.5 in the model-index and 96.0 in the table"),
-    ],
-)
-def test_the_rules_of_results(path, value, words, run):
-    card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
-    index = yaml.safe_load(card.content.split("---")[1])["model-index"]
-    *parents, last = path
-    place = index[0]["results"][0]
-    for key in parents:
-        place = place[key]
-    place[last] = value
-    problems = card_problems(changed(card, **{"model-index": index}))
-    assert problems
-    assert all(words in problem for problem in problems)
+def edited(card, old, new):
+    """The card with another text below its metadata."""
+    assert old in card.text
+    head, rule, body = card.content.rpartition("---\n\n# ")
+    return ModelCard(head + rule + body.replace(old, new))
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("7,123,456 parameters", "7,123,457 parameters"),
         ("1,500 updates", "1,501 updates"),
-        ("(3.25 epochs)", "(3.5 epochs)"),
-        ("in 5.5 minutes", "in 5.6 minutes"),
         ("9,000 tokens per second", "9,001 tokens per second"),
         ("4.73 updates", "4.74 updates"),
         ("the average of 3", "the average of 4"),
-        ("seed 0", "seed 00"),
-        ("sacreBLEU 2.5.1", "sacreBLEU 2.6.1"),
-        ("on x86_64", "on arm"),
         ("| test | 1,000 | 97.12 |", "| test | 1,000 | 97.13 |"),
-        ("| test | 1,000 | 97.12 |", "| test | 999 | 97.12 |"),
         ("| 98.20 | 5 | 50.0 |", "| 98.20 | 4 | 50.0 |"),
         ("`nrefs:1|case:mixed|eff:no", "`nrefs:1|case:lc|eff:no"),
     ],
 )
 def test_a_card_that_says_something_else_than_the_results(old, new, run):
-    path = write_model_card(run, RECIPE, RESULTS)
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    head, rule, body = text.rpartition("---\n\n# ")
-    problems = card_problems(ModelCard(head + rule + body.replace(old, new)), RESULTS)
-    assert problems, f"{new} went unnoticed"
+    card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
+    assert card_problems(card, RESULTS, pipeline_tag="translation") == []
+    assert card_problems(edited(card, old, new), RESULTS), f"{new} went unnoticed"
 
 
 def test_scores_that_only_one_side_has(run):
     card = ModelCard.load(write_model_card(run, RECIPE, RESULTS))
-    more = {**RESULTS, "scores": {**RESULTS["scores"], "test_2017": ENTRY}}
-    assert "bleu of test_2017 is in the results alone" in card_problems(card, more)
-    fewer = {**RESULTS, "scores": {"test": ENTRY}}
-    assert "bleu of validation is in the card alone" in card_problems(card, fewer)
-    other = {**RESULTS, "scores": {**RESULTS["scores"], "test": {**ENTRY, "bleu": 97.2}}}
-    assert card_problems(card, other) == ["bleu of test is 97.2 in the results and 97.12 in the card"]
+    for scores, words in (
+        ({**RESULTS["scores"], "test_2017": ENTRY}, "bleu of test_2017 is None in the metadata and (97.12, {"),
+        ({"test": ENTRY}, "chrf of validation is (98.2, {"),
+        ({**RESULTS["scores"], "test": {**ENTRY, "bleu": 97.2}}, "bleu of test is (97.12, {"),
+    ):
+        assert any(problem.startswith(words) for problem in card_problems(card, {**RESULTS, "scores": scores}))
+    assert card_problems(card, pipeline_tag="text-classification") == [
+        "pipeline_tag must be text-classification, got 'translation'"
+    ]

@@ -17,7 +17,7 @@ from tiny import csan as tiny_model
 import csan_hf
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, locality_picture
-from csan_hf.hub.locality_text import added_parameters, describe_locality, locality_papers, short_name
+from csan_hf.hub.network_text import added_parameters, describe_locality, locality_papers, short_name
 from csan_hf.models.configuration_csan import LOCALITY_METHODS
 
 # Millions of parameters that each preset adds to base (NAACL 2019, Table 1), and how many here in three layers. Why

@@ -13,7 +13,7 @@ from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, draw_locality
-from csan_hf.hub.locality_text import describe_locality, short_name
+from csan_hf.hub.network_text import describe_locality, short_name
 from csan_hf.models.locality import LocalityMethod, LocalityModule, Term, register_locality, unregister_locality
 
 SIZES = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 20}

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from training.pictures import leave_out_pictures
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
-from csan_hf.hub.card_rules import card_problems
+from csan_hf.hub import card_problems
 from csan_hf.training import TranslationTrainingArguments, load_recipe
 from csan_hf.training.callbacks import ScoreEarlyStopping, TrainingPicture
 from csan_hf.training.run import train_from_recipe

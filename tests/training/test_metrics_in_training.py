@@ -12,7 +12,7 @@ from training.pictures import leave_out_pictures
 import csan_hf_cli
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
-from csan_hf.hub.card_rules import card_problems
+from csan_hf.hub import card_problems
 from csan_hf.text_files import digest_of_lines, read_lines
 from csan_hf.training import RecipeError, load_recipe
 from csan_hf.training.picture import draw_training

@@ -284,14 +284,6 @@ def test_paths_that_a_variable_names_are_no_credentials(tmp_path, monkeypatch, v
     assert not holds_credential(f"trained in {tmp_path}/run")
 
 
-def test_what_is_nested_too_deeply_to_be_looked_at_is_an_error_of_one_line():
-    value: list = []
-    for _ in range(3000):
-        value = [value]
-    with pytest.raises(ValueError, match="nested too deeply"):
-        list(find_credentials(value))
-
-
 def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
     with pytest.raises(RecipeError, match="line 1, column") as error:
         load_recipe(recipe_file(f"training: {{hub_token: {SECRET}: ["))

@@ -1,0 +1,214 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What model cards say of a network: a CSAN's locality, a Pervasive Attention's grid."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ..analysis.locality_picture import caption
+from ..models import CsanConfig
+from ..models.csan_attention import CsanAttention
+from ..models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
+
+_PARTS = {
+    "encoder": "Self-attention of the encoder",
+    "decoder": "Self-attention of the decoder",
+    "cross": "Cross-attention of the decoder",
+}
+_AGGREGATIONS = {
+    "max": "the maximum over the source tokens",
+    "average": "the scaled average over the source tokens",
+    "attention": "attention over the source tokens",
+    "max_attention": "the maximum over the source tokens beside attention over them",
+}
+_GAUSSIAN_WIDTHS = {
+    "fixed": "a constant window of {size:g} tokens",
+    "layer": "one window per sentence and layer, predicted from the mean of the keys",
+    "query": "a window predicted from each query",
+    "head": "one learned window per head",
+}
+
+
+class _Text(NamedTuple):
+    """A method in a card: a phrase, its part of the model's name, its paper in the bibliography."""
+
+    phrase: Callable[[Any, AttentionSite], str]
+    label: str | None = None
+    paper: str | None = None
+
+
+_METHODS = {
+    "window": _Text(
+        lambda m, site: f"a window of {m.size} tokens, the query's own and {m.size // 2} on either side",
+        paper="yang2019",
+    ),
+    "head_area": _Text(
+        lambda m, site: (
+            f"an area of {m.size} heads (of {site.num_heads}), the query's own and {m.size // 2} on either side"
+            f"{', the first and last head being neighbours' * (m.boundary == 'circular')}, under one softmax"
+        ),
+        paper="yang2019",
+    ),
+    "bi_direct": _Text(
+        lambda m, site: (
+            f"heads 1 to {site.num_heads // 2} see the query and what stands before it, heads "
+            f"{site.num_heads // 2 + 1} to {site.num_heads} the query and what follows"
+        ),
+        "heads of the past and of the future",
+        "shen2018a",
+    ),
+    "relative_positions": _Text(
+        lambda m, site: (
+            f"relative positions: a learned vector for each distance up to {m.max_distance} tokens, added to keys and "
+            "values"
+        ),
+        "relative positions",
+        "shaw2018",
+    ),
+    "neighbor": _Text(
+        lambda m, site: "a Gaussian around each query, with a window predicted from the query, added to the energies",
+        "a Gaussian around each query",
+        "sperber2018",
+    ),
+    "local_hard": _Text(
+        lambda m, site: (
+            f"a Gaussian around a position predicted from each query, with a window of {m.width:g} tokens, added to "
+            f"the energies{f'; keys more than {m.width:g} tokens from it are not seen' * m.cut_off}"
+        ),
+        "a Gaussian around a predicted position",
+        "luong2015",
+    ),
+    "gaussian": _Text(
+        lambda m, site: (
+            "a Gaussian around a position predicted from each query, with "
+            f"{_GAUSSIAN_WIDTHS[m.width].format(size=m.size)}, added to the energies"
+        ),
+        "Gaussian localness",
+        "yang2018",
+    ),
+    "block": _Text(
+        lambda m, site: (
+            f"bi-directional block self-attention in place of multi-head attention: blocks of {m.length} tokens, "
+            f"{site.d_model // 2 if m.width is None else m.width} features in each direction"
+        ),
+        "block self-attention",
+        "shen2018b",
+    ),
+    "cnn": _Text(
+        lambda m, site: f"{m.layers} depthwise separable convolutions of {m.kernel_size} tokens before the attention",
+        "convolutions",
+        "yu2018",
+    ),
+}
+
+
+def _text(method: LocalityMethod) -> _Text:
+    """The text on a method; on one from outside this package its key and settings."""
+    return _METHODS.get(method.key) or _Text(lambda m, site: caption(m), method.key.replace("_", " "))
+
+
+def describe_csan(config: dict[str, Any], task: str) -> dict[str, Any]:
+    """Returns what a card says of a CSAN: its kind, its locality and the papers, as keys of the bibliography.
+
+    Args:
+        config: The fields of a `CsanConfig`, as in `config.json`.
+        task: `"translation"`, or a classifier's, which has an encoder alone.
+    """
+    if task != "translation":
+        decoder = ("decoder_localness_layers", "cross_localness_layers", "decoder_locality", "cross_locality")
+        config = {**config, **dict.fromkeys(decoder)}
+    papers = [*locality_papers(config), "vaswani2017"]
+    return {"kind": short_name(config), "locality": describe_locality(config), "papers": papers}
+
+
+def describe_locality(config: dict[str, Any]) -> list[str]:
+    """Says where and how a CSAN's attention is local.
+
+    Args:
+        config: The fields of a `CsanConfig`, as in `config.json`. Missing ones count as off.
+
+    Returns:
+        Sentences in Markdown, one for each group of layers that are local alike; a single one for a plain Transformer.
+    """
+    full = _as_config(config)
+    sentences = []
+    for part, locality, layers in _groups(full):
+        site = full.attention_site(part, layers[0])
+        how = "; ".join(_text(method).phrase(method, site) for method in locality.methods)
+        depth = full.encoder_layers if part == "encoder" else full.decoder_layers
+        numbers = f"layer{'s' if len(layers) > 1 else ''} {', '.join(str(layer + 1) for layer in layers)}"
+        added = added_parameters(full, part, layers[0])
+        parameters = f"{added:+,} parameters in each layer" if added else "no parameters added"
+        sentences.append(f"**{_PARTS[part]}**, {numbers} of {depth}, counted from the input: {how}; {parameters}.")
+    return sentences or ["None: every layer attends to the whole sentence, as in the plain Transformer."]
+
+
+def added_parameters(config: CsanConfig, part: str, index: int) -> int:
+    """Counts the parameters that an attention has beyond multi-head attention.
+
+    Args:
+        config: The model's configuration.
+        part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
+        index: Layer, counted from 0.
+    """
+    with torch.device("meta"):
+        attention = CsanAttention(config, part, index)
+    d = config.d_model
+    return sum(parameter.numel() for parameter in attention.parameters()) - 4 * (d * d + d)
+
+
+def short_name(config: dict[str, Any]) -> str:
+    """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `1D-CSAN (11)`, `Transformer`..."""
+    localities = [locality for _, locality, _ in _groups(_as_config(config))]
+    localities.sort(key=lambda locality: -locality.area.head_area)  # the largest area first
+    methods = [method for locality in localities for method in locality.methods]
+    name = next(filter(None, map(_csan_name, localities)), "Transformer")
+    labels = list(dict.fromkeys(label for method in methods if (label := _text(method).label)))
+    return f"{name} with {' and '.join(labels)}" if labels else name
+
+
+def _csan_name(locality: LayerLocality) -> str | None:
+    area = locality.area
+    if area.head_area > 1:
+        return f"2D-CSAN ({area.head_area}×{area.window or 'sentence'})"
+    return None if area.window is None else f"1D-CSAN ({area.window})"
+
+
+def locality_papers(config: dict[str, Any]) -> list[str]:
+    """Papers of the methods that a CSAN's attention uses, as keys of the card's bibliography."""
+    methods = [method for _, locality, _ in _groups(_as_config(config)) for method in locality.methods]
+    return list(dict.fromkeys(paper for method in methods if (paper := _text(method).paper)))
+
+
+def _as_config(config: dict[str, Any]) -> CsanConfig:
+    return CsanConfig.from_dict({"local_window": None, "head_area": 1, **config})
+
+
+def _groups(config: CsanConfig) -> list[tuple[str, LayerLocality, list[int]]]:
+    """The local layers by part and locality."""
+    groups: dict[tuple[str, Any], list[int]] = {}
+    for part in PARTS:
+        for index in config.local_layers(part):
+            groups.setdefault((part, config.layer_locality(part, index)), []).append(index)
+    return [(part, locality, layers) for (part, locality), layers in groups.items()]
+
+
+def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str, Any]:
+    """Returns what a card says of a Pervasive Attention network: its kind, its grid and the papers.
+
+    Args:
+        config: The fields of a `PervasiveAttentionConfig`, as in `config.json`.
+        task: Not used: the family has translation models alone.
+    """
+    layers, kernel = config["num_layers"], config["kernel_size"]
+    reach = layers * (kernel // 2)
+    grid = (
+        f"one masked 2D DenseNet over the grid of target and source tokens, without an encoder beside the embeddings; "
+        f"{layers} dense layers of growth rate {config['growth_rate']} with {'gated ' * bool(config.get('gated'))}"
+        f"{kernel}×{kernel} kernels, of which the {kernel // 2 + 1} rows that do not look ahead are used (a cell sees "
+        f"{reach} target tokens back and {reach} source tokens to either side); embeddings of "
+        f"{config['source_embed_dim']} (source) and {config['target_embed_dim']} (target); a target position is "
+        f"{_AGGREGATIONS[config['aggregation']]}"
+    )
+    return {"kind": "Pervasive Attention", "grid": grid, "papers": ["elbayad2018"]}
