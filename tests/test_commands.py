@@ -18,8 +18,7 @@ import yaml
 from pipelines.multilingual import nllb
 
 from csan_hf.pipelines import translation_pipeline
-from csan_hf.recipes import RECIPES
-from csan_hf.suites import SUITES
+from csan_hf.recipes import RECIPES, SUITES
 from csan_hf_cli import COMMANDS, build_parser, main, run, script
 
 ROOT = Path(__file__).parents[1]

@@ -17,16 +17,15 @@ from urllib.parse import quote
 from csan_hf.analysis.figures import plot_differences, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.hub.public_files import without_local_paths
 from csan_hf.text_files import one_line, write_json, write_text
+from csan_hf.training.recipe import RecipeError
 
-from .results import Row, Table, read_results
-from .schedule import RECIPE, is_finished
+from .results import Row, Score, Table, read_results
+from .schedule import RECIPE, check_cell, is_finished
 from .speed import Speed
 from .suite import Suite
 
 SIGNIFICANT = 0.05
-_MOST_NAMES = 12
 _FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
 _LEGEND = "How the tables are read"
@@ -47,63 +46,57 @@ def write_report(
     """
     facts = system_facts(suite, output, speeds)
     unfinished = [cell.name for cell in suite.cells if not is_finished(cell, output)]
-    failed = _public_reasons(suite, output, failed)
+    write_text(output / REPORT, _markdown(suite, tables, facts, unfinished, failed))  # first: by it a folder is known
+    write_text(output / "scores.csv", _csv(tables))
+    content = {
+        "suite": suite.name,
+        "metric": suite.metric,
+        "baseline": suite.baseline,
+        "seeds": list(suite.seeds),
+        "systems": facts,
+        "tables": [asdict(table) for table in tables],
+        "not_finished": unfinished,
+        "failed": failed,
+    }
+    write_json(output / "report.json", content)
     for table in tables:
         if table.rows:
             tests = differences(table, suite.baseline)
             figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, POOLED)
             for ending in (".png", ".svg"):
                 save_figure(figure, output / f"{table.title}{ending}")
-    write_text(output / REPORT, _markdown(suite, tables, facts, unfinished, failed))
-    write_text(output / "scores.csv", _csv(tables))
-    write_json(
-        output / "report.json",
-        {
-            "suite": suite.name,
-            "metric": suite.metric,
-            "baseline": suite.baseline,
-            "seeds": list(suite.seeds),
-            "systems": facts,
-            "tables": [asdict(table) for table in tables],
-            "not_finished": unfinished,
-            "failed": failed,
-        },
-    )
 
 
-def files_of_report(suite: Suite) -> list[str]:
-    """Returns the names of the files that `write_report` writes."""
-    pictures = [f"{title}{ending}" for title in suite.tables for ending in (".png", ".svg")]
-    return [REPORT, "report.json", "scores.csv", *pictures]
-
-
-def heading(suite: Suite) -> str:
-    """Returns the first line of a suite's report, by which it is known as this suite's."""
-    return f"# {suite.name}"
-
-
-def _public_reasons(suite: Suite, output: Path, failed: dict[str, str]) -> dict[str, str]:
-    """The reasons why cells failed, without paths of this machine, as others read the report."""
-    reasons = {}
+def check_folder(suite: Suite, folder: Path) -> None:
+    """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of something else."""
     for cell in suite.cells:
-        if reason := failed.get(cell.name):
-            folder = cell.folder(output)
-            reason = reason.replace(str(folder), str(folder.relative_to(output)))
-            reasons[cell.name] = without_local_paths(reason, output, folder / RECIPE)
-    return reasons
+        check_cell(cell, folder)
+    pictures = [f"{title}{ending}" for title in suite.tables for ending in (".png", ".svg")]
+    names = [name for name in (REPORT, "report.json", "scores.csv", *pictures) if (folder / name).exists()]
+    if REPORT in names:
+        is_known = (folder / REPORT).read_bytes().splitlines()[:1] == [_heading(suite).encode()]
+    else:
+        is_known = any((cell.folder(folder) / RECIPE).is_file() for cell in suite.cells)
+    if names and not is_known:
+        raise RecipeError(
+            f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or delete it."
+        )
+
+
+def _heading(suite: Suite) -> str:
+    return f"# {suite.name}"
 
 
 def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[str, dict[str, Any]]:
     """Parameters, speed and training time of each system."""
     facts: dict[str, dict[str, Any]] = {}
     for name in suite.systems:
-        done = [
-            read_results(cell, output) for cell in suite.cells if cell.system == name and is_finished(cell, output)
-        ]
-        parameters = done[0]["parameters"] if done else speeds[name].parameters if name in speeds else None
+        cells = [cell for cell in suite.cells if cell.system == name and is_finished(cell, output)]
+        done = [read_results(cell, output) for cell in cells]
+        speed = speeds.get(name)
         facts[name] = {
-            "parameters": parameters,
-            "relative_speed": round(speeds[name].relative, 3) if name in speeds else None,
+            "parameters": done[0]["parameters"] if done else speed and speed.parameters,
+            "relative_speed": speed and round(speed.relative, 3),
             "minutes": round(statistics.median(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
             "updates": done[0]["training"]["updates"] if done else None,
             "runs": len(done),
@@ -120,7 +113,7 @@ def _markdown(
 ) -> str:
     metric = find_metric(suite.metric)
     better = "higher" if metric.greater_is_better else "lower"
-    lines = [heading(suite), "", *([suite.description.strip(), ""] if suite.description else [])]
+    lines = [_heading(suite), "", *([suite.description.strip(), ""] if suite.description else [])]
     lines += [
         f"{metric.label} ({better} is better): means over the seeds that a system has of "
         f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
@@ -135,45 +128,38 @@ def _markdown(
         if table.rows:
             lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(table.title)}.png)"]
     if unfinished:
-        lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {_counted(suite, unfinished)}."]
+        named = "; ".join(unfinished)
+        if len(unfinished) > 12:
+            of_seeds = Counter(cell.seed for cell in suite.cells)
+            open_seeds = Counter(cell.seed for cell in suite.cells if cell.name in unfinished)
+            counts = sorted(open_seeds.items())
+            named = ", ".join(f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in counts)
+        lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {named}."]
     if failed:
         lines += ["", "Failed:", "", *(f"- {name}: {_plain(reason)}" for name, reason in failed.items())]
-    lines += ["", f"## {_LEGEND}", "", *_legend(tables)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", f"## {_LEGEND}", "", *_legend(tables)]) + "\n"
 
 
 def _legend(tables: list[Table]) -> list[str]:
     """What the columns of the score tables say, of those that there are."""
     rows = [row for table in tables for row in table.rows.values()]
-    lines = [
+    votes = [score.vote for row in rows for score in row.columns.values()]
+    lines = {
         "- **Δ, p**: of the seeds that a system has in all columns that it shares with the baseline. Interval and "
         "two-sided p-value are for other segments by paired bootstrap, for other seeds by the variance between seeds, "
-        "pooled over the systems as if all depended on their seed alike (Student's t).",
+        "pooled over the systems as if all depended on their seed alike (Student's t).": True,
         f"- **p (Holm)** is adjusted for the number of systems that a table tests. So are the stars (\\*): p < "
-        f"{SIGNIFICANT} within that column.",
-    ]
-    if any(row.over_columns for row in rows):
-        lines.append(
-            "- **p over columns**: a sign-flip test in which a column counts once; where columns share a training, "
-            "another seed moves them together."
-        )
-    if any(row.between_seeds is not None for row in rows):
-        lines.append("- **±**: standard deviation between a system's seeds, all columns pooled.")
-    if any(score.vote is not None for row in rows for score in row.columns.values()):
-        lines.append(
-            "- **vote of the seeds**: for each segment the output that most of a system's seeds have; mean of the "
-            "columns."
-        )
-    lines.append("- **minutes a run** are those of the machines that trained it, other work beside it included.")
-    return lines
-
-
-def _counted(suite: Suite, unfinished: list[str]) -> str:
-    if len(unfinished) <= _MOST_NAMES:
-        return "; ".join(unfinished)
-    open_seeds = Counter(cell.seed for cell in suite.cells if cell.name in unfinished)
-    of_seeds = Counter(cell.seed for cell in suite.cells)
-    return ", ".join(f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in sorted(open_seeds.items()))
+        f"{SIGNIFICANT} within that column.": True,
+        "- **p over columns**: a sign-flip test in which a column counts once; where columns share a training, "
+        "another seed moves them together.": any(row.over_columns for row in rows),
+        "- **±**: standard deviation between a system's seeds, all columns pooled.": any(
+            row.between_seeds is not None for row in rows
+        ),
+        "- **vote of the seeds**: for each segment the output that most of a system's seeds have; mean of the "
+        "columns.": any(vote is not None for vote in votes),
+        "- **minutes a run** are those of the machines that trained it, other work beside it included.": True,
+    }
+    return [line for line, is_shown in lines.items() if is_shown]
 
 
 def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
@@ -181,10 +167,9 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
     rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)", "runs"]]
     for name, found in facts.items():
         own = found["parameters"]
-        difference = "" if own is None or base is None or name == suite.baseline else f"{own - base:+,}"
-        speed = "" if found["relative_speed"] is None else f"× {found['relative_speed']:.2f}"
-        minutes = "" if found["minutes"] is None else f"{found['minutes']:.1f}"
-        rows.append([name, "" if own is None else f"{own:,}", difference, speed, minutes, str(found["runs"])])
+        difference = None if None in (own, base) or name == suite.baseline else own - base
+        shown = [_shown(own, ","), _shown(difference, "+,"), _shown(found["relative_speed"], ".2f", "× ")]
+        rows.append([name, *shown, _shown(found["minutes"], ".1f"), str(found["runs"])])
     return _aligned(rows)
 
 
@@ -194,30 +179,28 @@ def _caution(tables: list[Table], baseline: str) -> list[str]:
     for name in dict.fromkeys(name for table in tables for name in table.rows if name != baseline):
         rows = [table.rows[name] for table in tables if name in table.rows]
         scores = [score for row in rows for score in row.columns.values()]
-        tests = [found.test for found in scores] + [row.pooled for row in rows]
-        if any(test is not None and not test.degrees for test in tests):
+        tests = [test for test in (*(found.test for found in scores), *(row.pooled for row in rows)) if test]
+        if any(not test.degrees for test in tests):
             segments_only.append(_plain(name))
-        elif max(len(score.seeds) for score in scores) == 1 and any(tests):
+        elif tests and max(len(score.seeds) for score in scores) == 1:
             single.append(_plain(name))
+    few = [(column, count) for table in tables for column, count in table.segments.items() if count < _FEW_SEGMENTS]
     lines = []
     if segments_only:
-        lines += [
-            "",
+        lines.append(
             f"{', '.join(segments_only)}: without a second seed of any system (for Δ, in all columns), intervals and "
             "p-values are about other segments, not about another training: the next seed may move a difference "
-            "further.",
-        ]
+            "further."
+        )
     if single:
-        lines += [
-            "",
+        lines.append(
             f"With one seed: {', '.join(single)}. What another one would change is taken from the systems that have "
-            "several.",
-        ]
-    few = {column: count for table in tables for column, count in table.segments.items() if count < _FEW_SEGMENTS}
+            "several."
+        )
     if few:
-        named = ", ".join(f"{_plain(column)} ({count})" for column, count in few.items())
-        lines += ["", f"Too few segments for what intervals and p-values say of others: {named}."]
-    return lines
+        named = ", ".join(f"{_plain(column)} ({count})" for column, count in dict(few).items())
+        lines.append(f"Too few segments for what intervals and p-values say of others: {named}.")
+    return [part for line in lines for part in ("", line)]
 
 
 def _between_seeds(table: Table, metric: type[CorpusMetric]) -> list[str]:
@@ -240,30 +223,31 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> lis
     rows = list(table.rows.values())
     filled = {column for row in rows for column in row.columns}  # means of others are not comparable
     columns = [("system", list(table.rows))]
-    for column in table.columns:
-        scores = [row.columns.get(column) for row in rows]
-        stars = [r"\*" if score and _is_below(score.adjusted) else "" for score in scores]
-        columns.append(
-            (column, [_number(s.score if s else None, metric) + star for s, star in zip(scores, stars, strict=True)])
-        )
+    columns += [(column, [_score(row.columns.get(column), metric) for row in rows]) for column in table.columns]
     if len(table.columns) > 1:
         means = [row.mean if row.columns.keys() == filled else None for row in rows]
         columns.append(("mean", [_number(mean, metric) for mean in means]))
-    columns += [
+    optional = [
         ("±", [_number(row.between_seeds, metric) for row in rows]),
+        ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
+        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
+    ]
+    deviation, *others = [[(head, cells)] if any(cells) else [] for head, cells in optional]
+    columns += [
+        *deviation,
         (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
         ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
         ("p (Holm)", [_p_value(row.adjusted) for row in rows]),
-        ("p over columns", [_p_value(row.over_columns[1] if row.over_columns else None) for row in rows]),
-        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
+        *(column for shown in others for column in shown),
     ]
-    optional = ("±", "p over columns", "vote of the seeds")
-    shown = [(head, cells) for head, cells in columns if any(cells) or head not in optional]
-    return _aligned([[head for head, _ in shown], *map(list, zip(*(cells for _, cells in shown), strict=True))])
+    return _aligned([[head for head, _ in columns], *map(list, zip(*(cells for _, cells in columns), strict=True))])
 
 
-def _is_below(p_value: float | None) -> bool:
-    return p_value is not None and p_value < SIGNIFICANT
+def _score(score: Score | None, metric: type[CorpusMetric]) -> str:
+    if score is None:
+        return ""
+    is_sure = score.adjusted is not None and score.adjusted < SIGNIFICANT
+    return _number(score.score, metric) + (r"\*" if is_sure else "")
 
 
 def _mean_vote(row: Row) -> float | None:
@@ -274,16 +258,20 @@ def _mean_vote(row: Row) -> float | None:
 def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
     if test is None:
         return ""
-    low, high = (f"{bound:+.{metric.decimals}f}" for bound in test.interval)
-    return f"{test.difference:+.{metric.decimals}f} [{low}, {high}]"
+    difference, low, high = (f"{value:+.{metric.decimals}f}" for value in (test.difference, *test.interval))
+    return f"{difference} [{low}, {high}]"
 
 
 def _p_value(value: float | None) -> str:
-    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+    return "<0.001" if value is not None and value < 0.001 else _shown(value, ".3f")
 
 
 def _number(value: float | None, metric: type[CorpusMetric]) -> str:
-    return "" if value is None else f"{value:.{metric.decimals}f}"
+    return _shown(value, f".{metric.decimals}f")
+
+
+def _shown(value: float | None, form: str, before: str = "") -> str:
+    return "" if value is None else f"{before}{value:{form}}"
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
@@ -310,9 +298,10 @@ def _csv(tables: list[Table]) -> str:
 
 def differences(table: Table, baseline: str) -> dict[str, dict[str, PairedTest | None]]:
     """Returns each other system's difference to the baseline: of several columns pooled, then of each."""
-    rows = {name: row for name, row in table.rows.items() if name != baseline}
-    tests = {
-        name: {column: row.columns[column].test if column in row.columns else None for column in table.columns}
-        for name, row in rows.items()
-    }
-    return {name: {POOLED: rows[name].pooled, **own} if len(table.columns) > 1 else own for name, own in tests.items()}
+    found: dict[str, dict[str, PairedTest | None]] = {}
+    for name, row in table.rows.items():
+        if name != baseline:
+            pooled = {POOLED: row.pooled} if len(table.columns) > 1 else {}
+            own = {column: row.columns[column].test if column in row.columns else None for column in table.columns}
+            found[name] = {**pooled, **own}
+    return found

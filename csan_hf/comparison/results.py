@@ -32,7 +32,10 @@ from csan_hf.text_files import digest_of_lines, one_line, read_lines, write_line
 from csan_hf.training.recipe import RecipeError
 
 from .schedule import is_finished, load_cell
-from .suite import Cell, Suite, splits_of
+from .suite import Cell, Columns, Suite, splits_of
+
+Counts = dict[str, dict[str, dict[int, np.ndarray]]]
+"""System -> column -> seed -> counts of the segments, [S, K]."""
 
 REFERENCES = "references.json"
 """File in a published suite's folder with digests of the references: data set/split -> SHA-256."""
@@ -103,79 +106,78 @@ class Table:
 
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
-    """Scores what is finished, or raises `RecipeError` if a run's files are damaged or its data have changed."""
-    cells = [cell for cell in suite.cells if is_finished(cell, output)]
-    texts = _Texts(suite, output, cells)
-    return [_table(suite, title, columns, cells, texts, samples) for title, columns in suite.tables.items()]
+    """Scores what is finished, or raises `RecipeError` if data have changed since runs were scored with them."""
+    texts = _Texts(suite, output)
+    return [_table(suite, title, columns, texts, samples) for title, columns in suite.tables.items()]
 
 
 def check_references(suite: Suite, output: Path) -> None:
     """Raises `RecipeError` unless the data are still those that the finished runs were scored with."""
-    cells = [cell for cell in suite.cells if is_finished(cell, output)]
-    texts = _Texts(suite, output, cells)
-    for data in dict.fromkeys(cell.data for cell in cells):
+    texts = _Texts(suite, output)
+    for data in dict.fromkeys(cell.data for cell in texts.cells):
         for split in splits_of(texts.first[data].recipe):
             texts.read(data, split)
 
 
 def read_results(cell: Cell, output: Path) -> dict[str, Any]:
     """What a finished cell measured."""
-    path = cell.folder(output) / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        _ = results["parameters"], results["training"]["seconds"], results["training"]["updates"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(cell, output, path) from error
+    results: dict[str, Any] = json.loads((cell.folder(output) / "results.json").read_text(encoding="utf-8"))
     return results
-
-
-def _damaged(cell: Cell, output: Path, path: Path) -> RecipeError:
-    return RecipeError(
-        f"{path} is missing or damaged, though {cell.name} is finished: delete {cell.folder(output)}, and the suite "
-        "trains that run again."
-    )
 
 
 def digests_of_references(output: Path) -> dict[str, str]:
     """Returns digests of the references that a suite's report was made with: data set/split -> SHA-256."""
     paths = sorted((output / "references").glob("*/*.txt"))
     here = {f"{path.parent.name}/{path.stem}": digest_of_lines(read_lines(path)) for path in paths}
-    return _read_digests(output) | here
+    return _published_digests(output) | here
 
 
-def _read_digests(output: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads((output / REFERENCES).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise RecipeError(f"{output / REFERENCES} is damaged: take it again from what was published.") from error
+def _published_digests(output: Path) -> dict[str, str]:
+    path = output / REFERENCES
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 class _Texts:
-    """References, kept in the suite's folder, and hypotheses."""
+    """References, kept in the suite's folder, and the finished runs' hypotheses."""
 
-    def __init__(self, suite: Suite, output: Path, finished: Sequence[Cell]) -> None:
+    def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
-        self.expected = {name: (digest, "the published runs") for name, digest in _read_digests(output).items()}
-        self.expected |= _data_of_runs(finished, output)
-        self.found: dict[str, list[str]] = {}
+        self.cells = [cell for cell in suite.cells if is_finished(cell, output)]
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
+        self.found: dict[str, list[str]] = {}
         self.metrics = {
             data: load_metric(suite.metric, tokenize=cell.recipe.get("bleu_tokenize"))
             for data, cell in self.first.items()
         }
         self.metric = self.metrics[suite.cells[0].data]  # sums of counts are scored alike, whatever the tokenizer
+        # Digests of references and training sets, and who was scored with or trained on them
+        self.expected: dict[str, tuple[str, str]] = {}
+        for cell in self.cells:
+            data = read_results(cell, output).get("data") or {}
+            for split, digest in (data.get("references") or {}).items():
+                self.expect(f"{cell.data}/{split}", digest, cell.name)
+            if data:
+                tokens = json.dumps(data.get("training_set"), sort_keys=True)
+                self.expect(f"the training set of {cell.data}, {cell.system}", tokens, cell.name)
+        for key, digest in _published_digests(output).items():
+            self.expected.setdefault(key, (digest, "the published runs"))
+
+    def expect(self, key: str, digest: str, user: str) -> None:
+        """Notes what data somebody used, which must be those that all others did."""
+        before, other = self.expected.setdefault(key, (digest, user))
+        if before != digest:
+            raise RecipeError(
+                f"{key}: {user} and {other} in {self.output} have other data, or another tokenizer. Use the same "
+                "data, prepared in the same way; or delete the folders of the runs with the old ones, and the suite "
+                "trains these again."
+            )
 
     def references(self, data: str, split: str) -> list[str]:
         """The references: those in the suite's folder if the runs were scored with them, else the data's."""
         key = f"{data}/{split}"
         if key not in self.found:
             path = self.output / "references" / data / f"{split}.txt"
-            try:
-                lines = list(read_lines(path))
-            except (OSError, ValueError):  # not there, or damaged
-                lines = None
+            lines = list(read_lines(path)) if path.is_file() else None
             digest, _ = self.expected.get(key, (None, None))
             if lines is None or digest not in (None, digest_of_lines(lines)):
                 lines = self.read(data, split)
@@ -187,102 +189,52 @@ class _Texts:
         """The references in the data, which must be those that the runs were scored with."""
         args = load_cell(self.first[data], self.output).data_arguments()
         lines = [one_line(line) for line in load_translation_dataset(args, [split])[0][split]["target"]]
-        digest, runs = self.expected.get(f"{data}/{split}", (None, ""))
-        if digest not in (None, digest_of_lines(lines)):
-            raise RecipeError(
-                f"The references of {split} in {args.data_dir or args.dataset} are not those that {runs} in "
-                f"{self.output} were scored with: use the same data, prepared in the same way, or another --output."
-            )
+        self.expect(f"{data}/{split}", digest_of_lines(lines), str(args.data_dir or args.dataset))
         return lines
 
     def hypotheses(self, cell: Cell, split: str) -> list[str]:
-        """The lines that a run wrote for a split, as many as references."""
-        path = cell.folder(self.output) / "hypotheses" / f"{split}.txt"
-        try:
-            lines = list(read_lines(path))
-        except (OSError, ValueError) as error:
-            raise _damaged(cell, self.output, path) from error
-        if len(lines) != (count := len(self.references(cell.data, split))):
-            raise RecipeError(
-                f"{path} has {len(lines)} lines for {count} references: either it is damaged (delete "
-                f"{cell.folder(self.output)}), or the data have changed (choose another --output)."
-            )
-        return lines
+        """The lines that a run wrote for a split."""
+        return list(read_lines(cell.folder(self.output) / "hypotheses" / f"{split}.txt"))
 
     def counts(self, hypotheses: Sequence[Sequence[str]], data: str, splits: Sequence[str]) -> np.ndarray:
         """Counts of the splits' segments, one split after the other [S, K]."""
         parts = zip(hypotheses, splits, strict=True)
-        statistics = self.metrics[data].statistics
-        return np.concatenate([statistics(lines, self.references(data, split)) for lines, split in parts])
+        count = self.metrics[data].segment_counts
+        return np.concatenate([count(lines, self.references(data, split)) for lines, split in parts])
 
 
-def _data_of_runs(cells: Sequence[Cell], output: Path) -> dict[str, tuple[str, str]]:
-    """Data set/split -> digest of its references and the first run that was scored with them; all must agree."""
-    found: dict[str, tuple[str, str]] = {}
-    for cell in cells:
-        facts = read_results(cell, output).get("data")
-        if not isinstance(facts, dict):  # of an earlier version
-            continue
-        references = facts["references"] if isinstance(facts.get("references"), dict) else {}
-        own = {f"{cell.data}/{split}": str(digest) for split, digest in references.items()}
-        own[f"{cell.data}, {cell.system}"] = json.dumps(facts.get("training_set"), sort_keys=True)
-        for key, digest in own.items():
-            before, other = found.setdefault(key, (digest, cell.name))
-            if before != digest:
-                what, why = "scored with other references", "data"
-                if "/" not in key:
-                    what, why = "trained on other tokens", "data or tokenizers"
-                raise RecipeError(
-                    f"{cell.name} was {what} than {other}: the {why} have changed between them. Delete the folders of "
-                    f"those with the old ones in {output / 'runs' / cell.data}, and the suite trains these again."
-                )
-    return found
-
-
-def _table(
-    suite: Suite,
-    title: str,
-    columns: dict[str, tuple[str, tuple[str, ...]]],
-    cells: Sequence[Cell],
-    texts: _Texts,
-    samples: int,
-) -> Table:
-    counts: dict[str, dict[str, dict[int, np.ndarray]]] = {name: {} for name in suite.systems}
-    votes: dict[str, dict[str, float]] = {name: {} for name in suite.systems}
+def _table(suite: Suite, title: str, columns: Columns, texts: _Texts, samples: int) -> Table:
+    counts: Counts = {name: {} for name in suite.systems}
+    votes: dict[tuple[str, str], float] = {}
     for column, (data, splits) in columns.items():
         for name in suite.systems:
             of_seeds = {
                 cell.seed: [texts.hypotheses(cell, split) for split in splits]
-                for cell in cells
+                for cell in texts.cells
                 if cell.data == data and cell.system == name
             }
             if of_seeds:
                 counts[name][column] = {seed: texts.counts(own, data, splits) for seed, own in of_seeds.items()}
             if len(of_seeds) >= 3 and texts.metric.needs == "tokens":
                 chosen = [most_frequent(runs) for runs in zip(*of_seeds.values(), strict=True)]
-                votes[name][column] = texts.metric.score(texts.counts(chosen, data, splits).sum(axis=0))
-    one_training = len({data for data, _ in columns.values()}) < len(columns)
+                votes[name, column] = texts.metric.score(texts.counts(chosen, data, splits).sum(axis=0))
+    counts = {name: own for name, own in counts.items() if own}
     resampling = _Resampling(texts.metric, counts, samples)
-    rows = {
-        name: _row(name, suite.baseline, resampling, votes[name], one_training) for name, own in counts.items() if own
-    }
+    one_training = len({data for data, _ in columns.values()}) < len(columns)
+    rows = {name: _row(name, suite.baseline, resampling, votes, one_training) for name in counts}
     _adjust(rows, list(columns))
     shared = resampling.columns(*rows)
+    scores = resampling.scores(shared)
+    deviations = {name: own.scores.std(ddof=1) for name, own in scores.items() if len(own.scores) > 1}
+    most = max(deviations, key=lambda name: deviations[name], default=None)
     return Table(
         title,
         list(columns),
         rows,
         resampling.variance(shared),
-        _unequal_seeds(resampling.scores(shared)),
+        None if most is None else (most, unequal_seeds_p_value(list(scores.values()))),
         {column: len(run) for own in counts.values() for column, runs in own.items() for run in runs.values()},
     )
-
-
-def _unequal_seeds(scores: dict[str, Resampled]) -> tuple[str, float] | None:
-    deviations = {name: own.scores.std(ddof=1) for name, own in scores.items() if len(own.scores) > 1}
-    if not deviations:
-        return None
-    return max(deviations, key=lambda name: deviations[name]), unequal_seeds_p_value(list(scores.values()))
 
 
 def _adjust(rows: dict[str, Row], columns: Sequence[str]) -> None:
@@ -305,15 +257,13 @@ def most_frequent(runs: Sequence[Sequence[str]]) -> list[str]:
 class _Resampling:
     """Resampled scores of all systems in columns, alone or taken together."""
 
-    def __init__(
-        self, metric: CorpusMetric, counts: dict[str, dict[str, dict[int, np.ndarray]]], samples: int
-    ) -> None:
+    def __init__(self, metric: CorpusMetric, counts: Counts, samples: int) -> None:
         self.metric, self.counts, self.samples = metric, counts, samples
         self.found: dict[tuple[str, ...], dict[str, Resampled]] = {}
 
     def columns(self, *systems: str) -> tuple[str, ...]:
         """Columns in which all these systems have runs."""
-        first, *others = (self.counts[name] for name in systems) if systems else ({},)
+        first, *others = (self.counts.get(name, {}) for name in systems) if systems else ({},)
         return tuple(column for column in first if all(column in other for other in others))
 
     def scores(self, columns: tuple[str, ...]) -> dict[str, Resampled]:
@@ -356,7 +306,9 @@ class _Resampling:
         return float(np.mean(differences)), sign_flip_test(differences, variance=variance, per_run=per_run)
 
 
-def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, float], one_training: bool) -> Row:
+def _row(
+    name: str, baseline: str, resampling: _Resampling, votes: dict[tuple[str, str], float], one_training: bool
+) -> Row:
     """A system's row; with one training for several columns, another seed moves these together."""
     scores = {}
     for column, runs in resampling.counts[name].items():
@@ -366,7 +318,7 @@ def _row(name: str, baseline: str, resampling: _Resampling, votes: dict[str, flo
             score=own.mean,
             interval=confidence_interval(draw_scores(own, resampling.variance((column,)))),
             test=resampling.test(name, baseline, (column,)),
-            vote=votes.get(column),
+            vote=votes.get((name, column)),
         )
     shared = resampling.columns(name, baseline)
     pooled = resampling.scores(tuple(scores)).get(name)

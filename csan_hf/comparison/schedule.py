@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +20,8 @@ from typing import Any
 import torch
 import yaml
 
-from csan_hf.credentials import holds_credential
-from csan_hf.text_files import write_text
+from csan_hf.text_files import write_json, write_text
+from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.output_folder import entries_of_run
 from csan_hf.training.recipe import Recipe, RecipeError, load_recipe, read_yaml
 
@@ -29,9 +31,7 @@ LOG = "log.txt"
 RECIPE = "cell.yaml"
 FINISHED = "finished.json"
 """File that marks a cell's folder as finished."""
-PARENT = "CSAN_HF_SUITE_PROCESS"
-"""Environment variable with the number of the process that runs the suite."""
-COMMAND = (sys.executable, "-m", "csan_hf.comparison.run_cell")
+COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a cell; the path of the cell's recipe is appended."""
 # Keys of a recipe that say where a run lies and what its card says, not what is trained
 _OF_NO_EFFECT = ("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset")
@@ -56,18 +56,8 @@ class Progress:
     running: dict[str, float] = field(default_factory=dict)
 
 
-def prepare_cell(cell: Cell, output: Path) -> Path:
-    """Writes the recipe of a cell into its folder, and returns its path; refuses what `check_cell` refuses."""
-    check_cell(cell, output)
-    load_cell(cell, output)
-    path = cell.folder(output) / RECIPE
-    if not path.is_file() or path.read_text(encoding="utf-8") != _text(cell, output):  # the suite's folder was moved
-        write_text(path, _text(cell, output))
-    return path
-
-
-def _text(cell: Cell, output: Path) -> str:
-    """The recipe of a cell as a file."""
+def recipe_text(cell: Cell, output: Path) -> str:
+    """Returns the recipe of a cell as a file."""
     recipe = {**cell.recipe, "output_dir": str(cell.folder(output))}
     return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
 
@@ -79,10 +69,10 @@ def check_cell(cell: Cell, output: Path) -> None:
     if not path.is_file():
         if found := [entry.name for entry in entries_of_run(folder)]:
             raise RecipeError(f"{folder} holds {found[0]}, but no {RECIPE}, so no suite made that: move it elsewhere.")
-    elif trained_keys(read_yaml(path)) != trained_keys(yaml.safe_load(_text(cell, output))):
+    elif trained_keys(read_yaml(path)) != trained_keys(yaml.safe_load(recipe_text(cell, output))):
         raise RecipeError(
-            f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another --output, "
-            "or delete that folder."
+            f"{folder} was trained by another recipe than the suite now has for {cell.name}: choose another folder, "
+            "or delete that one."
         )
 
 
@@ -90,7 +80,7 @@ def load_cell(cell: Cell, output: Path) -> Recipe:
     """The recipe of a cell as training reads it; nothing is written into the suite's folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, RECIPE)
-        path.write_text(_text(cell, output), encoding="utf-8")
+        path.write_text(recipe_text(cell, output), encoding="utf-8")
         try:
             return load_recipe(path)
         except RecipeError as error:
@@ -114,16 +104,18 @@ class _Run:
     """A cell's process."""
 
     def __init__(self, cell: Cell, output: Path, slot: int, threads: int, command: Sequence[str]) -> None:
-        self.cell, self.slot = cell, slot
-        self.log = cell.folder(output) / LOG
+        self.cell, self.slot, self.folder = cell, slot, cell.folder(output)
+        write_text(self.folder / RECIPE, recipe_text(cell, output))
+        self.log = self.folder / LOG
         with open(self.log, "ab") as log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                [*command, str(cell.folder(output) / RECIPE)],
+                [*command, str(self.folder / RECIPE)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **run_environment(slot, threads, torch.cuda.device_count())},
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
 
     def text(self) -> str:
@@ -137,14 +129,30 @@ class _Run:
         steps = _STEP.findall(self.text())
         return int(steps[-1][0]) / max(int(steps[-1][1]), 1) if steps else 0.0
 
+    def finish(self) -> bool:
+        """Marks the cell as finished if its process ended well; only training needs its checkpoints."""
+        if self.process.returncode:
+            return False
+        write_json(self.folder / FINISHED, {"finished": time.strftime("%Y-%m-%d %H:%M")})
+        for checkpoint in list_checkpoints(self.folder):  # without the mark a run could then not be resumed
+            shutil.rmtree(checkpoint)
+        return True
+
     def reason(self) -> str:
         """Why it failed: its status, its log and the last line there."""
         status = self.process.returncode
         lines = self.text().strip().splitlines() or ["it wrote nothing"]
         last = "".join(character if character.isprintable() else " " for character in lines[-1])[:300]
-        last = "its last line holds a credential" if holds_credential(last) else last
         ended = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
         return f"{ended}, {self.log}: {last}"
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """Lets Linux send SIGTERM to this process when the suite's ends, also by kill -9: it saves, and ends."""
+    _LIBC.prctl(1, signal.SIGTERM)  # type: ignore[union-attr]  # PR_SET_PDEATHSIG
 
 
 def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str]:
@@ -154,7 +162,6 @@ def run_environment(slot: int, threads: int, accelerators: int) -> dict[str, str
         # A pool of threads that spins while it waits takes the time of the run beside it
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
-        PARENT: str(os.getpid()),
     }
     if accelerators > 1:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -191,15 +198,13 @@ def run_cells(
         The state of the suite at the end.
 
     Raises:
-        RecipeError: A recipe is refused.
+        RecipeError: A folder holds what its cell's recipe has not trained.
         KeyboardInterrupt: After a signal, when the runs have ended.
     """
     for cell in cells:
         check_cell(cell, output)
     waiting = [cell for cell in cells if not is_finished(cell, output)]
     progress = Progress(len(cells), done=len(cells) - len(waiting))
-    for cell in waiting:
-        prepare_cell(cell, output)  # so that a bad recipe is refused before anything is trained
     runs: list[_Run] = []
     taken = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
     previous = {number: signal.signal(number, signal.default_int_handler) for number in taken}
@@ -213,7 +218,7 @@ def run_cells(
             time.sleep(interval)
             for run in [run for run in runs if run.process.poll() is not None]:
                 runs.remove(run)
-                if run.process.returncode == 0 and is_finished(run.cell, output):
+                if run.finish():
                     progress.done += 1
                 else:
                     progress.failed[run.cell.name] = run.reason()

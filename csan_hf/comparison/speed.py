@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -70,60 +70,52 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: 
         seconds: How long to go on after them; small networks need many rounds, and these take little time.
 
     Raises:
-        RecipeError: A recipe has no max_steps, or cannot be used.
+        RecipeError: A recipe cannot be used.
     """
-    verbosity, bars = logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    verbosity, has_bars = logging.get_verbosity(), not datasets.are_progress_bars_disabled()
     logging.set_verbosity_error()
     datasets.disable_progress_bars()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _measure(recipes, rounds, seconds, Path(folder))
+            trainers, splits = _build_trainers(recipes, folder)
+            taken = time_in_turn({name: _updates(trainer) for name, trainer in trainers.items()}, rounds, seconds)
+            found = {}
+            for name, trainer in trainers.items():
+                rates = (
+                    [tokens / seconds for seconds, tokens in own] for own in (taken[name], taken[next(iter(taken))])
+                )
+                found[name] = Speed(
+                    parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+                    seconds=statistics.median(seconds for seconds, _ in taken[name]),
+                    tokens=statistics.median(tokens for _, tokens in taken[name]),
+                    relative=statistics.median(rate / other for rate, other in zip(*rates, strict=True)),
+                    **_evaluation_seconds(trainer, splits),
+                )
+            return found
     finally:
         logging.set_verbosity(verbosity)
-        if not bars:
+        if has_bars:
             datasets.enable_progress_bars()
 
 
-def _measure(recipes: dict[str, Recipe], rounds: int, seconds: float, folder: Path) -> dict[str, Speed]:
-    first = next(iter(recipes.values()))
-    plan = resolve(replace(first, output_dir=str(folder)))
+def _build_trainers(recipes: dict[str, Recipe], folder: str) -> tuple[dict[str, TranslationTrainer], dict[str, Any]]:
+    """Returns a trainer of each system, and the splits that its runs translate."""
+    plan = resolve(replace(next(iter(recipes.values())), output_dir=folder))
     splits, _ = load_translation_dataset(plan.data)
     tokenizers = plan.build_tokenizers(splits)
     tokenized, _ = tokenize_dataset(splits, tokenizers, plan.data)
-    trainers, steps = {}, {}
+    trainers = {}
     for name, recipe in recipes.items():
         # Without anything that writes or reports
         silent = {**recipe.training, "report_to": "none", "push_to_hub": False}
-        quiet = replace(recipe, output_dir=str(folder / name), training=silent)
         try:
-            plan = resolve(quiet)
-            args, model = plan.arguments, plan.build_model(tokenizers)
+            plan = resolve(replace(recipe, output_dir=os.path.join(folder, name), training=silent))
+            model = plan.build_model(tokenizers)
         except (ValueError, OSError) as error:
             raise RecipeError(f"{name}: {error}") from error
-        if args.max_steps < 1:
-            raise RecipeError(f"{name}: a suite needs training.max_steps, so that all runs have the same updates.")
-        trainers[name] = TranslationTrainer(
-            model,
-            args,
-            tokenizers=tokenizers,
-            train_dataset=tokenized["train"],
-            eval_dataset=tokenized.get("validation"),
-        )
-        steps[name] = _updates(trainers[name])
-    taken = time_in_turn(steps, rounds, seconds)
-    reference = [tokens / seconds for seconds, tokens in next(iter(taken.values()))]
-    found = {}
-    for name, trainer in trainers.items():
-        counted = taken[name]
-        rates = [tokens / seconds for seconds, tokens in counted]
-        found[name] = Speed(
-            parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
-            seconds=statistics.median(seconds for seconds, _ in counted),
-            tokens=statistics.median(tokens for _, tokens in counted),
-            relative=statistics.median(rate / other for rate, other in zip(rates, reference, strict=True)),
-            **_evaluation_seconds(trainer, {name: tokenized[name] for name in tokenized if name != "train"}),
-        )
-    return found
+        data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
+        trainers[name] = TranslationTrainer(model, plan.arguments, tokenizers=tokenizers, **data)
+    return trainers, {name: split for name, split in tokenized.items() if name != "train"}
 
 
 def time_in_turn(
@@ -152,7 +144,7 @@ def _updates(trainer: TranslationTrainer) -> Iterator[float]:
     trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
     optimizer: Any = trainer.optimizer
     wait: Callable[[], None] = torch.cuda.synchronize if trainer.args.device.type == "cuda" else lambda: None
-    batches = _batches(trainer)
+    batches = itertools.chain.from_iterable(trainer.get_train_dataloader() for _ in itertools.count())
     while True:
         model.train()
         of_update = list(itertools.islice(batches, trainer.args.gradient_accumulation_steps))
@@ -165,11 +157,6 @@ def _updates(trainer: TranslationTrainer) -> Iterator[float]:
         model.zero_grad()
         wait()
         yield count
-
-
-def _batches(trainer: TranslationTrainer) -> Iterator[dict[str, Any]]:
-    while True:
-        yield from trainer.get_train_dataloader()
 
 
 def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> dict[str, float]:

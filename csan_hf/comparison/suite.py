@@ -6,21 +6,19 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.models.configuration_csan import CsanConfig
-from csan_hf.recipes import RECIPES
-from csan_hf.suites import SUITES
+from csan_hf.recipes import RECIPES, SUITES
 from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import COMMANDS, SECTIONS, RecipeError, read_yaml
 
 _KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
 _OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
-_FULL_ATTENTION = {"local_window": None, "head_area": 1}
 
 Settings = dict[str, Any]
 """Keys of a recipe: those of its top, and sections."""
@@ -70,12 +68,12 @@ class Suite:
     """
 
     name: str
+    description: str
     metric: str
     baseline: str
     cells: tuple[Cell, ...]
     tables: dict[str, Columns]
-    description: str = ""
-    systems: tuple[str, ...] = field(default=())
+    systems: tuple[str, ...]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -91,29 +89,21 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         size: One of its sizes; None = the first.
         data_dir: Folder of the data, instead of the recipe's.
     """
-    try:
-        path = SUITES.locate(path)
-    except ValueError as error:
-        raise RecipeError(str(error)) from None
+    path = SUITES.locate(path)
     content = read_yaml(path)
-    _check_keys(content, _KEYS, str(path))
+    _check_keys(content, _KEYS, f"{path}")
     sizes = _named(content, "sizes", f"{path}")
     size = next(iter(sizes)) if size is None else size
     _require(size in sizes, f"{path}: there is no size {size!r}, only {', '.join(sizes)}.")
     chosen = _named(sizes, size, f"{path}: sizes")
     _check_keys(chosen, _OF_SIZES, f"{path}: sizes.{size}")
-    systems, data = (_with_size(content, chosen, key, path) for key in ("systems", "data"))
+    systems, data = (_with_size(content, chosen, key, f"{path}") for key in ("systems", "data"))
     baseline = content.get("baseline", next(iter(systems)))
     _require(
-        baseline in list(systems), f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}."
+        baseline in [*systems], f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}."
     )
-    everywhere = merge(
-        _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings"),
-        {"data": {"data_dir": data_dir}} if data_dir else {},
-    )
-    base = _base(path, chosen)
-    base.pop("output_dir", None)
-    base = merge(base, everywhere)
+    base = merge(_base(path, chosen), _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings"))
+    base = merge(base, {"data": {"data_dir": data_dir}} if data_dir else {})
     seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
     recipes = {
         (set_name, name): _recipe(base, of_system, of_data, f"{path}: {name}")
@@ -128,33 +118,34 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         for (set_name, name), recipe in recipes.items()
         if seed in seeds[: systems[name].get("seeds", len(seeds))]
     ]
-    splits = {set_name: splits_of(recipe) for (set_name, name), recipe in recipes.items() if name == baseline}
+    metric = find_metric(str(content.get("metric")))
+    _require(
+        not metric.needs_sources and metric.needs != "alignments",
+        f"{path}: a suite compares hypotheses with references, {metric.name} needs more: choose another.",
+    )
     return Suite(
         name=f"{one_line(str(content.get('name', ''))).strip() or path.stem}, size {size}",
         description=str(content.get("description", "")),
-        metric=_metric(content.get("metric"), path),
+        metric=metric.name,
         baseline=baseline,
         cells=tuple(cells),
-        tables=_tables(content, splits, f"{path}"),
+        tables=_tables(content, {name: splits_of(recipes[name, baseline]) for name in data}, f"{path}"),
         systems=tuple(systems),
     )
 
 
-def _with_size(content: Settings, size: Settings, key: str, path: Path) -> Settings:
+def _with_size(content: Settings, size: Settings, key: str, where: str) -> Settings:
     """The systems or data sets with what a size says of some of them."""
-    entries = _named(content, key, str(path))
-    own = _named(size, key, f"{path}: the size") if size.get(key) else {}
-    _check_keys(own, tuple(entries), f"{path}: {key} of the size")
+    entries = _named(content, key, where)
+    own = _named(size, key, f"{where}: the size") if size.get(key) else {}
+    _check_keys(own, tuple(entries), f"{where}: {key} of the size")
     merged = {}
     for name, entry in entries.items():
-        where = f"{path}: {key}.{name}"
-        _check_name(name, f"{path}: {key}")  # runs lie in folders of these names
-        merged[name] = merge(_settings(entry, where), _settings(own.get(name), where))
-        count = merged[name].get("seeds", 1)
-        if key == "systems":
-            _require(
-                type(count) is int and count > 0, f"{where}.seeds must say how many seeds, 1 or more, got {count!r}."
-            )
+        at = f"{where}: {key}.{name}"
+        check_file_name(name, f"{where}: {key}")  # runs lie in folders of these names
+        merged[name] = merge(_settings(entry, at), _settings(own.get(name), at))
+        count = merged[name].get("seeds", 1) if key == "systems" else 1
+        _require(type(count) is int and count > 0, f"{at}.seeds must say how many seeds, 1 or more, got {count!r}.")
     return merged
 
 
@@ -178,24 +169,23 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
     if own.get("model", recipe.get("model", "csan")) != recipe.get("model", "csan"):
         recipe["config"] = {}
     if "preset" in system:
-        preset, config = system["preset"], recipe.get("config") or {}
-        layers = {**config, **(own.get("config") or {})}.get("encoder_layers", 6)
-        try:
-            fields = CsanConfig.preset_fields(preset, layers, own.get("config")) if preset else {}
-        except (ValueError, TypeError) as error:
-            raise RecipeError(f"{where}: {error}") from error
+        config, changes = recipe.get("config") or {}, own.get("config") or {}
+        layers = {**config, **changes}.get("encoder_layers", 6)
+        fields = CsanConfig.preset_fields(system["preset"], layers, changes) if system["preset"] else {}
         kept = {key: value for key, value in config.items() if "local" not in key}
-        own_fields = {key: value for key, value in fields.items() if value is not None}
-        recipe["config"] = {**kept, **_FULL_ATTENTION, **own_fields}
-        own["config"] = {key: value for key, value in (own.get("config") or {}).items() if key not in fields}
+        given = {key: value for key, value in fields.items() if value is not None}
+        recipe["config"] = {**kept, "local_window": None, "head_area": 1, **given}
+        own["config"] = {key: value for key, value in changes.items() if key not in fields}
     recipe = merge(recipe, own)
     command = next((key for key in ("output_dir", *COMMANDS) if key in recipe), None)
     _require(not command, f"{where}: {command} says what to do with a run, which a suite decides: take it out.")
+    training = recipe.get("training") or {}
     _require(
-        not (recipe.get("training") or {}).get("push_to_hub"),
+        not training.get("push_to_hub"),
         f"{where}: training.push_to_hub: a suite's runs would all be pushed to one name. Take it out, and push a "
         "finished run's folder by `csan-hf push`.",
     )
+    _require(training.get("max_steps"), f"{where}: a suite needs training.max_steps, the same updates for all runs.")
     return recipe
 
 
@@ -219,7 +209,7 @@ def _tables(content: Settings, splits: dict[str, list[str]], where: str) -> dict
         return {"scores": {name: (name, tuple(own[1:] or own)) for name, own in splits.items()}}
     found: dict[str, Columns] = {}
     for title, columns in _named(content, "tables", where).items():
-        _check_name(title, f"{where}: tables")  # pictures have these names
+        check_file_name(title, f"{where}: tables")  # pictures have these names
         at = f"{where}: tables.{title}"
         if isinstance(columns, list):
             wanted = {name: tuple(split for split in columns if split in own) for name, own in splits.items()}
@@ -234,13 +224,12 @@ def _tables(content: Settings, splits: dict[str, list[str]], where: str) -> dict
                 unknown = next((split for split in chosen if split not in splits[data]), None)
                 _require(unknown is None, f"{at}.{name}: {data} has no split {unknown!r}.")
                 named[name] = (data, tuple(chosen))
-        (place, count), *_ = Counter((data, split) for data, chosen in named.values() for split in chosen).most_common(
-            1
-        )
+        places = Counter((data, split) for data, chosen in named.values() for split in chosen)
+        [((data, split), count)] = places.most_common(1)
         _require(
             count == 1,
-            f"{at}: {place[1]} of {place[0]} stands twice, and tests over all columns would count it twice: make a "
-            "second table.",
+            f"{at}: {split} of {data} stands twice, and tests over all columns would count it twice: make a second "
+            "table.",
         )
         found[title] = named
     return found
@@ -251,8 +240,6 @@ def splits_of(recipe: Settings) -> list[str]:
     data = recipe.get("data") or {}
     test = "test" if data.get("dataset") == "numbers" else data.get("test")
     tests = list(test) if isinstance(test, dict) else ["test"] if test else []
-    other = next((name for name in tests if not isinstance(name, str)), None)
-    _require(other is None, f"the name of the test set {other!r} is no text: put it in quotes.")
     if isinstance(pairs := data.get("language_pairs"), list):
         tests = [f"{name}_{pair}" for pair in pairs for name in tests]
     return ["validation", *tests]
@@ -260,43 +247,30 @@ def splits_of(recipe: Settings) -> list[str]:
 
 def _base(path: Path, size: Settings) -> Settings:
     """The recipe that a size starts from: a name of csan_hf's, or a YAML file, as no other file's lines are shown."""
-    base = size.get("base")
-    if isinstance(base, str) and base in RECIPES.names():
-        return _settings(read_yaml(RECIPES.file(base)), base)
+    base = str(size.get("base"))
     _require(
-        isinstance(base, str) and base.endswith((".yaml", ".yml")),
+        base in RECIPES.names() or base.endswith((".yaml", ".yml")),
         f"{path}: a size needs a base, the path of a recipe (.yaml) as seen from the suite or the name of one that "
         "comes with csan_hf.",
     )
-    return _settings(read_yaml(path.parent / str(base)), str(base))
-
-
-def _metric(name: Any, path: Path) -> str:
-    """The metric's name, if a run of a suite writes all that it needs."""
-    try:
-        metric = find_metric(str(name))
-    except ValueError as error:
-        raise RecipeError(f"{path}: {error}") from error
-    _require(
-        not metric.needs_sources and metric.needs != "alignments",
-        f"{path}: a suite compares hypotheses with references, {name} needs more: choose another.",
-    )
-    return metric.name
+    recipe = read_yaml(base if base in RECIPES.names() else path.parent / base)
+    return {key: value for key, value in _settings(recipe, base).items() if key != "output_dir"}
 
 
 def _seeds(seeds: Any, where: str) -> list[int]:
     valid = isinstance(seeds, list) and seeds and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds)
-    _require(valid, f"{where} must be a list of whole numbers from 0 to 2^32 - 1, got {seeds!r}.")
-    _require(len(set(seeds)) == len(seeds), f"{where}: a seed stands twice in {seeds!r}: its run would be repeated.")
+    _require(
+        valid and len(set(seeds)) == len(seeds),
+        f"{where} must be a list of different whole numbers from 0 to 2^32 - 1, got {seeds!r}.",
+    )
     return seeds
 
 
 def _named(content: Settings, key: str, where: str) -> Settings:
     """The entry `key`, which must be a mapping with text for keys."""
     value: Any = content.get(key)
-    _require(
-        isinstance(value, dict) and value, f"{where}: {key} must hold names and their settings, got {value!r:.80}."
-    )
+    found = isinstance(value, dict) and value
+    _require(found, f"{where}: {key} must hold names and their settings, got {value!r:.80}.")
     for name in value:
         _require(isinstance(name, str), f"{where}: {key}: the name {name!r} is no text: put it in quotes.")
     return value
@@ -308,19 +282,11 @@ def _settings(value: Any, where: str) -> Settings:
     _require(isinstance(value, dict), f"{where} must hold keys of a recipe and their values, got {value!r:.80}.")
     for key in SECTIONS:
         section = value.get(key)
-        named = key == "tokenizer" and isinstance(section, str)  # the name of an existing one
         _require(
-            section is None or isinstance(section, dict) or named,
+            isinstance(section, dict | None) or (key == "tokenizer" and isinstance(section, str)),  # or a name
             f"{where}: the section {key} must hold keys and values, got {section!r:.80}.",
         )
     return value
-
-
-def _check_name(name: str, what: str) -> None:
-    try:
-        check_file_name(name, what)
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
 
 
 def _check_keys(content: Settings, known: tuple[str, ...], where: str) -> None:

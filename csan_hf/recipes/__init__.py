@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The recipes that come with the package: one commented YAML file for each experiment, found by name."""
+"""The recipes and suites that come with the package: one commented YAML file each, found by name."""
 
 from __future__ import annotations
 
@@ -59,3 +59,4 @@ def nearest(name: str, names: list[str]) -> str:
 
 
 RECIPES = NamedFiles(Path(__file__).parent, "recipe")
+SUITES = NamedFiles(RECIPES.folder.with_name("suites"), "suite")

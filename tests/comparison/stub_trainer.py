@@ -11,8 +11,8 @@ import yaml
 
 recipe = yaml.safe_load(Path(sys.argv[1]).read_text())
 folder = Path(recipe["output_dir"])
-if recipe["name"].startswith("fails"):
-    print({"fails": "there is no such corpus", "fails secretly": "no entry\x1b[0m to hf_" + 20 * "a"}[recipe["name"]])
+if recipe["name"] == "fails":
+    print("there is no such\x1b[0m corpus")
     sys.exit(2)
 state = folder / "state"
 while (step := int(state.read_text()) if state.is_file() else 0) < recipe["training"]["max_steps"]:
@@ -30,4 +30,4 @@ digest = hashlib.sha256("".join(f"{row.split(chr(9))[1]}\n" for row in rows.spli
 data = {"training_set": hashlib.sha256(rows.encode()).hexdigest(), "references": {"validation": digest}}
 results = {"data": data, "parameters": 10, "training": {"seconds": 1.0, "updates": step}, "scores": {}}
 (folder / "results.json").write_text(json.dumps(results))
-(folder / "finished.json").write_text("{}")
+(folder / "checkpoint-1").mkdir(exist_ok=True)

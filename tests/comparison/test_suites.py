@@ -10,7 +10,7 @@ import yaml
 from csan_hf import CsanConfig
 from csan_hf.comparison import load_suite
 from csan_hf.comparison.schedule import load_cell
-from csan_hf.suites import SUITES
+from csan_hf.recipes import SUITES
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
 
@@ -75,12 +75,10 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems plain"),
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
-        ({"seeds": ["one"]}, "seeds must be a list of whole numbers"),
-        ({"seeds": [-1]}, r"seeds must be a list of whole numbers from 0 to 2\^32 - 1, got \[-1\]"),
-        ({"seeds": [1, 2, 1]}, r"a seed stands twice in \[1, 2, 1\]"),
+        ({"seeds": [-1]}, r"seeds must be a list of different whole numbers from 0 to 2\^32 - 1, got \[-1\]"),
+        ({"seeds": [1, 2, 1]}, r"a list of different whole numbers"),
         ({"systems": {"x": {"overwrite": True}}}, "x: overwrite says what to do with a run, which a suite decides"),
-        ({"data": {"x": {"resume": False}}}, "resume says what to do with a run"),
-        ({"systems": {"x": {"output_dir": "here"}}}, "x: output_dir says what to do with a run"),
+        ({"systems": {"x": {"training": {"max_steps": None}}}}, r"x: a suite needs training\.max_steps"),
         ({"systems": {"x": {"training": {"push_to_hub": True}}}}, r"x: training\.push_to_hub: .* to one name"),
         (
             {"systems": {"plain": {}, "x": {"data": {"source_lang": "c"}}}},
@@ -99,22 +97,17 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"sizes": {"small": {"base": "/etc/shadow"}}}, r"the path of a recipe \(\.yaml\)"),
         ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
         ({"sizes": {"small": {"base": "base.yaml", "settings": [1]}}}, r"small\.settings must hold keys of a recipe"),
-        ({"sizes": {"small": {"base": "base.yaml", "systems": ["x"]}}}, "the size: systems must hold names"),
-        ({"systems": {False: {}}}, "the name False is no text"),
-        ({"data": {"x": {"data": {"test": {2016: "t", "a": "t"}}}}}, "the test set 2016 is no text: put it in quotes"),
         ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
         ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
         ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
-        ({"baseline": ["plain"]}, "the baseline .* is not one of the systems"),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
-        ({"tables": ["dev"]}, "tables must hold names"),
         ({"tables": {"dev": "validation"}}, "dev must hold names and their settings, got 'validation'"),
         ({"tables": {"dev": {"two": "validation"}}}, r"tables\.dev\.two must be a list of splits, got 'validation'"),
         ({"tables": {"../dev": ["validation"]}}, r"tables '\.\./dev' cannot be the name of a file"),
     ],
 )
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(ValueError, match=words):
         load_suite(write_suite(tmp_path, **changes))
 
 
@@ -153,6 +146,8 @@ def test_a_tokenizer_by_name_gives_way_to_a_trained_one(tmp_path):
 
 def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):
     copy = shutil.copy(SUITES.file("multi30k"), tmp_path)
+    scripts = Path(__file__).parents[2] / "scripts"
+    assert load_suite(scripts / "suites/g2p.yaml").cells[0].recipe == load_suite("g2p").cells[0].recipe
     assert load_suite(copy).cells[0].recipe == load_suite("multi30k").cells[0].recipe
     path = write_suite(tmp_path, sizes={"small": {"base": "numbers"}})
     assert load_suite(path).cells[0].recipe["data"]["dataset"] == "numbers"
@@ -172,11 +167,6 @@ def test_the_suites_of_the_repository(name, size, tmp_path):
         resolve(recipe, with_data=False)
     for cell in {cell.data: cell for cell in suite.cells}.values():
         load_cell(cell, tmp_path)
-
-
-def test_the_suites_lie_beside_the_scripts_too():
-    scripts = Path(__file__).parents[2] / "scripts"
-    assert load_suite(scripts / "suites/g2p.yaml").cells[0].recipe == load_suite("g2p").cells[0].recipe
 
 
 def test_table_1_has_the_papers_ten_systems():
