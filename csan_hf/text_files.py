@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -25,12 +26,12 @@ STANDARD_STREAM = "-"
 
 @contextmanager
 def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bool = False) -> Iterator[IO[Any]]:
-    """Opens a file that gets its name when the block ends; if the block raises, what stood there stays.
+    """Opens a file of UTF-8 text or bytes that gets its name when the block ends; if it raises, the old one stays.
 
     Args:
         path: The file; its folder is created if missing. "-" stands for standard output. Links are followed; devices
             and pipes are written to as they are.
-        binary: Whether bytes are written instead of UTF-8 text with line feeds.
+        binary: Whether bytes are written.
         keep_partial: If the block raises, what it has written stays as `partial_name` of the path.
     """
     kind: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
@@ -53,11 +54,9 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
-    except BaseException:
+    finally:
         if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
             os.replace(temporary, partial_name(path))
-        raise
-    finally:
         temporary.unlink(missing_ok=True)
 
 
@@ -71,13 +70,11 @@ def check_writable(path: Path | str) -> None:
     target = Path(os.path.realpath(path))
     if path == STANDARD_STREAM or (target.exists() and not target.is_dir()):
         return
-    if target.is_dir():
-        raise IsADirectoryError(21, "Is a directory", str(path))
     folder = next(parent for parent in target.parents if parent.exists())
-    if not folder.is_dir():
-        raise NotADirectoryError(20, "Not a directory", str(path))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(13, "Permission denied", str(path))
+    problems = {errno.EISDIR: target.is_dir(), errno.ENOTDIR: not folder.is_dir()}
+    problems[errno.EACCES] = not os.access(folder, os.W_OK | os.X_OK)
+    if code := next((code for code, found in problems.items() if found), None):
+        raise OSError(code, os.strerror(code), str(path))
 
 
 def apply_umask(paths: Iterable[Path]) -> None:
@@ -125,8 +122,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-# What some system does not take, what a terminal obeys (control characters, changes of direction), half surrogates
-_NOT_IN_NAMES = re.compile(r"[/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Without what some system does not take, control characters, changes of direction and half surrogates
+_FILE_NAME = re.compile(r"(?![.~])[^/\\:*?\"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+(?<![ .])")
 
 
 def check_file_name(name: Any, what: str) -> str:
@@ -134,29 +131,22 @@ def check_file_name(name: Any, what: str) -> str:
 
     `what` is how the message names it, for example "the test set".
     """
-    shown = f"{what} {str(name)[:80]!r}"
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{shown} must be a name, of letters, digits and _.-")
-    if _NOT_IN_NAMES.search(name) or name.startswith((".", "~")) or name.endswith((" ", ".")):
-        raise ValueError(f"{shown} cannot be the name of a file: use letters, digits and _.-")
-    if len(name.encode()) > 200:
-        raise ValueError(f"{shown}... is too long for the name of a file: use at most 200 bytes")
+    if not isinstance(name, str) or not _FILE_NAME.fullmatch(name) or len(name.encode()) > 200:
+        raise ValueError(f"{what} {str(name)[:80]!r} cannot be the name of a file: use letters, digits and _.-")
     return name
 
 
 def path_inside(folder: Path | str, *names: str) -> Path:
     """Returns the path of a file inside a folder; `ValueError` if a link in the folder leads out of it."""
     path = Path(folder, *(check_file_name(name, "the file") for name in names))
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
+    Path(os.path.realpath(path)).relative_to(os.path.realpath(folder))  # raises an error that names both
     return path
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    r"""Yields the lines of UTF-8 text as they are read.
+    r"""Yields the lines of UTF-8 text as they are read, without a byte order mark; an empty line is a line.
 
-    Only "\n" and "\r\n" end a line: other characters that Python counts as line ends (U+2028, a lone "\r", ...) are
-    text, as NUL is. An empty line is a line. A byte order mark at the beginning is skipped.
+    Only "\n" and "\r\n" end a line: other line ends of Python (U+2028, a lone "\r", ...) are text, as NUL is.
 
     Args:
         path: A file, gzipped if its name ends in ".gz"; the string "-" stands for standard input.
@@ -170,21 +160,18 @@ def read_lines(path: Path | str) -> Iterator[str]:
     try:
         with nullcontext(sys.stdin.buffer) if standard else open_file(path, "rb") as file:
             for number, line in enumerate(file, 1):
-                start = b"\xef\xbb\xbf" if number == 1 else b""
-                text = line.removeprefix(start)
+                text = line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
                 yield (text[:-1].removesuffix(b"\r") if text.endswith(b"\n") else text).decode()
-    except UnicodeDecodeError as error:
-        where = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
-        raise ValueError(f"{name}, line {number}: not UTF-8 ({where}); convert the file") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{name}, after line {number}: the gzip file is damaged ({error})") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        reason = f"after line {number}: the gzip file is damaged ({error})"
+        if isinstance(error, UnicodeDecodeError):
+            byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+            reason = f"line {number}: not UTF-8 ({byte}); convert the file"
+        raise ValueError(f"{name}, {reason}") from error
 
 
 class TextFile(Collection[str]):
-    """The lines of a file, read anew in every iteration, so that only one of them is in memory.
-
-    The file is read once at the start, so that errors in it are found before any work is done; see `read_lines`.
-    """
+    """The lines of a file, read once at the start to find errors, and anew in every iteration; see `read_lines`."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -206,13 +193,8 @@ def open_lines(path: Path | str) -> Collection[str]:
 
 
 def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
-    """Checks a folder or a name on the Hub, as far as that is possible without asking the Hub.
-
-    Raises:
-        FileNotFoundError: It can only be a folder, or lies in one that is here, and does not exist.
-    """
+    """Raises `FileNotFoundError` for what can be no name on the Hub, OWNER/NAME, and is no folder here."""
     path = Path(name).expanduser()
-    # A name on the Hub is OWNER/NAME
     is_path = path.is_absolute() or str(name).startswith((".", "~")) or len(path.parts) > 2
     if not path.exists() and (is_path or (len(path.parts) == 2 and path.parent.is_dir())):
         raise FileNotFoundError(f"There is no folder {name} to read the {what} from.")
@@ -220,21 +202,17 @@ def check_folder_or_name(name: str | os.PathLike, what: str) -> None:
 
 @contextmanager
 def reading_folder_or_name(name: str | os.PathLike, what: str) -> Iterator[None]:
-    """Makes errors in its body name the folder or the name on the Hub that could not be read.
-
-    Weights that are damaged, or a pickle that would run code, are an `OSError`, too.
-    """
+    """Makes an `OSError` of damaged weights and of a pickle that would run code; see also `check_folder_or_name`."""
     from safetensors import SafetensorError  # loaded only where weights are
 
     check_folder_or_name(name, what)
     try:
         yield
-    except (SafetensorError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0]
-        raise OSError(
-            f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download them again."
-        ) from error
-    except OSError as error:
-        if Path(name).expanduser().exists():  # which the error names
+    except (SafetensorError, pickle.UnpicklingError, OSError) as error:
+        fault = f"There is no folder {name} here, and that name cannot be read from the Hub: {error}"
+        if not isinstance(error, OSError):
+            reason = str(error).splitlines()[0]
+            fault = f"The weights in {name} are damaged, incomplete or unsafe ({reason}); copy or download them again."
+        elif Path(name).expanduser().exists():  # which the error names
             raise
-        raise OSError(f"There is no folder {name} here, and that name cannot be read from the Hub: {error}") from error
+        raise OSError(fault) from error

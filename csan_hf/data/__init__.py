@@ -9,9 +9,8 @@ from .batching import (
     example_lengths,
     forward_set_epoch,
 )
-from .corpora import DataArguments, load_translation_dataset
+from .corpora import DataArguments, FilterReport, load_translation_dataset
 from .numbers import load_numbers, number_languages
-from .report import FilterReport
 from .tokenization import TokenizerPair, tokenize_dataset, train_tokenizer, train_tokenizers
 
 __all__ = [

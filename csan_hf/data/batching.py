@@ -59,7 +59,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
-        ValueError: Lengths do not match, an example exceeds the bound alone, or there are too few for the processes.
+        ValueError: An example exceeds the bound alone, or there are too few for the processes.
     """
 
     def __init__(
@@ -75,15 +75,7 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         cost: Cost = "tokens",
         pad_to_multiple_of: int | None = None,
     ) -> None:
-        for name, value in {"max_tokens": max_tokens, "max_sentences": max_sentences}.items():
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
         self._real = tuple(np.asarray(lengths, dtype=np.int64) for lengths in (source_lengths, target_lengths))
-        if len(self._real[0]) != len(self._real[1]):
-            raise ValueError(
-                f"there are {len(self._real[0])} source_lengths and {len(self._real[1])} target_lengths; "
-                "give both for every example"
-            )
         multiple = pad_to_multiple_of or 1
         self._padded = tuple(-(-lengths // multiple) * multiple for lengths in self._real)
         self.max_tokens = max_tokens
@@ -93,7 +85,14 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         self.shuffle = shuffle
         self.cost: Cost = cost
         self.epoch = 0
-        self._check_bound()
+        alone = self._cost(*self._padded)
+        worst = int(alone.argmax())
+        if alone[worst] > max_tokens:
+            raise ValueError(
+                f"example {worst} has {self._real[0][worst]} source and {self._real[1][worst]} target tokens: "
+                f"alone it costs {alone[worst]} {cost}, more than max_{cost}={max_tokens}; raise max_{cost} or filter "
+                "long pairs"
+            )
         self._prepare()
 
     @abstractmethod
@@ -104,22 +103,16 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
         """Cost of one example in a batch whose longest source and target have these lengths."""
         return source + target if self.cost == "tokens" else source * target
 
-    def _check_bound(self) -> None:
-        alone = self._cost(*self._padded)
-        worst = int(alone.argmax())
-        if alone[worst] > self.max_tokens:
+    def _round_up(self, batches: int) -> int:
+        """The next multiple of R."""
+        wanted = -(-batches // self.num_replicas) * self.num_replicas
+        if wanted > len(self._real[0]):
             raise ValueError(
-                f"example {worst} has {self._real[0][worst]} source and {self._real[1][worst]} target tokens: "
-                f"alone it costs {alone[worst]} {self.cost}, more than max_{self.cost}={self.max_tokens}; "
-                f"raise max_{self.cost} or filter long pairs"
+                f"{len(self._real[0])} examples in {batches} batches cannot be shared equally by "
+                f"num_replicas={self.num_replicas} processes; give more examples or raise "
+                f"max_{self.cost}={self.max_tokens}"
             )
-
-    def _refuse(self, batches: int) -> ValueError:
-        return ValueError(
-            f"{len(self._real[0])} examples in {batches} batches cannot be shared equally by "
-            f"num_replicas={self.num_replicas} processes; give more examples or raise "
-            f"max_{self.cost}={self.max_tokens}"
-        )
+        return wanted
 
     def _random(self) -> np.random.RandomState:
         """The random numbers of the current epoch; their streams never change between numpy versions."""
@@ -138,16 +131,9 @@ class BoundedBatchSampler(Sampler[list[int]], ABC):
     def __len__(self) -> int:
         """Number of batches in an epoch."""
 
+    @abstractmethod
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches())
-
-    @abstractmethod
-    def batches(self) -> list[list[int]]:
         """The batches of the current epoch, in order."""
-
-    @abstractmethod
-    def batch_costs(self) -> list[int]:
-        """What every batch of the current epoch costs, in order."""
 
 
 class TokenBatchSampler(BoundedBatchSampler):
@@ -207,9 +193,7 @@ class TokenBatchSampler(BoundedBatchSampler):
     def _share_out(self, order: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         """Cuts further until the number of batches is a multiple of R."""
         replicas, batches = self.num_replicas, len(cuts) - 1
-        wanted = -(-batches // replicas) * replicas
-        if wanted > len(order):
-            raise self._refuse(batches)
+        wanted = self._round_up(batches)
         # The last batches become one group of R: fewer than R of them before, or R of which the last is not full.
         start = cuts[batches - (batches % replicas or replicas)]
         tail = order[start:]
@@ -249,8 +233,7 @@ class TokenBatchSampler(BoundedBatchSampler):
     def __len__(self) -> int:
         return len(self._cuts) - 1
 
-    def batches(self) -> list[list[int]]:
-        """The batches of the current epoch, in order."""
+    def __iter__(self) -> Iterator[list[int]]:
         rng = self._random()
         groups = self._groups
         ties = np.arange(len(self._keys[0]))
@@ -259,18 +242,7 @@ class TokenBatchSampler(BoundedBatchSampler):
             groups = groups[rng.permutation(len(groups))]
             groups = np.take_along_axis(groups, rng.random_sample(groups.shape).argsort(axis=1), axis=1)
         batches = np.split(np.lexsort((ties, *self._keys)), self._cuts[1:-1])
-        return [batches[number].tolist() for number in groups.ravel()]
-
-    def batch_costs(self) -> list[int]:
-        """What every batch of the current epoch costs with its padding, in order."""
-        return [
-            len(batch) * int(self._cost(*(lengths[batch].max() for lengths in self._padded)))
-            for batch in self.batches()
-        ]
-
-    def efficiency(self) -> float:
-        """Share of the current epoch's cost that is not padding."""
-        return float(self._cost(*self._real).sum() / sum(self.batch_costs()))
+        return (batches[number].tolist() for number in groups.ravel())
 
 
 class MixedBatchSampler(BoundedBatchSampler):
@@ -284,9 +256,8 @@ class MixedBatchSampler(BoundedBatchSampler):
     """
 
     def _prepare(self) -> None:
-        self._alone = self._cost(*self._padded)
         # A sentence costs at least its share of max_sentences
-        self._price = np.maximum(self._alone, self.max_tokens / (self.max_sentences or np.inf))
+        self._price = np.maximum(self._cost(*self._padded), self.max_tokens / (self.max_sentences or np.inf))
         self._count = self._least_batches()
 
     def _least_batches(self) -> int:
@@ -300,16 +271,12 @@ class MixedBatchSampler(BoundedBatchSampler):
         earlier = np.searchsorted(-prices, -prices * (1.0 - _NOISE), side="right") - 1
         room = np.maximum(self.max_tokens - prices, 1e-9)
         needed = np.minimum(np.ceil((np.cumsum(prices)[earlier] - prices) / room), earlier + 1).max()
-        count = -(-max(1, int(needed)) // self.num_replicas) * self.num_replicas
-        if count > len(prices):
-            raise self._refuse(int(needed))
-        return count
+        return self._round_up(max(1, int(needed)))
 
     def __len__(self) -> int:
         return self._count
 
-    def batches(self) -> list[list[int]]:
-        """The batches of the current epoch, in order."""
+    def __iter__(self) -> Iterator[list[int]]:
         rng = self._random()
         keys, order = self._price, np.arange(self._count)
         if self.shuffle:
@@ -322,11 +289,7 @@ class MixedBatchSampler(BoundedBatchSampler):
             price, place, number = cheapest[0]
             dealt[number].append(index)
             heapq.heapreplace(cheapest, (price + float(self._price[index]), place, number))
-        return dealt
-
-    def batch_costs(self) -> list[int]:
-        """What the examples of every batch of the current epoch cost, in order."""
-        return [int(self._alone[batch].sum()) for batch in self.batches()]
+        return iter(dealt)
 
 
 def _halve_largest(cuts: np.ndarray, wanted: int) -> np.ndarray:

@@ -1,28 +1,38 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""One loader for every kind of parallel corpus: built-in, local files, or the Hub."""
+"""One loader for every kind of parallel corpus: built-in, local files, or the Hub; one language pair or several."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import datasets
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset
 
 from csan_hf.text_files import check_file_name, check_folder_or_name
 
-from .language_pairs import arguments_of_pair, merge_language_pairs, parse_language_pairs
 from .numbers import load_numbers
-from .readers import file_format, pairs_of_table, read_table, read_text_pair, table_rows
-from .report import FilterReport
+from .readers import file_format, pair_of, read_table, read_text_pair, table_pairs, table_rows
 
 BUILT_IN = "numbers"
 _SHUFFLED_AT_ONCE = 10_000
 _NUMBERS_SIZES = {"train": 30_000, "validation": 1_000, "test": 1_000}
+_SHARED = ("train", "validation")  # splits that several pairs of languages have together
+_LEAST = {
+    **dict.fromkeys(("train_size", "validation_size", "test_size", "max_length_ratio"), 1),
+    **dict.fromkeys(("max_source_length", "max_target_length"), 2),
+    "data_seed": 0,
+}
+
+Pair = tuple[str, str]
 
 
 @dataclass
@@ -111,57 +121,44 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         if isinstance(self.test, str) and self.test.lstrip().startswith('{"'):
-            self.test = _parse_test(self.test)
-        self._check_numbers()
-        self._check_source()
-        self._check_languages()
-        reserved = {"train", "validation"} & set(self.test_patterns)
-        if reserved:
-            raise ValueError(f"test has an entry called {reserved.pop()!r}; give the test set another name")
-        for name, pattern in self.test_patterns.items():
-            check_file_name(name, "test: the test set")  # its hypotheses' file has this name
-            if not isinstance(pattern, str):
-                raise ValueError(f"test: {name!r} is {str(pattern)[:80]!r}; a file pattern or a split is needed")
-
-    def _check_numbers(self) -> None:
-        least = {"train_size": 1, "validation_size": 1, "test_size": 1, "max_source_length": 2, "max_target_length": 2}
-        least |= {"max_length_ratio": 1, "data_seed": 0}
-        for name, minimum in least.items():
+            self.test = json.loads(self.test)
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} is {value}; it must be at least {minimum}")
-
-    def _check_source(self) -> None:
-        patterns = {name: getattr(self, name) for name in ("train", "validation", "test", "data_dir")}
-        given = [name for name, value in patterns.items() if value]
-        if self.dataset is None and not set(given) - {"data_dir"}:
-            raise ValueError("no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as train")
-        if self.dataset == BUILT_IN and given:
-            raise ValueError(f"dataset is 'numbers', which has no files: leave out {', '.join(given)}")
-        if self.dataset == BUILT_IN and (self.dataset_config or self.dataset_revision):
-            raise ValueError(
-                "dataset is 'numbers', which has no configurations: leave out dataset_config, dataset_revision"
-            )
-
-        if self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None):
-            raise ValueError("streaming reads a dataset on the Hub, of which train_size pairs are taken: set both")
-
-    def _check_languages(self) -> None:
-        if self.source_lang == self.target_lang:
-            raise ValueError(
-                f"source_lang and target_lang are both {self.source_lang!r}; choose two different languages"
-            )
-        if self.language_pairs is not None:
-            parse_language_pairs(self.language_pairs)
-            if not self.language_pairs:
-                raise ValueError("language_pairs is empty; name a pair such as de-en")
-            if self.source_column or self.target_column:
-                raise ValueError("language_pairs finds columns by language: leave out source_column, target_column")
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+        for name in self.test_patterns:
+            check_file_name(name, "test: the test set")  # its hypotheses' file has this name
+        names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
+        given = [name for name in names if getattr(self, name)]
+        languages = f"source_lang and target_lang are both {self.source_lang!r}"
+        contradictions = {
+            "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as train": (
+                self.dataset is None and not {"train", "validation", "test"} & {*given}
+            ),
+            f"dataset is 'numbers', which is made, not read: leave out {', '.join(given)}": (
+                self.dataset == BUILT_IN and given
+            ),
+            "streaming reads a dataset on the Hub, of which train_size pairs are taken: set both": (
+                self.streaming and (self.dataset in (None, BUILT_IN) or self.train_size is None)
+            ),
+            f"{languages}; choose two different languages": any(source == target for source, target in self.pairs),
+            "language_pairs finds columns by language: leave out source_column, target_column": (
+                self.language_pairs and (self.source_column or self.target_column)
+            ),
+            "test has an entry called train or validation; give the test set another name": (
+                {*_SHARED} & {*self.test_patterns}
+            ),
+        }
+        for message, found in contradictions.items():
+            if found:
+                raise ValueError(message)
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[Pair]:
         """The pairs of languages, source first."""
-        return parse_language_pairs(self.language_pairs or [f"{self.source_lang}-{self.target_lang}"])
+        if not self.language_pairs:
+            return [(self.source_lang, self.target_lang)]
+        return parse_language_pairs(self.language_pairs)
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -184,25 +181,109 @@ class DataArguments:
     @property
     def split_names(self) -> dict[str, str]:
         """Name of every split of the loaded corpus -> its pattern; with several pairs each has test splits."""
-        if not self.language_pairs:
-            return self.split_patterns
-        tests = {
-            f"{name}_{source}-{target}": pattern
-            for source, target in self.pairs
-            for name, pattern in self.test_patterns.items()
-        }
-        return {**{s: p for s, p in self.split_patterns.items() if s in ("train", "validation")}, **tests}
+        shared = [(name, pattern) for name, pattern in self.split_patterns.items() if name in _SHARED]
+        tests = [(self.name_split(name, pair), at) for pair in self.pairs for name, at in self.test_patterns.items()]
+        return dict([*shared, *tests])
+
+    def name_split(self, name: str, pair: Pair) -> str:
+        """The name in the loaded corpus of the split that one pair of languages has."""
+        return name if not self.language_pairs or name in _SHARED else f"{name}_{pair[0]}-{pair[1]}"
+
+    def of_pair(self, pair: Pair) -> DataArguments:
+        """The arguments of one of the pairs."""
+        return dataclasses.replace(self, language_pairs=None, source_lang=pair[0], target_lang=pair[1])
 
     def size_of(self, split: str) -> int | None:
         """The number of pairs to keep of a split, None for all."""
         return {"train": self.train_size, "validation": self.validation_size}.get(split, self.test_size)
 
 
-def _parse_test(text: str) -> dict[str, str]:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"test is {text!r}, which is not a JSON dictionary ({error})") from error
+def parse_language_pairs(texts: Sequence[str]) -> list[Pair]:
+    """Reads pairs such as "de-en"; one language twice in a pair, or one pair twice, is a `ValueError`."""
+    pairs: list[Pair] = []
+    for text in texts:
+        source, _, target = str(text).partition("-")
+        if not source or not target or "-" in target or source == target or (source, target) in pairs:
+            raise ValueError(
+                f"language_pairs: {text!r} must be SOURCE-TARGET, such as de-en, of two languages, each pair once"
+            )
+        pairs.append((source, target))
+    return pairs
+
+
+def language_tags(pairs: Sequence[Pair]) -> list[str]:
+    """Returns a tag for each target language, ">>de<<" as in Marian's models; none if there is one target language.
+
+    The tag stands before a source. `TranslationPipeline` writes it when it is given `tgt_lang="de"`.
+    """
+    targets = list(dict.fromkeys(target for _, target in pairs))
+    return [f">>{target}<<" for target in targets] if len(targets) > 1 else []
+
+
+def _counters() -> dict[str, Counter[str]]:
+    return defaultdict(Counter)
+
+
+@dataclass
+class FilterReport:
+    """Counts of pairs by split: `read` and `kept`, and by reason those `dropped`, and `noted` (odd, but kept)."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
+    dropped: dict[str, Counter[str]] = field(default_factory=_counters)
+    noted: dict[str, Counter[str]] = field(default_factory=_counters)
+
+    def start(self, split: str, pairs: int) -> None:
+        """Counts pairs that were read."""
+        self.read[split] += pairs
+        self.kept[split] += pairs
+
+    def drop(self, split: str, reason: str, pairs: int) -> None:
+        """Counts pairs that were removed; 0 leaves no trace."""
+        if pairs:
+            self.dropped[split][reason] += pairs
+            self.kept[split] -= pairs
+
+    def note(self, split: str, remark: str, pairs: int) -> None:
+        """Counts pairs that are kept although something is odd about them; 0 leaves no trace."""
+        if pairs:
+            self.noted[split][remark] += pairs
+
+    def merge(self, later: FilterReport) -> FilterReport:
+        """The report of this step followed by a later one."""
+        merged = copy.deepcopy(self)
+        for split, kept in later.kept.items():
+            merged.read.setdefault(split, later.read[split])
+            merged.kept[split] = kept
+            merged.dropped[split].update(later.dropped[split])
+            merged.noted[split].update(later.noted[split])
+        return merged
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts as plain dictionaries, for JSON."""
+        return {
+            split: {
+                "read": read,
+                "kept": self.kept[split],
+                "dropped": dict(self.dropped.get(split, {})),
+                "noted": dict(self.noted.get(split, {})),
+            }
+            for split, read in self.read.items()
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for split, counts in self.to_dict().items():
+            line = f"{split}: {counts['kept']:,} of {counts['read']:,} pairs"
+            for label, reasons in (("dropped", counts["dropped"]), ("kept", counts["noted"])):
+                if reasons:
+                    line += f"; {label}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+            lines.append(line)
+        return "\n".join(lines)
+
+
+Loader = Callable[[], "tuple[Dataset, str]"]
+"""Loads a split; also says where it came from, for messages."""
 
 
 def load_translation_dataset(
@@ -211,7 +292,8 @@ def load_translation_dataset(
     """Loads a parallel corpus.
 
     Pairs with an empty side are dropped from the training split and counted. Validation and test splits keep every
-    pair, empty ones too, so that line n of a prediction belongs to line n of the corpus.
+    pair, empty ones too, so that line n of a prediction belongs to line n of the corpus. Several pairs of languages
+    share training and validation, and have test splits of their own; see `language_tags`.
 
     Args:
         args: Which corpus.
@@ -224,33 +306,24 @@ def load_translation_dataset(
     Raises:
         ValueError: Something is wrong with the corpus; the message names file, line and reason.
     """
-    if args.language_pairs:
-        return _load_pairs(args, splits)
-    loaders = _numbers_loaders(args) if args.dataset == BUILT_IN else None
-    loaders = loaders or (_hub_loaders(args) if args.dataset else _file_loaders(args))
-    wanted = list(loaders) if splits is None else list(splits)
-    if unknown := [split for split in wanted if split not in loaders]:
-        raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(loaders)}")
-    report = FilterReport()
-    return DatasetDict({split: _finish(split, *loaders[split](), args, report) for split in wanted}), report
-
-
-def _load_pairs(args: DataArguments, splits: Sequence[str] | None) -> tuple[DatasetDict, FilterReport]:
-    loaded = {}
+    report, parts, names = FilterReport(), defaultdict(list), []
+    tagged = bool(language_tags(args.pairs))
     for pair in args.pairs:
-        suffix = f"_{pair[0]}-{pair[1]}"
-        wanted = None if splits is None else [split.removesuffix(suffix) for split in splits if _is_of(split, suffix)]
-        if wanted is None or wanted:
-            loaded[pair] = load_translation_dataset(arguments_of_pair(args, pair), wanted)
-    if not loaded:
-        raise ValueError(
-            f"the corpus has no split {', '.join(splits or ())}; test splits end in a pair of languages, as test_de-en"
-        )
-    return merge_language_pairs(args.pairs, loaded)
+        for name, load in _loaders(args.of_pair(pair)).items():
+            names.append(split := args.name_split(name, pair))
+            if splits is None or split in splits:
+                rows = _finish(name, split, *load(), args, report)
+                if tagged:
+                    rows = rows.map(_add_tag, fn_kwargs={"tag": f">>{pair[1]}<<"}, batched=True)
+                parts[split].append(rows)
+    if unknown := [split for split in splits or () if split not in names]:
+        raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}")
+    return DatasetDict({split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}), report
 
 
-def _is_of(split: str, suffix: str) -> bool:
-    return split in ("train", "validation") or split.endswith(suffix)
+def _add_tag(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
+    # A blank source stays blank: it has no translation
+    return {"source": [f"{tag} {text}" if text.strip() else text for text in batch["source"]]}
 
 
 def check_files(args: DataArguments) -> None:
@@ -260,37 +333,28 @@ def check_files(args: DataArguments) -> None:
             check_folder_or_name(args.dataset, "data")
         return
     for pair in args.pairs:
-        each = arguments_of_pair(args, pair)
+        each = args.of_pair(pair)
         for split, pattern in each.split_patterns.items():
             paths = _find_files(each, split, pattern)
             if file_format(pattern) not in ("", ".parquet"):
-                next(table_rows(paths[0], each.columns), None)
+                next(table_pairs(paths[0], each.columns), None)
 
 
-Loader = Callable[[], "tuple[Dataset, str]"]
-"""Loads a split; also says where it came from, for messages."""
+def _loaders(args: DataArguments) -> dict[str, Loader]:
+    """Returns what loads each split of one pair of languages."""
+    if args.dataset == BUILT_IN:
+        sizes = {f"{split}_size": args.size_of(split) or default for split, default in _NUMBERS_SIZES.items()}
+        make = cache(lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed))
+        return {split: lambda split=split: (make()[split], BUILT_IN) for split in _NUMBERS_SIZES}  # type: ignore[misc]
+    if args.dataset:
+        return _hub_loaders(args, args.dataset)
+    return {split: partial(_load_files, args, split, pattern) for split, pattern in args.split_patterns.items()}
 
 
-def _numbers_loaders(args: DataArguments) -> dict[str, Loader]:
-    sizes = {f"{split}_size": args.size_of(split) or default for split, default in _NUMBERS_SIZES.items()}
-    make = cache(lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed))
-
-    def load(split: str) -> tuple[Dataset, str]:
-        return make()[split], BUILT_IN
-
-    return {split: partial(load, split) for split in _NUMBERS_SIZES}
-
-
-def _file_loaders(args: DataArguments) -> dict[str, Loader]:
-    def loader(split: str, pattern: str) -> Loader:
-        def load() -> tuple[Dataset, str]:
-            paths = _find_files(args, split, pattern)
-            pairs = read_table(paths[0], *args.columns) if file_format(pattern) else read_text_pair(*paths)
-            return _as_dataset(*pairs), " and ".join(map(str, paths))
-
-        return load
-
-    return {split: loader(split, pattern) for split, pattern in args.split_patterns.items()}
+def _load_files(args: DataArguments, split: str, pattern: str) -> tuple[Dataset, str]:
+    paths = _find_files(args, split, pattern)
+    pairs = read_table(paths[0], *args.columns) if file_format(pattern) else read_text_pair(*paths)
+    return _as_dataset(*pairs), " and ".join(map(str, paths))
 
 
 def _find_files(args: DataArguments, split: str, pattern: str) -> list[Path]:
@@ -311,32 +375,29 @@ def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) 
     name = name.replace("{source_lang}", args.source_lang).replace("{target_lang}", args.target_lang)
     path = Path(args.data_dir or "").expanduser() / Path(name).expanduser()
     other = path.with_name(path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name + ".gz")
-    for candidate in (path, other):
-        if candidate.is_file():
-            return candidate
-    language = f" of language {lang!r}" if lang else ""
-    raise ValueError(
-        f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {other}; "
-        "check data_dir, the pattern and the languages"
-    )
+    found = next((candidate for candidate in (path, other) if candidate.is_file()), None)
+    if found is None:
+        language = f" of language {lang!r}" if lang else ""
+        raise ValueError(
+            f"no file for {split}{language}: {split} is {pattern!r}, tried {path} and {other}; "
+            "check data_dir, the pattern and the languages"
+        )
+    return found
 
 
-def _as_dataset(source: list[str], target: list[str]) -> Dataset:
+def _as_dataset(source: Sequence[str], target: Sequence[str]) -> Dataset:
     text = datasets.Value("string")
     schema = datasets.Features({"source": text, "target": text})
     return Dataset.from_dict({"source": source, "target": target}, features=schema)
 
 
-def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
-    name = str(args.dataset)
+def _hub_loaders(args: DataArguments, name: str) -> dict[str, Loader]:
     options = {"data_dir": args.data_dir, "revision": args.dataset_revision, "streaming": args.streaming}
     given = {key: value for key, value in options.items() if value}
     try:
         loaded = datasets.load_dataset(name, args.dataset_config, **given)
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:  # the latter of an empty file
         raise ValueError(f"dataset {name!r} cannot be read: {error.__cause__ or 'a file is empty'}") from error
-    if not isinstance(loaded, DatasetDict | IterableDatasetDict):
-        raise ValueError(f"dataset {name!r} has no named splits; only datasets with splits can be used")
     wanted = args.split_patterns
     for split in ("train", "validation", "test"):
         if split in loaded and not (split == "test" and args.test_patterns):
@@ -344,50 +405,38 @@ def _hub_loaders(args: DataArguments) -> dict[str, Loader]:
     for split, stored in wanted.items():
         if stored not in loaded:
             raise ValueError(f"{split}: dataset {name!r} has no split {stored!r}, only {', '.join(loaded)}")
-    return {split: _hub_loader(args, split, f"{name}, split {at}", loaded[at]) for split, at in wanted.items()}
+    return {split: partial(_load_rows, args, split, f"{name}, split {at}", loaded[at]) for split, at in wanted.items()}
 
 
-def _hub_loader(args: DataArguments, split: str, where: str, rows: Dataset | IterableDataset) -> Loader:
-    def load() -> tuple[Dataset, str]:
-        whole = _take(args, split, rows) if isinstance(rows, IterableDataset) else rows
-        return _as_dataset(*pairs_of_table(where, whole.with_format("arrow")[:], args.columns)), where
-
-    return load
-
-
-def _take(args: DataArguments, split: str, stream: IterableDataset) -> Dataset:
-    """Reads as many pairs of a stream as are wanted of its split."""
-    if split == "train":
-        stream = stream.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
-    size = args.size_of(split)
-    return Dataset.from_list(list(stream if size is None else stream.take(size)))
+def _load_rows(args: DataArguments, split: str, where: str, rows: Dataset | IterableDataset) -> tuple[Dataset, str]:
+    """Reads a split of a Hub dataset; of a stream as many pairs as are wanted."""
+    if isinstance(rows, IterableDataset):
+        if split == "train":
+            rows = rows.shuffle(seed=args.data_seed, buffer_size=_SHUFFLED_AT_ONCE)
+        size = args.size_of(split)
+        rows = Dataset.from_list(list(rows if size is None else rows.take(size)))
+    found = table_rows(rows.with_format("arrow")[:])
+    pairs = [pair_of(f"{where}, {place}", row, args.columns) for place, row in found]
+    return _as_dataset([source for source, _ in pairs], [target for _, target in pairs]), where
 
 
-def _finish(split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:
+def _finish(name: str, split: str, rows: Dataset, where: str, args: DataArguments, report: FilterReport) -> Dataset:
     """Drops or counts empty pairs, and keeps as many pairs as asked for."""
     report.start(split, len(rows))
-    if not len(rows):
-        raise ValueError(f"{where}: the split {split!r} is empty")
-    filled = _filled(rows)
-    if split != "train":
-        size = args.size_of(split)
+    columns = rows.select_columns(["source", "target"])[:]  # at once: a column alone is decoded row by row
+    pairs = zip(columns["source"], columns["target"], strict=True)
+    filled = [index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip()]
+    size, training = args.size_of(name), name == "train"
+    if not len(filled if training else rows):
+        raise ValueError(f"{where}: the split {split!r} is empty" + ": every pair has an empty side" * bool(len(rows)))
+    if not training:
         if size is not None and size < len(rows):
             report.drop(split, "beyond the size asked for", len(rows) - size)
             rows, filled = rows.select(range(size)), [index for index in filled if index < size]
         report.note(split, "with an empty side", len(rows) - len(filled))
         return rows
     report.drop(split, "with an empty side", len(rows) - len(filled))
-    if not filled:
-        raise ValueError(f"{where}: the split {split!r} is empty: every pair has an empty side")
-    chosen = filled
-    if args.train_size is not None and args.train_size < len(filled):
-        chosen = sorted(random.Random(args.data_seed).sample(filled, args.train_size))
-        report.drop(split, "beyond train_size", len(filled) - len(chosen))
-    return rows if len(chosen) == len(rows) else rows.select(chosen)
-
-
-def _filled(rows: Dataset) -> list[int]:
-    """Indices of the pairs with text on both sides."""
-    columns = rows.select_columns(["source", "target"])[:]  # at once: a column alone is decoded row by row
-    pairs = zip(columns["source"], columns["target"], strict=True)
-    return [index for index, (left, right) in enumerate(pairs) if left.strip() and right.strip()]
+    if size is not None and size < len(filled):
+        report.drop(split, "beyond train_size", len(filled) - size)
+        filled = sorted(random.Random(args.data_seed).sample(filled, size))
+    return rows if len(filled) == len(rows) else rows.select(filled)

@@ -13,12 +13,17 @@ Template 0 is the bare phrase, which every language has. English, German, French
 from __future__ import annotations
 
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict
+
+from csan_hf.text_files import read_lines
 
 from .verbalise import MAX_NUMBER, Verbaliser, get_verbaliser, supported_languages
 
@@ -28,85 +33,20 @@ _MOST_REJECTIONS = 300  # after as many repeats in a row, a kind of sentence cou
 _FIRST_DAY = date(1900, 1, 1)
 _DAYS = (date(2100, 1, 1) - _FIRST_DAY).days
 
-# Sentences only put a number where it does not agree with a noun in gender or case: "page {}", not "{} pages".
-_TEMPLATES: dict[str, dict[str, tuple[str, ...]]] = {
-    "en": {
-        "cardinal": (
-            "{}",
-            "The number is {}.",
-            "Page {} is missing.",
-            "She wants to count to {}.",
-            "We have found number {}.",
-            "Did you write {} on the board?",
-        ),
-        "ordinal": ("{}", "This is the {} attempt.", "He was the {} guest yesterday."),
-        "date": (
-            "the {day} of {month} {year}",
-            "{weekday}, the {day} of {month} {year}",
-            "The meeting is on the {day} of {month} {year}.",
-            "On {weekday}, the {day} of {month}, the shop is closed.",
-        ),
-        "time": ("{}", "It is {}.", "The train leaves at {}.", "We meet tomorrow at {}."),
-        "money": ("{}", "The ticket costs {}.", "You must pay {} today."),
-    },
-    "de": {
-        "cardinal": (
-            "{}",
-            "Die Zahl ist {}.",
-            "Seite {} fehlt.",
-            "Sie will bis {} zählen.",
-            "Wir haben die Nummer {} gefunden.",
-            "Hast du {} an die Tafel geschrieben?",
-        ),
-        "ordinal": ("{}", "Das ist der {} Versuch.", "Gestern war er der {} Gast."),
-        "date": (
-            "der {day} {month} {year}",
-            "{weekday}, der {day} {month} {year}",
-            "Das Treffen ist am {day}n {month} {year}.",
-            "Am {weekday}, dem {day}n {month}, ist das Geschäft geschlossen.",
-        ),
-        "time": ("{}", "Es ist {}.", "Der Zug fährt um {} ab.", "Wir treffen uns morgen um {}."),
-        "money": ("{}", "Die Karte kostet {}.", "Heute musst du {} bezahlen."),
-    },
-    "fr": {
-        "cardinal": (
-            "{}",
-            "Le nombre est {}.",
-            "La page {} manque.",
-            "Elle veut compter jusqu'à {}.",
-            "Nous avons trouvé le numéro {}.",
-            "As-tu écrit {} au tableau ?",
-        ),
-        "ordinal": ("{}", "C'est le {} essai.", "Hier, il était le {} invité."),
-        "date": (
-            "le {day} {month} {year}",
-            "{weekday} {day} {month} {year}",
-            "La réunion est le {day} {month} {year}.",
-            "Le magasin est fermé le {weekday} {day} {month}.",
-        ),
-        "time": ("{}", "Il est {}.", "Le train part à {}.", "Demain, nous nous retrouvons à {}."),
-        "money": ("{}", "Le billet coûte {}.", "Tu dois payer {} aujourd'hui."),
-    },
-    "es": {
-        "cardinal": (
-            "{}",
-            "El número es {}.",
-            "Falta la página {}.",
-            "Ella quiere contar hasta {}.",
-            "Hemos encontrado el número {}.",
-            "¿Has escrito {} en la pizarra?",
-        ),
-        "ordinal": ("{}", "Es el intento {}.", "Ayer fue el invitado {}."),
-        "date": (
-            "el {day} de {month} de {year}",
-            "{weekday}, {day} de {month} de {year}",
-            "La reunión es el {day} de {month} de {year}.",
-            "La tienda está cerrada el {weekday} {day} de {month}.",
-        ),
-        "time": ("{}", "La hora es: {}.", "El tren sale a {}.", "Mañana nos vemos a {}."),
-        "money": ("{}", "El billete cuesta {}.", "Hoy tienes que pagar {}."),
-    },
-}
+
+@cache
+def _templates(language: str) -> dict[str, list[str]]:
+    """Kind -> sentences of a language, the bare phrase first; none where the table has no column for it.
+
+    They only put a number where it does not agree with a noun in gender or case: "page {}", not "{} pages".
+    """
+    header, *rows = (line.split("\t") for line in read_lines(Path(__file__).with_suffix(".tsv")))
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        sentences = dict(zip(header, row, strict=True))
+        if language in sentences:
+            found[sentences["kind"]].append(sentences[language])
+    return found
 
 
 def _below(rng: random.Random, bound: int) -> int:
@@ -130,54 +70,49 @@ def _draw_money(rng: random.Random) -> tuple[int, int, int]:
     return whole, 1 + _below(rng, 99), _below(rng, 1_000)
 
 
-def _english_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+_Clock = tuple[str, str, str, str, str]
+"""What is said at minute 0, 15, 30 and 45, and at any other."""
+
+
+def _english_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
     here, there = say.cardinal(hour), say.cardinal(following)
-    fixed = {0: f"{here} o'clock", 15: f"quarter past {here}", 30: f"half past {here}", 45: f"quarter to {there}"}
-    if minute in fixed:
-        return fixed[minute]
     count, relation = (minute, f"past {here}") if minute < 30 else (60 - minute, f"to {there}")
-    return f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
+    other = f"{say.cardinal(count)} {'minute' if count == 1 else 'minutes'} {relation}"
+    return f"{here} o'clock", f"quarter past {here}", f"half past {here}", f"quarter to {there}", other
 
 
-def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+def _german_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
     here, there = say.cardinal(hour), say.cardinal(following)
     full = "ein" if hour == 1 else here
-    fixed = {0: f"{full} Uhr", 15: f"Viertel nach {here}", 30: f"halb {there}", 45: f"Viertel vor {there}"}
-    if minute in fixed:
-        return fixed[minute]
     count, relation = (minute, f"nach {here}") if minute < 30 else (60 - minute, f"vor {there}")
-    return f"eine Minute {relation}" if count == 1 else f"{say.cardinal(count)} Minuten {relation}"
+    other = f"eine Minute {relation}" if count == 1 else f"{say.cardinal(count)} Minuten {relation}"
+    return f"{full} Uhr", f"Viertel nach {here}", f"halb {there}", f"Viertel vor {there}", other
 
 
-def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+def _french_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
     here, there = ("une heure" if value == 1 else f"{say.cardinal(value)} heures" for value in (hour, following))
-    fixed = {0: here, 15: f"{here} et quart", 30: f"{here} et demie", 45: f"{there} moins le quart"}
-    if minute in fixed:
-        return fixed[minute]
     count, start = (minute, here) if minute < 30 else (60 - minute, f"{there} moins")
     # "minute" is feminine: vingt et une.
-    return f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
+    other = f"{start} {say.cardinal(count)}{'e' if count % 10 == 1 and count != 11 else ''}"
+    return here, f"{here} et quart", f"{here} et demie", f"{there} moins le quart", other
 
 
-def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> str:
+def _spanish_clock(say: Verbaliser, hour: int, minute: int, following: int) -> _Clock:
     here, there = ("la una" if value == 1 else f"las {say.cardinal(value)}" for value in (hour, following))
-    fixed = {0: f"{here} en punto", 15: f"{here} y cuarto", 30: f"{here} y media", 45: f"{there} menos cuarto"}
-    if minute in fixed:
-        return fixed[minute]
-    return f"{here} y {say.cardinal(minute)}" if minute < 30 else f"{there} menos {say.cardinal(60 - minute)}"
+    other = f"{here} y {say.cardinal(minute)}" if minute < 30 else f"{there} menos {say.cardinal(60 - minute)}"
+    return f"{here} en punto", f"{here} y cuarto", f"{here} y media", f"{there} menos cuarto", other
 
 
-_CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], str]] = {
-    "en": _english_clock,
-    "de": _german_clock,
-    "fr": _french_clock,
-    "es": _spanish_clock,
+_CLOCKS: dict[str, Callable[[Verbaliser, int, int, int], _Clock]] = {
+    **{"en": _english_clock, "de": _german_clock},
+    **{"fr": _french_clock, "es": _spanish_clock},
 }
 
 
 def _clock(verbaliser: Verbaliser, value: tuple[int, int]) -> str:
     hour, minute = value
-    return _CLOCKS[_base(verbaliser)](verbaliser, hour, minute, hour % 12 + 1)
+    *quarters, other = _CLOCKS[_base(verbaliser)](verbaliser, hour, minute, hour % 12 + 1)
+    return other if minute % 15 else quarters[minute // 15]
 
 
 @dataclass(frozen=True)
@@ -251,7 +186,7 @@ def load_numbers(
         seed: The same seed gives the same corpus on every machine.
 
     Raises:
-        ValueError: An unknown language, two equal languages, or more pairs than can be made.
+        ValueError: An unknown language, or more pairs than can be made.
     """
     sizes = {"test": test_size, "validation": validation_size, "train": train_size}
     generator = _PairGenerator(source_lang, target_lang)
@@ -274,9 +209,7 @@ class _PairGenerator:
 
     def __init__(self, source_lang: str, target_lang: str) -> None:
         self._languages = source, target = get_verbaliser(source_lang), get_verbaliser(target_lang)
-        if source_lang == target_lang:
-            raise ValueError(f"source_lang and target_lang are both {source_lang!r}; choose two different languages")
-        self._sentences = all(_base(language) in _TEMPLATES for language in self._languages)
+        self._sentences = all(_templates(_base(language)) for language in self._languages)
         self._seen: tuple[set[str], set[str]] = (set(), set())
         self._kinds = [kind for kind in _KINDS if self._sentences or kind.name != "time"]
         if any(language.ordinal(number) is None for language in self._languages for number in (1, 2, 3, 23)):
@@ -291,45 +224,40 @@ class _PairGenerator:
         return sum(kind.values * self._forms(kind) for kind in self._kinds)
 
     def _forms(self, kind: _Kind) -> int:
-        return len(_TEMPLATES[_base(self._languages[0])][kind.name]) if self._sentences else 1
+        return len(_templates(_base(self._languages[0]))[kind.name]) if self._sentences else 1
 
     def pairs(self, count: int, seed: str) -> Iterator[tuple[str, str]]:
         """Yields `count` new pairs, which depend on the seed and on the pairs drawn before."""
         rng = random.Random(seed)  # seeded with a string: sha512 of it, not Python's salted hash
         kinds = list(self._kinds)
-        rejections = dict.fromkeys((kind.name for kind in kinds), 0)
+        rejections: Counter[str] = Counter()
         made = 0
         while made < count:
             if not kinds:
-                source, target = (verbaliser.language for verbaliser in self._languages)
-                raise ValueError(
-                    f"only {made:,} new pairs of the {count:,} asked for can be made for the numbers corpus "
-                    f"{source}-{target}; ask for fewer"
-                )
+                raise ValueError(f"only {made:,} of {count:,} new pairs of numbers can be made; ask for fewer")
             kind = _choose(rng, kinds)
-            pair = self._draw(rng, kind)
-            if pair is None:
-                rejections[kind.name] += 1
-                if rejections[kind.name] >= _MOST_REJECTIONS:
-                    kinds.remove(kind)
+            if pair := self._draw(rng, kind):
+                rejections[kind.name] = 0
+                made += 1
+                yield pair
                 continue
-            rejections[kind.name] = 0
-            made += 1
-            yield pair
+            rejections[kind.name] += 1
+            if rejections[kind.name] >= _MOST_REJECTIONS:
+                kinds.remove(kind)
 
     def _draw(self, rng: random.Random, kind: _Kind) -> tuple[str, str] | None:
         value, template = kind.draw(rng), _below(rng, self._forms(kind))
-        source, target = (self._say(verbaliser, kind, value, template) for verbaliser in self._languages)
+        source, target = (self._sentence(verbaliser, kind, value, template) for verbaliser in self._languages)
         if source is None or target is None or source in self._seen[0] or target in self._seen[1]:
             return None
         self._seen[0].add(source)
         self._seen[1].add(target)
         return source, target
 
-    def _say(self, verbaliser: Verbaliser, kind: _Kind, value: Any, number: int) -> str | None:
+    def _sentence(self, verbaliser: Verbaliser, kind: _Kind, value: Any, number: int) -> str | None:
         if not self._sentences:
             return kind.words(verbaliser, value)
-        template = _TEMPLATES[_base(verbaliser)][kind.name][number]
+        template = _templates(_base(verbaliser))[kind.name][number]
         if kind.name == "date":
             text = template.format(**_date_fields(verbaliser, value))
         elif (words := kind.words(verbaliser, value)) is None:

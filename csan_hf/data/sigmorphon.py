@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from csan_hf.text_files import write_lines
 
 from .readers import read_table
 
-VALIDATION_STEP = 5
-"""Every fifth word of the dev sets is used to choose the checkpoint of a multilingual model; all would take long."""
+# Of the dev sets every fifth word is used to choose the checkpoint of a multilingual model; all would take long
+_STEPS = {"train": 1, "dev": 5}
 SPACE = "\u2581"
 """Symbol of a space inside a word."""
 
@@ -36,34 +37,18 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
     Returns:
         File name -> words in it.
     """
-    if not languages:
-        raise ValueError("there is nothing to prepare: name at least one language")
-    written: dict[str, int] = {}
-    parts: dict[str, list[str]] = {"train": [], "validation": []}
+    files: dict[str, list[str]] = defaultdict(list)
     for language in languages:
         for split in ("train", "dev", "test"):
             path = data_dir / f"{language}_{split}.tsv"
             if split == "test" and not path.is_file():
                 continue
-            lines = list(_lines(language, path))
-            if split == "train":
-                parts["train"] += lines
-                continue
-            if split == "dev":
-                parts["validation"] += lines[::VALIDATION_STEP]
-            written[f"{language}_{split}.tsv"] = _write(output / f"{language}_{split}.tsv", lines)
-    for split, lines in parts.items():
-        written[f"{split}.tsv"] = _write(output / f"{split}.tsv", lines)
-    return written
-
-
-def _lines(language: str, path: Path) -> Iterator[str]:
-    if not path.is_file():
-        raise ValueError(f"there is no {path}: check the folder and the name of the language")
-    for word, phones in zip(*read_table(path, "0", "1"), strict=True):
-        yield f"{word_symbols(language, word)}\t{phones}"
-
-
-def _write(path: Path, lines: Sequence[str]) -> int:
-    write_lines(path, lines)
-    return len(lines)
+            pairs = zip(*read_table(path, "0", "1"), strict=True)
+            lines = [f"{word_symbols(language, word)}\t{phones}" for word, phones in pairs]
+            if split != "train":
+                files[f"{language}_{split}.tsv"] = lines
+            if split != "test":
+                files["train.tsv" if split == "train" else "validation.tsv"] += lines[:: _STEPS[split]]
+    for name, lines in files.items():
+        write_lines(output / name, lines)
+    return {name: len(lines) for name, lines in files.items()}

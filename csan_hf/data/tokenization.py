@@ -2,39 +2,44 @@
 """Tokenizers: training, saving, and turning a corpus into token ids.
 
 The usual ones are byte-level BPE. The text is put into Unicode's NFKC form first; from there on nothing is lost:
-`decode(encode(text)) == NFKC(text)` for every string, spaces and line breaks included. They consist of standard
-parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed. Those of characters and of
-symbols are in `csan_hf.data.symbol_tokenizers`.
+`decode(encode(text)) == NFKC(text)` for every string, spaces and line breaks included. Others are for character-level
+transduction, such as grapheme-to-phoneme conversion, where a word goes in as letters and comes out as phones. All
+consist of standard parts only, so `AutoTokenizer.from_pretrained` loads them where csan_hf is not installed.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Literal
 
 from datasets import Dataset, DatasetDict
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
-from .report import FilterReport
-from .symbol_tokenizers import (
-    EOS_TOKEN,
-    PAD_TOKEN,
-    SPECIAL_TOKENS,
-    UNK_TOKEN,
-    TokenKind,
-    UnicodeForm,
-    train_character_tokenizer,
-    train_symbol_tokenizer,
-)
+from .corpora import DataArguments, FilterReport
 
-if TYPE_CHECKING:
-    from .corpora import DataArguments
+PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
+SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
+"""The special tokens of all tokenizers; their ids are their places here: 0, 1 and 2."""
+
+TokenKind = Literal["bpe", "characters", "symbols"]
+UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 DEFAULT_VOCABULARY_SIZE = 8000
 TARGET_SUBFOLDER = "target_tokenizer"
@@ -53,13 +58,15 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer with pad "<pad>" = 0, eos "</s>" = 1 and unk "<unk>" = 2 that ends every text with "</s>".
 
-    Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters.
+    Special tokens that stand in a text ("</s>" typed by a user) are encoded as ordinary characters. `decode(encode(
+    text))` is the text in its Unicode form; of "symbols", with one space between them; as far as tokens were seen.
 
     Args:
         texts: Training sentences.
-        vocab_size: Tokens, special ones and the 256 bytes of "bpe" included. A small corpus may give fewer.
-        kind: What a token is: a piece of byte-level BPE ("bpe"), a character ("characters"), or what white space
-            separates ("symbols").
+        vocab_size: Tokens, special ones and the 256 bytes of "bpe" included. A small corpus may give fewer, of a
+            larger one the most frequent are taken.
+        kind: What a token is: a piece of byte-level BPE ("bpe"), a character, white space included ("characters"), or
+            what white space separates ("symbols").
         unicode_form: Unicode form of "characters": NFD takes Korean syllables and accented letters apart. "bpe" has
             NFKC, "symbols" stay as they are.
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
@@ -67,23 +74,17 @@ def train_tokenizer(
         show_progress: Draw the progress bars of `tokenizers`.
 
     Raises:
-        ValueError: There is no such kind or form, `vocab_size` has no room for the bytes and the special tokens, or
-            there is no text.
+        ValueError: `vocab_size` has no room for the bytes and the special tokens.
     """
     check_vocabulary_sizes(vocab_size, kind=kind)
-    iterator = iter(texts)
-    first = list(islice(iterator, 1))
-    if not first:
-        raise ValueError("there is no text to train a tokenizer on; give at least one sentence")
-    texts = chain(first, iterator)
-    if kind == "characters":
-        tokenizer = train_character_tokenizer(
-            texts, vocab_size, unicode_form=unicode_form, show_progress=show_progress
-        )
-    elif kind == "symbols":
-        tokenizer = train_symbol_tokenizer(texts, vocab_size, show_progress=show_progress)
-    else:
-        tokenizer = _train_bpe(texts, vocab_size, split_digits, show_progress)
+    make: dict[str, Callable[[], Tokenizer]]
+    make = {"bpe": partial(_bpe, split_digits), "characters": partial(_characters, unicode_form), "symbols": _symbols}
+    tokenizer = make[kind]()
+    trainer: Any = trainers.WordLevelTrainer
+    if kind == "bpe":
+        trainer = partial(trainers.BpeTrainer, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    options = {"vocab_size": vocab_size, "special_tokens": list(SPECIAL_TOKENS), "show_progress": show_progress}
+    tokenizer.train_from_iterator(texts, trainer(**options))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
         pair=f"$A {EOS_TOKEN} $B {EOS_TOKEN}",
@@ -101,6 +102,33 @@ def train_tokenizer(
     )
 
 
+def _bpe(split_digits: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    # A space before the text makes its first word the same token as in the middle of a sentence. It is put there by
+    # the normalizer and taken away by the decoder, whatever the text begins with; ByteLevel's own option would put
+    # none before a text that begins with a space, and the decoder could not tell the two apart.
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Prepend(" ")])
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def _characters(unicode_form: str) -> Tokenizer:
+    tokenizer = _symbols()
+    tokenizer.normalizer = getattr(normalizers, unicode_form)()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def _symbols() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
+    # Without a decoder, tokens are put together with a space between them
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
 def check_vocabulary_sizes(
     vocab_size: int,
     target_vocab_size: int | None = None,
@@ -109,52 +137,24 @@ def check_vocabulary_sizes(
     kind: TokenKind = "bpe",
     target_kind: TokenKind | None = None,
 ) -> None:
-    """Checks the kinds and sizes of vocabularies without training them.
-
-    For the arguments see `train_tokenizers`.
+    """Checks the sizes of vocabularies without training them; for the arguments see `train_tokenizers`.
 
     Raises:
-        ValueError: There is no such kind, one has no room for the bytes and the special tokens, or the target's is
-            given though there is one for both.
+        ValueError: One has no room for the bytes and the special tokens, or the target's is given though there is one
+            for both.
     """
-    for name, given in (("target_vocab_size", target_vocab_size), ("target_kind", target_kind)):
-        if joint and given is not None:
-            raise ValueError(f"{name} is {given}, but the vocabulary is joint; leave it out")
-    for name, found in (("kind", kind), ("target_kind", target_kind)):
-        if found is not None and found not in get_args(TokenKind):
-            raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(get_args(TokenKind))}")
-    for name, size, found in (
-        ("vocab_size", vocab_size, kind),
-        ("target_vocab_size", target_vocab_size, target_kind or kind),
-    ):
-        bytes_ = len(pre_tokenizers.ByteLevel.alphabet()) if found == "bpe" else 0
-        smallest = bytes_ + len(SPECIAL_TOKENS)
+    target = {"target_vocab_size": target_vocab_size, "target_kind": target_kind}
+    if joint and (given := [name for name, value in target.items() if value is not None]):
+        raise ValueError(f"{given[0]} is {target[given[0]]}, but the vocabulary is joint; leave it out")
+    sizes = (("vocab_size", vocab_size, kind), ("target_vocab_size", target_vocab_size, target_kind or kind))
+    for name, size, found in sizes:
+        alphabet = len(pre_tokenizers.ByteLevel.alphabet()) if found == "bpe" else 0
+        smallest = alphabet + len(SPECIAL_TOKENS)
         if size is not None and size < smallest:
-            of_bytes = f"{bytes_} bytes and " if bytes_ else ""
+            of_bytes = f"{alphabet} bytes and " if alphabet else ""
             raise ValueError(
                 f"{name} is {size}; it must be at least {smallest}: {of_bytes}{len(SPECIAL_TOKENS)} special tokens"
             )
-
-
-def _train_bpe(texts: Iterable[str], vocab_size: int, split_digits: bool, show_progress: bool) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    # A space before the text makes its first word the same token as in the middle of a sentence. It is put there by
-    # the normalizer and taken away by the decoder, whatever the text begins with; ByteLevel's own option would put
-    # none before a text that begins with a space, and the decoder could not tell the two apart.
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Prepend(" ")])
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), byte_level] if split_digits else [byte_level]
-    )
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 @dataclass(frozen=True)
@@ -212,22 +212,24 @@ class TokenizerPair:
 def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
-    except (OSError, ImportError):  # say what is missing
-        raise
     except Exception as error:  # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
-        place = Path(name, subfolder)
-        if place.is_dir() and not any(place.glob("*token*")):
-            raise FileNotFoundError(f"There is no tokenizer in {place}: no tokenizer.json.") from error
-        if type(error) is ValueError:  # written for the user
+        if isinstance(error, OSError | ImportError) or type(error) is ValueError:  # written for the user
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OSError(
-            f"The tokenizer in {place} is damaged or incomplete ({reason}): copy tokenizer.json and "
-            "tokenizer_config.json again."
+            f"The tokenizer in {Path(name, subfolder)} is damaged or missing ({reason}): copy "
+            "tokenizer.json and tokenizer_config.json again."
         ) from error
 
 
 _LOCATION_OPTIONS = ("cache_dir", "force_download", "token", "revision", "local_files_only", "repo_type")
+
+
+def add_language_tags(tokenizers: TokenizerPair, tags: Iterable[str]) -> None:
+    """Makes each tag one token of the source vocabulary, unless it is one already."""
+    # normalized=False leaves the encoding of the text around a tag unchanged; rstrip takes the space after the tag
+    new = [AddedToken(tag, rstrip=True, normalized=False, special=False) for tag in tags]
+    tokenizers.source.add_tokens(new)
 
 
 def train_tokenizers(
@@ -260,33 +262,26 @@ def train_tokenizers(
         pretrained: Folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
 
     Raises:
-        ValueError: There is no training split, or `train_tokenizer` refuses what is asked for.
+        ValueError: The sizes of the vocabularies cannot be; see `check_vocabulary_sizes`.
         OSError: `pretrained` cannot be found.
     """
     if pretrained is not None:
         return TokenizerPair.from_pretrained(pretrained)
-    if isinstance(dataset, DatasetDict):
-        if "train" not in dataset:
-            raise ValueError(f"there is no split 'train' to train tokenizers on, only {', '.join(dataset)}")
-        dataset = dataset["train"]
+    dataset = dataset["train"] if isinstance(dataset, DatasetDict) else dataset
     check_vocabulary_sizes(vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind)
 
-    def train(columns: list[str], size: int, kind: TokenKind) -> PreTrainedTokenizerFast:
-        return train_tokenizer(
-            _texts(dataset, columns),
-            size,
-            kind=kind,
-            unicode_form=unicode_form,
-            model_max_length=model_max_length,
-            split_digits=split_digits,
-            show_progress=show_progress,
-        )
-
+    train: Callable[..., PreTrainedTokenizerFast] = partial(
+        train_tokenizer,
+        unicode_form=unicode_form,
+        model_max_length=model_max_length,
+        split_digits=split_digits,
+        show_progress=show_progress,
+    )
+    source = train(_texts(dataset, ["source", "target"] if joint else ["source"]), vocab_size, kind=kind)
     if joint:
-        tokenizer = train(["source", "target"], vocab_size, kind)
-        return TokenizerPair(tokenizer, tokenizer)
-    source = train(["source"], vocab_size, kind)
-    return TokenizerPair(source, train(["target"], target_vocab_size or vocab_size, target_kind or kind))
+        return TokenizerPair(source, source)
+    target_texts = _texts(dataset, ["target"])
+    return TokenizerPair(source, train(target_texts, target_vocab_size or vocab_size, kind=target_kind or kind))
 
 
 def _texts(dataset: Dataset, columns: list[str]) -> Iterator[str]:
@@ -311,51 +306,40 @@ def tokenize_dataset(
     Raises:
         ValueError: No training pair is left.
     """
-    report = FilterReport()
-    result = {
-        split: _tokenize_split(split, rows, tokenizers, args, report, num_proc) for split, rows in dataset.items()
-    }
-    return DatasetDict(result), report
-
-
-def _tokenize_split(
-    split: str,
-    rows: Dataset,
-    tokenizers: TokenizerPair,
-    args: DataArguments,
-    report: FilterReport,
-    num_proc: int | None,
-) -> Dataset:
-    training = split == "train"
+    report, result = FilterReport(), {}
     limits = (args.max_source_length, args.max_target_length)
-    rows = rows.map(
-        _encode,
-        batched=True,
-        num_proc=num_proc,
-        desc=f"Tokenizing {split}",
-        fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
-    )
-    added = ["source_length", "target_length"]
-    # As an arrow table: iterating over a column of a dataset decodes its rows one by one.
-    columns = rows.select_columns(added).with_format("arrow")[:].to_pydict()
-    lengths = list(zip(columns["source_length"], columns["target_length"], strict=True))
-    rows = rows.remove_columns(added)
-    report.start(split, len(rows))
-    if not training:
-        for side, limit, place in (("source", limits[0], 0), ("target", limits[1], 1)):
-            longer = sum(limit is not None and pair[place] > limit for pair in lengths)
-            report.note(split, f"with a {side} cut to {limit} tokens", longer)
-        return rows
-    reasons = [_reason_to_drop(source, target, args) for source, target in lengths]
-    for reason in sorted({reason for reason in reasons if reason is not None}):
-        report.drop(split, reason, reasons.count(reason))
-    if not report.kept[split]:
+    for split, text in dataset.items():
+        training = split == "train"
+        rows = text.map(
+            _encode,
+            batched=True,
+            num_proc=num_proc,
+            desc=f"Tokenizing {split}",
+            fn_kwargs={"tokenizers": tokenizers, "limits": (None, None) if training else limits},
+        )
+        added = ["source_length", "target_length"]
+        # As an arrow table: iterating over a column of a dataset decodes its rows one by one.
+        columns = rows.select_columns(added).with_format("arrow")[:].to_pydict()
+        lengths = list(zip(columns["source_length"], columns["target_length"], strict=True))
+        result[split] = rows = rows.remove_columns(added)
+        report.start(split, len(rows))
+        if training:
+            reasons = [_reason_to_drop(source, target, args) for source, target in lengths]
+            for reason, pairs in sorted(Counter(filter(None, reasons)).items()):
+                report.drop(split, reason, pairs)
+            if report.dropped:
+                result[split] = rows.select([index for index, reason in enumerate(reasons) if reason is None])
+            continue
+        for side, name, limit in zip((0, 1), ("source", "target"), limits, strict=True):
+            longer = sum(limit is not None and pair[side] > limit for pair in lengths)
+            report.note(split, f"with a {name} cut to {limit} tokens", longer)
+    if "train" in result and not report.kept["train"]:
         raise ValueError(
             f"no training pair is left: max_source_length={args.max_source_length}, "
-            f"max_target_length={args.max_target_length}, max_length_ratio={args.max_length_ratio} drop all "
-            f"{len(rows):,}; raise them ({report})"
+            f"max_target_length={args.max_target_length}, max_length_ratio={args.max_length_ratio} drop all; "
+            f"raise them ({report})"
         )
-    return rows.select([index for index, reason in enumerate(reasons) if reason is None]) if report.dropped else rows
+    return DatasetDict(result), report
 
 
 def _encode(

@@ -42,6 +42,13 @@ class _NotAdditiveError(Exception):
     """The words of the whole are not the words of its two parts in a row."""
 
 
+def _cut(words: str, start: str = "", end: str = "") -> str:
+    """The words without those at their start and end, or an error if others are there."""
+    if not (words.startswith(start) and words.endswith(end)):
+        raise _NotAdditiveError
+    return words[len(start) : len(words) - len(end)]
+
+
 class _Additive:
     """A function of two numbers whose words are `head(i) + tail(j)`; every part is asked for once.
 
@@ -60,18 +67,12 @@ class _Additive:
 
     def _tail(self, j: int) -> str:
         if j not in self._tails:
-            words = self._words(2, j)
-            if not words.startswith(self._prefix):
-                raise _NotAdditiveError
-            self._tails[j] = words[len(self._prefix) :]
+            self._tails[j] = _cut(self._words(2, j), start=self._prefix)
         return self._tails[j]
 
     def _head(self, i: int) -> str:
         if i not in self._heads:
-            words, tail = self._words(i, self._anchor), self._tail(self._anchor)
-            if not words.endswith(tail):
-                raise _NotAdditiveError
-            self._heads[i] = words[: len(words) - len(tail)]
+            self._heads[i] = _cut(self._words(i, self._anchor), end=self._tail(self._anchor))
         return self._heads[i]
 
 
@@ -85,19 +86,14 @@ class _Cardinals:
         self._millions = _Additive(lambda m, b: self._direct(1_000_000 * m + b), two_millions)
         # The part below a million reads differently after a million than alone ("und", a comma, nothing).
         self._after_million = _Additive(
-            lambda a, b: self._after(1_000 * a + b, two_millions), self._after(2_000, two_millions)
+            lambda a, b: _cut(self._direct(2_000_000 + 1_000 * a + b), two_millions),
+            _cut(self._direct(2_002_000), two_millions),
         )
         self._additive = self._is_additive()
 
     @lru_cache(maxsize=20_000)  # noqa: B019  (a verbaliser lives as long as the process)
     def _direct(self, number: int) -> str:
         return num2words(number, lang=self._language)
-
-    def _after(self, number: int, prefix: str) -> str:
-        words = self._direct(2_000_000 + number)
-        if not words.startswith(prefix):
-            raise _NotAdditiveError
-        return words[len(prefix) :]
 
     def _composed(self, number: int) -> str:
         millions, rest = divmod(number, 1_000_000)

@@ -15,10 +15,15 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrain
 from transformers.integrations import get_available_reporting_integrations
 
 from csan_hf.data import DataArguments, TokenizerPair, train_tokenizers
-from csan_hf.data.corpora import check_files
-from csan_hf.data.language_pairs import add_language_tags, language_tags
-from csan_hf.data.symbol_tokenizers import EOS_TOKEN, PAD_TOKEN, SPECIAL_TOKENS
-from csan_hf.data.tokenization import DEFAULT_VOCABULARY_SIZE, check_vocabulary_sizes
+from csan_hf.data.corpora import check_files, language_tags
+from csan_hf.data.tokenization import (
+    DEFAULT_VOCABULARY_SIZE,
+    EOS_TOKEN,
+    PAD_TOKEN,
+    SPECIAL_TOKENS,
+    add_language_tags,
+    check_vocabulary_sizes,
+)
 from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
 from csan_hf.families import ModelFamily
 from csan_hf.text_files import reading_folder_or_name

@@ -17,7 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
-from csan_hf.data.report import FilterReport
+from csan_hf.data.corpora import FilterReport
 from csan_hf.text_files import write_text
 
 from .arguments import TranslationTrainingArguments

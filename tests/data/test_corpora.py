@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import HfArgumentParser
 
-from csan_hf.data import DataArguments, FilterReport, load_translation_dataset
-from csan_hf.data.corpora import check_files
+from csan_hf.data import DataArguments, FilterReport, TokenizerPair, load_translation_dataset, train_tokenizer
+from csan_hf.data.corpora import check_files, language_tags, parse_language_pairs
+from csan_hf.data.tokenization import add_language_tags
 
 ENGLISH = ["one", "two", "", "four", "five"]
 GERMAN = ["eins", "zwei", "drei", " ", "fünf"]
@@ -142,10 +143,9 @@ def test_hub_names(hub):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "flat", "target_lang": "fr"}, r"flat, split train: there is no column 'fr' among 'en', 'de'"),
         (
-            {"dataset": "nested", "target_lang": "fr"},
-            r"nested, split train, translation: there is no column 'fr' among 'en', 'de'",
+            {"dataset": "flat", "target_lang": "fr"},
+            r"flat, split train, row 0: there is no column 'fr' among",
         ),
         ({"dataset": "flat", "test": "exam"}, r"test: dataset 'flat' has no split 'exam', only train, test"),
         ({"dataset": "flat", "test": "broken"}, r"flat, split broken, row 1: 'en' is None; text is needed"),
@@ -171,14 +171,13 @@ def test_a_damaged_data_set_is_named(tmp_path, monkeypatch, content, reason):
     [
         ({}, "no corpus: set dataset"),
         ({"data_dir": "somewhere"}, "no corpus: set dataset"),
-        ({"dataset": "numbers", "train": "x"}, "dataset is 'numbers', which has no files: leave out train"),
+        ({"dataset": "numbers", "train": "x"}, "dataset is 'numbers', which is made, not read: leave out train"),
         ({"dataset": "numbers", "dataset_config": "x"}, "leave out dataset_config"),
         ({"dataset": "numbers", "target_lang": "en"}, "source_lang and target_lang are both 'en'"),
         ({"dataset": "numbers", "train_size": 0}, "train_size is 0; it must be at least 1"),
         ({"dataset": "numbers", "max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
         ({"dataset": "numbers", "max_length_ratio": 0.5}, "max_length_ratio is 0.5; it must be at least 1"),
-        ({"train": "x", "test": {"train": "y"}}, "test has an entry called 'train'"),
-        ({"train": "x", "test": '{"a": '}, "not a JSON dictionary"),
+        ({"train": "x", "test": {"train": "y"}}, "test has an entry called train or validation"),
     ],
 )
 def test_contradictions_are_refused(options, message):
@@ -225,13 +224,7 @@ def test_a_test_set_cannot_be_named_after_another_place(name):
         DataArguments(train="t.{lang}", source_lang="de", target_lang="en", test={name: "x.{lang}"})
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 250
-
-
-def test_names_of_test_sets_that_are_none(tmp_path):
-    arguments = {"train": "t.{lang}", "source_lang": "de", "target_lang": "en"}
-    assert DataArguments(**arguments, test={"newstest 2014_de-en.v1": "x.{lang}", "日本語": "y"}).test_patterns
-    with pytest.raises(ValueError, match=r"test: 'a' is .*a file pattern or a split is needed"):
-        DataArguments(**arguments, test={"a": ["x"]})
+    assert DataArguments(train="t", test={"newstest 2014_de-en.v1": "x.{lang}", "日本語": "y"}).test_patterns
 
 
 def test_a_table_without_the_columns_is_refused_before_it_is_read(tmp_path):
@@ -239,8 +232,81 @@ def test_a_table_without_the_columns_is_refused_before_it_is_read(tmp_path):
     args = DataArguments(data_dir=str(tmp_path), train="pairs.csv")
     check_files(args)
     assert load_translation_dataset(args)[0]["train"][0] == {"source": "one, two", "target": "eins, zwei"}
-    with pytest.raises(ValueError, match=r"pairs\.csv, line 1: there is no column 'fr' among 'en', 'de'"):
+    with pytest.raises(ValueError, match=r"pairs\.csv, line 2: there is no column 'fr' among 'en', 'de'"):
         check_files(DataArguments(data_dir=str(tmp_path), train="pairs.csv", target_lang="fr"))
     (tmp_path / "pairs.xls").touch()
     with pytest.raises(ValueError, match="plain text needs one file per language"):
         check_files(DataArguments(data_dir=str(tmp_path), train="pairs.xls"))
+
+
+# ---- several pairs of languages
+
+WORDS = {"de": ["eins", "zwei", ""], "en": ["one", "two", "three"], "fr": ["un", "deux", "trois"]}
+
+
+@pytest.fixture
+def three_languages(tmp_path):
+    for split in ("train", "val", "news"):
+        for language, words in WORDS.items():
+            (tmp_path / f"{split}.{language}").write_text("".join(f"{word}\n" for word in words))
+    return tmp_path
+
+
+def arguments_of_pairs(three_languages, pairs, **options):
+    files = {"train": "train.{lang}", "validation": "val.{lang}", "test": {"news": "news.{lang}"}}
+    return DataArguments(data_dir=str(three_languages), language_pairs=pairs, **files, **options)
+
+
+def test_pairs_are_tagged_and_put_together(three_languages):
+    data, report = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "en-fr"]))
+    assert list(data) == ["train", "validation", "news_de-en", "news_en-fr"]
+    assert data["train"][:] == {
+        "source": [">>en<< eins", ">>en<< zwei", ">>fr<< one", ">>fr<< two", ">>fr<< three"],
+        "target": ["one", "two", "un", "deux", "trois"],
+    }
+    assert data["news_de-en"]["source"][:] == [">>en<< eins", ">>en<< zwei", ""]
+    assert report.read == {"train": 6, "validation": 6, "news_de-en": 3, "news_en-fr": 3}
+    assert (report.kept["train"], report.noted["validation"]) == (5, {"with an empty side": 1})
+    only, _ = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "en-fr"]), ["news_en-fr"])
+    assert only["news_en-fr"]["source"][0] == ">>fr<< one"
+    with pytest.raises(ValueError, match="no split 'news', only train, validation, news_de-en"):
+        load_translation_dataset(arguments_of_pairs(three_languages, ["de-en"]), ["news"])
+
+
+def test_one_target_language_needs_no_tag(three_languages):
+    data, _ = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "fr-en"]))
+    assert data["train"]["source"][:] == ["eins", "zwei", "un", "deux", "trois"]
+
+
+def test_a_tag_is_one_token_and_changes_no_other():
+    tokenizer = train_tokenizer(["eins zwei drei"] * 9, 300)
+    plain = tokenizer("eins zwei")["input_ids"]
+    size = len(tokenizer)
+    for _ in range(2):  # the second time it is there
+        add_language_tags(TokenizerPair(tokenizer, tokenizer), language_tags([("de", "en"), ("en", "de")]))
+    assert len(tokenizer) == size + 2
+    assert tokenizer(">>de<< eins zwei")["input_ids"] == [size + 1, *plain]
+    assert tokenizer("eins zwei")["input_ids"] == plain
+
+
+@pytest.mark.parametrize("pairs", [["de"], ["de-de"], ["a-b", "a-b"]])
+def test_pairs_that_are_none(pairs):
+    with pytest.raises(ValueError, match=rf"language_pairs: '{pairs[0]}' must be SOURCE-TARGET, such as de-en"):
+        parse_language_pairs(pairs)
+
+
+def test_a_stream_gives_as_many_pairs_as_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split in ("train", "test"):
+        lines = [json.dumps({"en": f"{split} {number}", "de": f"{number}"}) for number in range(50)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    args = DataArguments(dataset=str(folder), streaming=True, train_size=7, test_size=3)
+    data, _ = load_translation_dataset(args)
+    assert data["test"]["target"][:] == ["0", "1", "2"]
+    assert len(set(data["train"]["target"])) == 7
+    assert data["train"]["target"][:] != sorted(data["train"]["target"], key=int), "shuffled"
+    assert load_translation_dataset(args)[0]["train"][:] == data["train"][:]
+    with pytest.raises(ValueError, match="streaming reads a dataset on the Hub, of which train_size pairs"):
+        DataArguments(dataset=str(folder), streaming=True)

@@ -30,10 +30,8 @@ def test_the_files(tmp_path):
 
 
 def test_a_language_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no .*xyz_train\.tsv"):
+    with pytest.raises(ValueError, match=r"No such file.*xyz_train\.tsv"):
         prepare_multilingual(tmp_path, tmp_path / "out", ["xyz"])
-    with pytest.raises(ValueError, match="name at least one language"):
-        prepare_multilingual(tmp_path, tmp_path / "out", [])
 
 
 def test_patterns_may_name_the_languages(tmp_path):

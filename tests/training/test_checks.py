@@ -60,7 +60,7 @@ def no_data(monkeypatch):
         ({"init_from": "/no/such"}, "init_from: There is no folder /no/such to read the model from"),
         ({"tokenizer.pretrained": "x"}, "names an existing tokenizer: leave out tokenizer.vocab_size"),
         ({"language_pairs": "[de_en]"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
-        ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' is listed twice"),
+        ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' must be SOURCE-TARGET, .*, each pair once"),
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),
         ({"lr_scheduler_kwargs": "{cycles: 2}"}, r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type warmup_stable_decay: .*num_decay_steps"),
