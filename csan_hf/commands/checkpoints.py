@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from csan_hf import hub
@@ -44,7 +45,7 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         if model_type not in converters:
             raise ValueError(f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}.")
         model = pkgutil.resolve_name(converters[model_type])(source, **fields)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RuntimeError, StrictDataclassError, yaml.YAMLError) as error:
         raise ValueError(f"{source}: {error}") from error
     try:
         tokenizers = TokenizerPair.from_pretrained(source)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -39,6 +40,7 @@ def export_onnx(
         ValueError: The precision is unknown, the model is not in float32, or the directory is not empty.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
+    _check_installed()
     directory = Path(directory)
     if precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}.")
@@ -59,6 +61,12 @@ def export_onnx(
             directory.rmdir()
         os.rename(staging, directory)
     return directory
+
+
+def _check_installed() -> None:
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise ImportError(f"ONNX needs {', '.join(missing)}: pip install csan_hf[onnx]")
 
 
 def _parts(model: PreTrainedModel) -> dict[str, tuple[PreTrainedModel, dict[str, Any]]]:
@@ -133,7 +141,9 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
         Raises:
             OSError: The directory or a file is missing.
+            ImportError: See `export_onnx`.
         """
+        _check_installed()
         from transformers.exporters.base import ExportedModel
 
         directory = Path(directory)
@@ -147,6 +157,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         model.generation_config.use_cache = False
         model.name_or_path = str(directory)
         return model.eval()
+
+    from_pretrained = from_directory  # type: ignore[assignment]
 
     @property
     def device(self) -> torch.device:

@@ -2,6 +2,7 @@
 """Exported models translate as the models that they were made of."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def sources():
 def test_same_translations(name, tmp_path):
     model = MODELS[name]()
     export_onnx(model, tmp_path / "onnx")
-    exported = OnnxTranslationModel.from_directory(tmp_path / "onnx")
+    exported = OnnxTranslationModel.from_pretrained(tmp_path / "onnx")
     decoder_input_ids = torch.randint(3, 11, (4, 6))
     with torch.no_grad():
         expected = model(**sources(), decoder_input_ids=decoder_input_ids).logits
@@ -64,6 +65,12 @@ def test_int8_by_the_script(tmp_path, capsys):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no folder .*onnx/encoder, which export_onnx writes"):
         OnnxTranslationModel.from_directory(tmp_path / "onnx")
+
+
+def test_packages_that_are_missing_are_named_with_the_extra_that_brings_them(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"^ONNX needs onnxscript: pip install csan_hf\[onnx\]$"):
+        export_onnx(MODELS["csan"](), tmp_path / "onnx")
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):
