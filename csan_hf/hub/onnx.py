@@ -16,7 +16,6 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 ENCODER, DECODER = "encoder", "decoder"
 _BATCH_AND_LENGTH = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
-_PRECISIONS = ("float32", "int8")
 
 
 def export_onnx(
@@ -42,8 +41,8 @@ def export_onnx(
     """
     _check_installed()
     directory = Path(directory)
-    if precision not in _PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}, got {precision!r}.")
+    if precision not in ("float32", "int8"):
+        raise ValueError(f"precision must be float32 or int8, got {precision!r}.")
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -147,11 +146,9 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         from transformers.exporters.base import ExportedModel
 
         directory = Path(directory)
-        graphs = []
-        for name in (ENCODER, DECODER):
-            if not (directory / name).is_dir():
-                raise FileNotFoundError(f"There is no folder {directory / name}, which export_onnx writes.")
-            graphs.append(ExportedModel.from_pretrained(directory / name, **runner_options))
+        if not (directory / ENCODER).is_dir():
+            raise FileNotFoundError(f"There is no folder {directory / ENCODER}, which export_onnx writes.")
+        graphs = [ExportedModel.from_pretrained(directory / name, **runner_options) for name in (ENCODER, DECODER)]
         model = cls(AutoConfig.from_pretrained(directory), *graphs)
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.generation_config.use_cache = False

@@ -71,9 +71,7 @@ class TextTranslationPipeline(TranslationPipeline):
                 "and has a fast tokenizer."
             )
 
-    def _sanitize_parameters(  # type: ignore[override]
-        self, return_scores: bool | None = None, **kwargs: Any
-    ) -> tuple[dict, dict, dict]:
+    def _sanitize_parameters(self, return_scores: bool | None = None, **kwargs: Any) -> tuple[dict, dict, dict]:
         preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(**kwargs)
         if return_scores is not None:
             forward_params["return_scores"] = return_scores

@@ -130,11 +130,6 @@ def test_locality_adds_no_parameters_and_changes_the_result(window, area):
         assert (csan(**inputs).logits - marian(**inputs).logits).abs().max() > 1e-3
 
 
-def test_a_method_that_replaces_the_attention_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"'block' of encoder layer 1 replaces the attention"):
-        convert_marian(build_marian(), encoder_locality=[None, {"block": 4}])
-
-
 def test_converted_model_trains_and_leaves_marian_alone():
     marian = build_marian()
     before = {name: tensor.clone() for name, tensor in marian.state_dict().items()}
@@ -199,9 +194,9 @@ def test_to_marian_refuses_by_name_what_marian_cannot_do():
     fields |= {"decoder_ffn_dim": 8, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
     off = {"local_window": None, "head_area": 1}
     for overrides, message in (
-        ({"localness_layers": [1]}, r"encoder self-attention of layers \[1\] is local"),
-        ({**off, "decoder_locality": [{"window": 3}, None]}, r"decoder self-attention of layers \[0\]"),
-        ({**off, "cross_localness_layers": [0], "localness_window": "query", "localness_layers": []}, "cross-att"),
+        ({"localness_layers": [1]}, r"local encoder layers=\[\], but this CSAN has \[1\]"),
+        ({**off, "decoder_locality": [{"window": 3}, None]}, r"local decoder layers=\[\]"),
+        ({**off, "cross_localness_layers": [0], "localness_window": "query", "localness_layers": []}, "local cross"),
         ({**off, "normalize_before": True}, "normalize_before=False, but this CSAN has True"),
         ({**off, "sinusoids": "m2m_100"}, "sinusoids='marian', but this CSAN has 'm2m_100'"),
     ):
@@ -262,7 +257,7 @@ def test_foreign_weights_are_refused_by_name():
     marian = build_marian()
     marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)
     del marian.model.decoder.layers[1].fc1
-    with pytest.raises(ValueError, match="CSAN cannot represent this Marian model") as error:
+    with pytest.raises(ValueError, match="CsanForConditionalGeneration cannot represent this MarianMTModel") as error:
         convert_marian(marian)
     assert "missing: model.decoder.layers.1.fc1.bias, model.decoder.layers.1.fc1.weight;" in str(error.value)
     assert "left over: model.encoder.layers.0.adapter.bias, model.encoder.layers.0.adapter.w" in str(error.value)
@@ -302,10 +297,8 @@ def test_wrong_arguments_are_refused(tmp_path):
         convert_marian(marian, local_windw=3)
     with pytest.raises(ValueError, match="local_window"):
         convert_marian(marian, local_window=4)
-    with pytest.raises(ValueError, match=r"another shape.*fc1\.weight \(32, 16\), not \(24, 16\)"):
+    with pytest.raises(ValueError, match=r"size mismatch for model.encoder.layers.0.fc1.weight"):
         convert_marian(marian, encoder_ffn_dim=24)
-    with pytest.raises(ValueError, match="got int"):
-        convert_marian(3)
     bart = BartConfig(vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1)
     BartForConditionalGeneration(bart).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="'bart'"):
