@@ -67,7 +67,7 @@ class Run:
         return max(map(int, re.findall(r"^step (\d+)/", self.log.read_text(), flags=re.MULTILINE)), default=0)
 
     def is_saving(self) -> bool:
-        return any((self.output / "_saving").glob("checkpoint-*"))
+        return any((self.output / "_unfinished").glob("checkpoint-*"))
 
     def wait_until(self, condition) -> bool:
         """Waits for a condition; False if the run ended before."""

@@ -181,7 +181,7 @@ def push_in_background(
         The upload.
     """
     run = checkpoint.resolve().parent
-    folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.parent))
+    folder = Path(tempfile.mkdtemp(prefix="_upload-", dir=run))  # the next start of the run would clear it away
     try:
         for name, path in public_files(checkpoint).items():
             (folder / "checkpoint" / name).parent.mkdir(parents=True, exist_ok=True)

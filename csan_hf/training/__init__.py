@@ -3,10 +3,9 @@
 
 from .arguments import TranslationTrainingArguments
 from .checkpoints import average_weights
-from .loss import LabelSmoothedCrossEntropy
 from .recipe import Recipe, RecipeError, load_recipe
 from .run import train_from_recipe
-from .trainer import TranslationTrainer
+from .trainer import LabelSmoothedCrossEntropy, TranslationTrainer
 
 __all__ = [
     "LabelSmoothedCrossEntropy",

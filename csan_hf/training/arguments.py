@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import Seq2SeqTrainingArguments
@@ -15,53 +16,47 @@ from csan_hf.credentials import WHERE_INSTEAD
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
 
 
-def accelerator_is_available() -> bool:
-    """Says whether torch sees any accelerator (CUDA, ROCm, XPU, MPS...)."""
-    return torch.accelerator.is_available()
-
-
-def cpu_has_fast_bf16() -> bool:
-    """Says whether the processor multiplies bf16 matrices in hardware (AMX or AVX512-BF16).
-
-    Elsewhere bf16 is emulated, several times slower than float32.
-    """
+def _machine_has_bf16() -> bool:
+    """Says whether bf16 is computed in hardware; a processor without AMX or AVX512-BF16 is slower than in float32."""
+    if torch.accelerator.is_available():
+        return bool(is_torch_bf16_gpu_available())
     probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
 
 
-def resolve_bf16(value: bool | str) -> bool:
-    """Turns `"auto"` into whether this machine gains from bf16.
-
-    Args:
-        value: True, False or `"auto"`.
-
-    Raises:
-        ValueError: On any other value.
-    """
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() != "auto":
-        raise ValueError(f"training.bf16 must be true, false or 'auto', got {value!r}.")
-    if accelerator_is_available():
-        return bool(is_torch_bf16_gpu_available())
-    return cpu_has_fast_bf16()
-
-
-# The smallest values that work, besides null
-_LEAST = {
-    **dict.fromkeys(("max_tokens", "max_cells", "max_sentences", "early_stopping_patience", "keep_best"), 1),
-    **dict.fromkeys(("generation_num_beams", "gradient_accumulation_steps"), 1),
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), 1),
-    **dict.fromkeys(("batch_norm_batches", "dataloader_num_workers"), 0),
-}
-# Bounds [low, high)
-_RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("seed", "data_seed"), (0, 2**32)),  # numpy's
-    **dict.fromkeys(("learning_rate", "weight_decay", "warmup_steps", "adam_epsilon"), (0.0, math.inf)),
-    **dict.fromkeys(("max_grad_norm", "early_stopping_threshold"), (0.0, math.inf)),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), (0, 1)),
-}
-_INTERVALS = ("eval_steps", "save_steps", "logging_steps")
+# What a field may be, besides null: the words of the error, the test (which NaN fails), and the fields
+_BOUNDS: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
+    (
+        "at least 1",
+        lambda value: value >= 1,
+        (
+            *("max_tokens", "max_cells", "max_sentences", "early_stopping_patience", "keep_best"),
+            *("generation_num_beams", "gradient_accumulation_steps"),
+            *("per_device_train_batch_size", "per_device_eval_batch_size"),
+        ),
+    ),
+    (
+        "at least 0 and finite",
+        lambda value: 0 <= value < math.inf,
+        (
+            *("learning_rate", "weight_decay", "warmup_steps", "adam_epsilon", "max_grad_norm"),
+            *("early_stopping_threshold", "batch_norm_batches", "dataloader_num_workers"),
+        ),
+    ),
+    (
+        "above 0 and finite",
+        lambda value: 0 < value < math.inf,
+        ("eval_steps", "save_steps", "logging_steps", "num_train_epochs"),
+    ),
+    ("in [0, 1)", lambda value: 0 <= value < 1, ("adam_beta1", "adam_beta2", "label_smoothing_factor")),
+    ("in [0, 2^32)", lambda value: 0 <= value < 2**32, ("seed", "data_seed")),
+    (
+        "'end' or 'every_save': optimizer states and pickles are not for sharing",
+        lambda value: value in ("end", "every_save"),
+        ("hub_strategy",),
+    ),
+    ("at least 1, or -1 for num_train_epochs", lambda value: value == -1 or value >= 1, ("max_steps",)),
+)
 
 
 @dataclass
@@ -93,7 +88,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     label_smoothing_factor: float = field(
         default=0.1, metadata={"help": "Label smoothing, torch's definition: mass spread over the whole vocabulary."}
     )
-    bf16: bool | str = field(  # type: ignore[assignment]
+    bf16: bool | Literal["auto"] = field(  # type: ignore[assignment]
         default="auto",
         metadata={"help": "bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."},
     )
@@ -191,14 +186,17 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         """Checks the numbers, fills the fields that follow from others, then runs the library's own checks."""
         self._check()
-        self.bf16 = resolve_bf16(self.bf16)
-        if not accelerator_is_available():
+        has_accelerator, evaluates = torch.accelerator.is_available(), self.eval_strategy != "no"
+        if self.bf16 == "auto":
+            self.bf16 = _machine_has_bf16()
+        if not has_accelerator:
             # transformers otherwise refuses bf16 on a CPU, and lets several processes train each for itself
             self.use_cpu = True
-        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
+        if self.use_cpu:
+            self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
+        if not evaluates:
             self.load_best_model_at_end = False
-            self.metric_for_best_model = None
-            self.early_stopping_patience = None
+            self.metric_for_best_model = self.early_stopping_patience = None
         if self.save_strategy is None:
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "steps"
         if self.save_steps is None:
@@ -206,62 +204,28 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             name = self.metric_for_best_model.removeprefix("eval_")
             self.greater_is_better = name != "loss" and find_metric(name).greater_is_better
-        if not accelerator_is_available() or self.use_cpu:
-            self.dataloader_pin_memory = False  # nothing to copy to; torch warns otherwise
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves a token that was set later (`set_push_to_hub`) out of pickles, such as training_args.bin."""
         return {**vars(self), "hub_token": None}
 
-    def _check_uploads(self) -> None:
+    def _check(self) -> None:
+        """Refuses what cannot work, also in the library's fields, before anything is read or written."""
         if self.hub_token is not None:
             raise ValueError(f"training.hub_token would be written to files: leave it out and {WHERE_INSTEAD}.")
-        if str(getattr(self.hub_strategy, "value", self.hub_strategy)) not in ("end", "every_save"):
-            raise ValueError(
-                "training.hub_strategy must be 'end' or 'every_save': what 'checkpoint' and 'all_checkpoints' upload, "
-                "optimizer state and pickles, is not for sharing."
-            )
-
-    def _check(self) -> None:
-        """Refuses numbers that cannot work, also in the library's fields, before anything is read or written."""
-        self._check_uploads()
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:  # so that NaN is refused, too
-                raise ValueError(f"training.{name} must be at least {least}, got {value}.")
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value < high:
-                raise ValueError(f"training.{name} must lie in [{low}, {high}), got {value}.")
-        for name in _INTERVALS:
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < math.inf:
-                raise ValueError(f"training.{name} must be above 0, got {value}.")
-        if not 0.0 < self.num_train_epochs < math.inf:
-            raise ValueError(f"training.num_train_epochs must be above 0, got {self.num_train_epochs}.")
-        if self.max_steps != -1 and self.max_steps < 1:
-            raise ValueError(
-                f"training.max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps} "
-                "(`csan-hf evaluate` scores a model without training)."
-            )
-        self._check_metric()
-
-    def _check_metric(self) -> None:
-        for name in self.metrics:
-            if find_metric(name).needs == "alignments":
-                raise ValueError(f"training.metrics: {name!r} scores alignments and not translations; leave it out.")
-        metric = self.metric_for_best_model
-        if metric is None or str(getattr(self.eval_strategy, "value", self.eval_strategy)) == "no":
-            return
-        known = [*self.metrics, "loss"]
-        if metric.removeprefix("eval_") not in known:
-            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(known)}, got {metric!r}.")
-        if not self.predict_with_generate and metric.removeprefix("eval_") != "loss":
-            raise ValueError(
-                f"training.metric_for_best_model is {metric!r}, which needs translations: set it to 'loss', or "
-                "training.predict_with_generate to true."
-            )
+        for words, fits, names in _BOUNDS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not fits(value):
+                    raise ValueError(f"training.{name} must be {words}, got {value}.")
+        if alignments := [name for name in self.metrics if find_metric(name).needs == "alignments"]:
+            raise ValueError(f"training.metrics: {alignments[0]!r} scores alignments and not translations.")
+        known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
+        best = self.metric_for_best_model
+        if self.eval_strategy != "no" and best is not None and best.removeprefix("eval_") not in known:
+            hint = "" if self.predict_with_generate else ", as training.predict_with_generate is false"
+            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(known)}{hint}, got {best!r}.")
 
 
 @dataclass

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +20,8 @@ from csan_hf.data import DataArguments
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
-from .plan import Plan, note_unused_tokenizer, resolve
-from .recipe import Recipe, RecipeError
+from .plan import Plan, resolve
+from .recipe import Recipe, RecipeError, refusing
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
@@ -32,8 +29,7 @@ UTILISATION = 0.4
 """Share of the matrix-product rate that training is assumed to reach; well-filled GPUs reach 0.3 to 0.5."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Costs of one update on one device.
 
     Args:
@@ -60,70 +56,43 @@ def dry_run(recipe: Recipe) -> str:
         RecipeError: As training would.
     """
     plan = resolve(dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run"), with_data=False)
-    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *describe_data(plan.data)]
-    if note := note_unused_tokenizer(recipe):
-        lines += ["", "Tokenizer", f"  {note}"]
-    lines += ["", "Model", *_describe_model(plan)]
-    return "\n".join(lines)
+    lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan.data)]
+    return "\n".join([*lines, "", "Model", *_describe_model(plan)])
 
 
-# ---- data
-
-
-def describe_data(args: DataArguments) -> list[str]:
-    """Says which splits are there, with their sizes, and which are missing.
-
-    Raises:
-        RecipeError: If what is there is wrong: unequal line counts, missing columns, an empty split...
-    """
+def _describe_data(args: DataArguments) -> list[str]:
+    """Says which splits are there, with their sizes, and which are missing."""
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
-    if args.dataset and args.dataset != BUILT_IN and not Path(args.dataset).exists():
-        return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
     if args.dataset == BUILT_IN:
-        sizes = {name: args.size_of(name) or "default" for name in ("train", "validation", "test")}
-        return [f"  numbers (built in), {languages}: " + ", ".join(f"{name} {size}" for name, size in sizes.items())]
-    return [f"  files in {args.data_dir or '.'}, {languages}", *_describe_files(args)]
-
-
-def _describe_files(args: DataArguments) -> list[str]:
-    lines = []
+        sizes = (f"{name} {args.size_of(name) or 'default'}" for name in ("train", "validation", "test"))
+        return [f"  numbers (built in), {languages}: {', '.join(sizes)}"]
+    if args.dataset and not Path(args.dataset).exists():
+        return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
+    lines = [f"  files in {args.data_dir or '.'}, {languages}"]
     for split in args.split_names:
         try:
-            loaded, _ = load_translation_dataset(args, [split])
+            pairs = f"{len(load_translation_dataset(args, [split])[0][split]):,} pairs"
         except ValueError as error:
             if "no file for" not in str(error):
                 raise RecipeError(f"The data cannot be used: {error}") from error
-            lines.append(f"  {split}: not there ({args.split_names[split]})")
-        else:
-            lines.append(f"  {split}: {len(loaded[split]):,} pairs")
+            pairs = f"not there ({args.split_names[split]})"
+        lines.append(f"  {split}: {pairs}")
     return lines
 
 
 def _describe_hub(args: DataArguments) -> list[str]:
-    """What the cache knows of a Hub dataset."""
+    """Says what the cache knows of a Hub dataset."""
     offline = DownloadConfig(local_files_only=True)
     try:
         info = load_dataset_builder(str(args.dataset), args.dataset_config, download_config=offline).info
     except Exception:  # whatever the reason: it is not here
-        wanted = args.split_patterns or {"train": "train", "validation": "validation", "test": "test"}
-        splits = ", ".join(f"{split} = {stored}" for split, stored in wanted.items())
-        columns = " and ".join(args.columns)
-        return [f"  not in this machine's cache; will be downloaded ({splits}; columns {columns})"]
-    _check_columns(args, info)
-    return [f"  {name}: {split.num_examples:,} pairs" for name, split in (info.splits or {}).items()]
-
-
-def _check_columns(args: DataArguments, info: Any) -> None:
+        return [f"  not in this machine's cache; will be downloaded (columns {' and '.join(args.columns)})"]
     features = info.features or {}
-    found = set(features) | set(getattr(features.get("translation"), "languages", ()))
-    missing = [column for column in args.columns if found and column not in found]
-    if missing:
-        raise RecipeError(
-            f"The data cannot be used: {args.dataset} has no column {missing[0]!r}, only {', '.join(sorted(found))}."
-        )
-
-
-# ---- model
+    found = {*features, *getattr(features.get("translation"), "languages", ())}
+    with refusing("The data cannot be used"):
+        if missing := [column for column in args.columns if found and column not in found]:
+            raise ValueError(f"{args.dataset} has no column {missing[0]!r}, only {', '.join(sorted(found))}.")
+    return [f"  {name}: {split.num_examples:,} pairs" for name, split in (info.splits or {}).items()]
 
 
 def _describe_model(plan: Plan) -> list[str]:
@@ -137,26 +106,18 @@ def _describe_model(plan: Plan) -> list[str]:
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
+    rate, updates, batches = matrix_product_rate(args), args.max_steps, args.gradient_accumulation_steps
+    seconds = found.flops / (UTILISATION * rate)
+    whole = f", {_duration(seconds * updates)} for {updates:,} updates, evaluation not counted" if updates > 0 else ""
     return [
         f"  {type(model).__name__}: {model.num_parameters() / 1e6:.1f}M parameters, "
         f"{sum(embeddings.values()) / 1e6:.1f}M of them embeddings ({vocabularies} of {config.vocab_size:,} entries)",
-        f"  memory of a device: {_gib(found.states)} for weights, gradients and Adam (float32), about "
-        f"{_gib(found.activations)} for the activations of {found.pairs} pairs of {SENTENCE_LENGTH} tokens "
+        f"  memory of a device: {found.states / 2**30:.2f} GiB for weights, gradients and Adam (float32), about "
+        f"{found.activations / 2**30:.2f} GiB for the activations of {found.pairs} pairs of {SENTENCE_LENGTH} tokens "
         f"({precision})",
-        *_describe_time(found, args),
-    ]
-
-
-def _describe_time(found: Estimate, args: TranslationTrainingArguments) -> list[str]:
-    rate = _matrix_product_rate(args)
-    seconds = found.flops / (UTILISATION * rate)
-    batches, updates = args.gradient_accumulation_steps, args.max_steps
-    of_batches = f" ({batches} batches)" if batches > 1 else ""
-    whole = f", {_duration(seconds * updates)} for {updates:,} updates, evaluation not counted" if updates > 0 else ""
-    return [
-        f"  an update{of_batches}: {found.flops / 1e12:.2f} TFLOP on each device",
-        f"  time on {_device_name(args)}, from a matrix-product rate of {rate / 1e12:.2f} TFLOP/s measured now, of "
-        f"which {UTILISATION:.0%} are used: {_duration(seconds)} an update{whole}",
+        f"  an update{f' ({batches} batches)' if batches > 1 else ''}: {found.flops / 1e12:.2f} TFLOP on each device",
+        f"  time on this machine ({args.device}), from a matrix-product rate of {rate / 1e12:.2f} TFLOP/s measured "
+        f"now, of which {UTILISATION:.0%} are used: {_duration(seconds)} an update{whole}",
     ]
 
 
@@ -168,7 +129,10 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         args: Batch and precision.
         batch_cost: What bounds a batch, "tokens" or "cells".
     """
-    pairs = _pairs_in_a_batch(args, batch_cost)
+    in_cells = batch_cost == "cells"
+    bound, cost = (args.max_cells, SENTENCE_LENGTH**2) if in_cells else (args.max_tokens, 2 * SENTENCE_LENGTH)
+    pairs = args.per_device_train_batch_size if bound is None else max(1, bound // cost)
+    pairs = min(pairs, args.max_sentences or pairs)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
@@ -183,65 +147,36 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         return tensor
 
     def run() -> None:
-        # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
-        states = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(states)
-        F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+        dtype = torch.bfloat16 if args.bf16 else torch.float16
+        with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
+            # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
+            states = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
+            F.cross_entropy(model.get_output_embeddings()(states).flatten(0, 1).float(), ids.flatten())
 
     # Apart: the counter hooks every module, and hooked modules keep what their fused computation does not
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _precision(args):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
-    with FlopCounterMode(display=False) as counter, _precision(args):
+    with FlopCounterMode(display=False) as counter:
         run()
-    batches = args.gradient_accumulation_steps
     backward = 3 if args.gradient_checkpointing else 2  # in units of forward passes, recomputation included
     return Estimate(
         pairs=pairs,
         states=16 * sum(parameter.numel() for parameter in model.parameters()),
         activations=sum(kept.values()),
-        flops=(1 + backward) * counter.get_total_flops() * batches,
+        flops=(1 + backward) * counter.get_total_flops() * args.gradient_accumulation_steps,
     )
 
 
-def _pairs_in_a_batch(args: TranslationTrainingArguments, batch_cost: str) -> int:
-    if batch_cost == "cells":
-        bound, cost = args.max_cells, SENTENCE_LENGTH**2
-    else:
-        bound, cost = args.max_tokens, 2 * SENTENCE_LENGTH
-    pairs = args.per_device_train_batch_size if bound is None else max(1, bound // cost)
-    return min(pairs, args.max_sentences or pairs)
-
-
-@contextlib.contextmanager
-def _precision(args: TranslationTrainingArguments) -> Iterator[None]:
-    dtype = torch.bfloat16 if args.bf16 else torch.float16
-    with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
-        yield
-
-
-def _device_name(args: TranslationTrainingArguments) -> str:
-    device = args.device
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({torch.get_num_threads()} threads)" if device.type == "cpu" else device.type
-
-
-def _matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) -> float:
-    """Operations per second of matrix products in the precision of training, on the device of training."""
+def matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) -> float:
+    """Measures the operations per second of matrix products in the precision and on the device of training."""
     dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
     matrix = torch.ones(size, size, dtype=dtype, device=args.device)
     matrix @ matrix  # warm-up
     start, count = time.perf_counter(), 0
     while time.perf_counter() - start < 0.3:
-        product = matrix @ matrix
+        (matrix @ matrix)[0, 0].item()  # waits for it
         count += 1
-        if args.device.type != "cpu":
-            product[0, 0].item()  # wait for it
     return 2 * size**3 * count / (time.perf_counter() - start)
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
 
 
 def _duration(seconds: float) -> str:

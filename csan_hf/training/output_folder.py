@@ -1,81 +1,173 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The folder of a run: what it may hold, and the lock that keeps a second run out."""
+"""The folder of a run: whether a run may begin or go on in it, and the lock that keeps a second run out."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from csan_hf.text_files import write_text
 
-from .checkpoints import SAVING, list_checkpoints
-from .recipe import Recipe, RecipeError
-from .stopping import PREPARED_DATA, is_disk_full
+from .checkpoints import UNFINISHED, find_fault, list_checkpoints
+from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options
+from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
 """File that marks a folder as that of a run; `--overwrite` deletes nothing in a folder without it."""
-
-DAMAGED = "_damaged-"
-"""Prefix that a damaged checkpoint gets when it is set aside."""
 
 _FILES = (
     *("recipe.yaml", "results.json", "training.png", "locality.png", "README.md", "config.json"),
     *("generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"),
     *("tokenizer_config.json", "special_tokens_map.json", "training_args.bin"),
 )
-_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, SAVING)
+_FOLDERS = ("runs", "hypotheses", "plots", "target_tokenizer", PREPARED_DATA, UNFINISHED)
 
 
 def entries_of_run(output: Path) -> list[Path]:
     """Lists the entries of a folder that have names that a run writes."""
     named = [output / name for name in (*_FILES, *_FOLDERS)]
-    found = [*list_checkpoints(output), *output.glob(f"{DAMAGED}checkpoint-*"), *output.glob("model-*.safetensors")]
+    found = [*list_checkpoints(output), *output.glob("_upload-*"), *output.glob("model-*.safetensors")]
     return found + [path for path in named if path.exists() or path.is_symlink()]
 
 
 def check_output_folder(recipe: Recipe, output: Path) -> None:
-    """Checks that a run would overwrite nothing but the files of an earlier run.
+    """Checks that a run would overwrite nothing but the files of an earlier run of the same recipe.
 
     Raises:
-        RecipeError: If `output` is a file; if it holds files with names that a run writes, but no mark of a run; or if
-            a checkpoint that the run would resume from or delete is a link, whose target would be changed.
+        RecipeError: If the folder holds files with names that a run writes, but no mark of a run; if a checkpoint that
+            the run would resume from is a link, whose target would be changed; or if another experiment was run there.
     """
-    if output.exists() and not output.is_dir():
-        raise RecipeError(f"output_dir is {output}, which is a file: choose another.")
     starts_anew = recipe.overwrite or not recipe.resume
-    links = [path for path in list_checkpoints(output) if path.is_symlink()]
-    if links and not starts_anew:
-        raise RecipeError(
-            f"{links[0]} is a link: a run changes and deletes its checkpoints, here those that the link leads to. Put "
-            "a copy in its place, or remove it."
-        )
-    foreign = entries_of_run(output)
-    if not foreign or (output / MARK).is_file():
-        return
-    names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
-    if starts_anew or not list_checkpoints(output):  # those of an older version had no mark and can be resumed
+    checkpoints, foreign = list_checkpoints(output), entries_of_run(output)
+    # Runs of older versions have no mark, and can be resumed
+    if foreign and not (output / MARK).is_file() and (starts_anew or not checkpoints):
+        names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise RecipeError(
             f"{output} holds {names}, but no mark of a run ({MARK}), so somebody else may have written that: nothing "
             "was changed. Choose another --output_dir, or move these files elsewhere."
         )
+    if starts_anew or not checkpoints:
+        return
+    if links := [path for path in checkpoints if path.is_symlink()]:
+        raise RecipeError(
+            f"{links[0]} is a link: a run changes and deletes its checkpoints, here those that the link leads to. Put "
+            "a copy in its place, or remove it."
+        )
+    if (output / "recipe.yaml").is_file():
+        _check_same_experiment(recipe, output)
 
 
-def mark_run(output: Path) -> None:
-    """Marks a folder as that of a run."""
+def begin_run(recipe: Recipe, output: Path) -> None:
+    """Deletes what an earlier run wrote, if the recipe says so, and marks the folder; what else lies there stays."""
+    if recipe.overwrite or not recipe.resume:
+        for path in entries_of_run(output):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     write_text(output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n")
+    write_text(output / "recipe.yaml", recipe.to_yaml())
 
 
-def delete_run(output: Path) -> None:
-    """Deletes the files of a run; the mark, and what else lies in the folder, stay."""
-    for path in entries_of_run(output):
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+# ---- going on with a run
+
+# Keys that may change when a run is resumed: what is shown, kept, uploaded or scored, and how fast it goes. The
+# section generation concerns the final scores; what lies in data_dir is compared token by token.
+_FREE = (
+    *("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset"),
+    *("data.data_dir", "data.test", "data.test_size"),
+)
+_FREE_BEGINNINGS = (
+    "generation.",
+    *("training.logging_", "training.report_to", "training.run_name", "training.disable_tqdm", "training.use_cpu"),
+    *("training.hub_", "training.push_to_hub", "training.dataloader_", "training.ddp_", "training.per_device_eval"),
+    *("training.eval_", "training.early_stopping", "training.save_", "training.keep_best", "training.load_best"),
+    *("training.average_best", "training.batch_norm_batches"),
+)
+# The length of a run may change where the learning rate does not depend on it.
+_LENGTHS = ("training.max_steps", "training.num_train_epochs")
+_ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
+
+
+def _check_same_experiment(recipe: Recipe, output: Path) -> None:
+    """Compares a recipe with the one that a run began with, key by key, and prints which harmless keys changed.
+
+    Raises:
+        RecipeError: If a key differs that changes the weights; the message has both values of each.
+    """
+    try:
+        before = _values(load_recipe(output / "recipe.yaml"))
+    except RecipeError as error:  # a key that this version no longer has
+        raise RecipeError(
+            f"This version of csan_hf cannot resume the run in {output} ({error}). "
+            "Choose another --output_dir, or --overwrite to delete it."
+        ) from error
+    now = _values(recipe)
+    free = (*_FREE, *_LENGTHS) if _is_endless(now) else _FREE
+    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+    fixed = [key for key in changed if key not in free and not key.startswith(_FREE_BEGINNINGS)]
+    if "model" in fixed:  # all fields of its config differ with it
+        fixed = [key for key in fixed if not key.startswith("config.")]
+    if fixed:
+        changes = "; ".join(f"{key}: {before.get(key)} there, {now.get(key)} here" for key in fixed)
+        raise RecipeError(
+            f"{output} holds a run of another experiment ({changes}). Go on with the old value, "
+            "or choose another --output_dir, or --overwrite to delete it."
+        )
+    if changed := [key for key in changed if key != "output_dir"]:
+        changes = "; ".join(f"{key} from {before.get(key)} to {now.get(key)}" for key in changed)
+        print(f"Changed since the run began: {changes}.", file=sys.stderr, flush=True)
+
+
+def _values(recipe: Recipe) -> dict[str, Any]:
+    """Returns every key with its value; one that is left out has its default, unless that comes from a checkpoint."""
+    given = recipe.to_dict()
+    values = {}
+    for option in recipe_options(recipe.model):
+        section = given.get(option.section, {}) if option.section else given
+        is_read = {"config": recipe.init_from, "tokenizer": recipe.init_from or PRETRAINED in recipe.tokenizer}
+        values[option.path] = section.get(option.name, None if is_read.get(option.section) else option.default)
+    return values
+
+
+def _is_endless(values: dict[str, Any]) -> bool:
+    is_share = 0 < values["training.warmup_steps"] < 1  # of all updates
+    return values["training.lr_scheduler_type"] in _ENDLESS_SCHEDULES and not is_share
+
+
+def choose_checkpoint(output: Path) -> Path | None:
+    """Finds the newest checkpoint that a run can go on from, and prints which it is and which were skipped.
+
+    Args:
+        output: Folder of the run; what a killed process left half-written or half-deleted is cleared away.
+
+    Raises:
+        RecipeError: If there are checkpoints but none can be used, or if there are none but the run had finished.
+    """
+    for path in (output / UNFINISHED, *output.glob("_upload-*")):
+        shutil.rmtree(path, ignore_errors=True)
+    faults: list[str] = []
+    for path in reversed(list_checkpoints(output)):
+        if (fault := find_fault(path)) is None:
+            skipped = f"skipped {'; '.join(faults)}; " if faults else ""
+            print(f"Resuming from {path} ({skipped}--overwrite starts anew).", file=sys.stderr, flush=True)
+            return path
+        faults.append(f"{path.name} ({fault})")
+    if faults:
+        raise RecipeError(
+            f"No checkpoint in {output} can be resumed from: {'; '.join(faults)}. "
+            "Put a whole copy of one back, or start anew with --overwrite or another --output_dir."
+        )
+    if (output / "results.json").is_file():
+        raise RecipeError(
+            f"{output} holds a finished run without its checkpoints: it cannot be resumed. Choose another "
+            "--output_dir, or --overwrite to delete the run and to train anew."
+        )
+    return None
 
 
 # ---- one run at a time
@@ -102,7 +194,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     Raises:
         RecipeError: If another process holds it, which the message describes; or if it cannot be written to.
-        OSError: If the disk is full.
     """
     is_new = not folder.exists()
     no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied
@@ -110,8 +201,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
-        if is_disk_full(error):
-            raise
         raise RecipeError(
             f"{folder} cannot be written to ({error.strerror}): change that, or choose another folder."
         ) from error
@@ -125,9 +214,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
         finally:
             (folder / LOCK_FILE).unlink(missing_ok=True)  # while it is held
-            if is_new:
-                with contextlib.suppress(OSError):  # something lies in it
-                    folder.rmdir()
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
     finally:
         os.close(descriptor)
 
@@ -138,18 +226,16 @@ def _lock(descriptor: int, folder: Path) -> None:
         return
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held = os.fstat(descriptor).st_nlink > 0  # whoever releases the lock deletes the file
-    except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            warning = f"{folder} lies on a file system without locks ({error.strerror}): let no other run use it."
-            print(warning, file=sys.stderr, flush=True)
+        if os.fstat(descriptor).st_nlink > 0:  # whoever releases the lock deletes the file
             return
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise
-        held = False
-    if not held:
-        owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
-        raise RecipeError(
-            f"{folder} is in use by {owner}: wait for it or end it, then start the same command again; or choose "
-            "another --output_dir."
-        )
+    except (BlockingIOError, PermissionError):
+        pass
+    except OSError as error:
+        warning = f"{folder} lies on a file system without locks ({error.strerror}): let no other run use it."
+        print(warning, file=sys.stderr, flush=True)
+        return
+    owner = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "another process"
+    raise RecipeError(
+        f"{folder} is in use by {owner}: wait for it or end it, then start the same command again; or choose "
+        "another --output_dir."
+    )

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import math
+import json
 import pkgutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from datasets import DatasetDict
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, get_scheduler
-from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations import get_reporting_integration_callbacks
 
 from csan_hf.data import DataArguments, TokenizerPair, train_tokenizers
 from csan_hf.data.corpora import check_files, language_tags
@@ -29,26 +30,9 @@ from csan_hf.families import ModelFamily
 from csan_hf.text_files import reading_folder_or_name
 
 from .arguments import TranslationTrainingArguments
-from .recipe import PRETRAINED, Recipe, RecipeError, find_family, refuse_credentials
+from .recipe import PRETRAINED, Recipe, RecipeError, find_family, refuse_credentials, refusing
 
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
-
-
-@dataclass(frozen=True)
-class Vocabularies:
-    """What a model's configuration takes from the tokenizers; the ids are the target's."""
-
-    source_size: int
-    target_size: int
-    is_joint: bool
-    pad_token_id: int
-    eos_token_id: int
-
-    @classmethod
-    def of(cls, tokenizers: TokenizerPair) -> Vocabularies:
-        """Returns the vocabularies of tokenizers."""
-        target = tokenizers.target
-        return cls(len(tokenizers.source), len(target), tokenizers.is_joint, target.pad_token_id, target.eos_token_id)
 
 
 @dataclass(frozen=True)
@@ -77,29 +61,19 @@ class Plan:
     generation: dict[str, Any]
 
     def build_tokenizers(self, splits: DatasetDict) -> TokenizerPair:
-        """Returns the existing tokenizers, or trains new ones on the training split.
-
-        Raises:
-            RecipeError: If the section tokenizer is refused.
-        """
+        """Returns the existing tokenizers, or trains new ones on the training split."""
         if self.tokenizers is not None:
             return self.tokenizers
-        try:
+        with refusing("The section tokenizer is refused"):
             tokenizers = train_tokenizers(splits["train"], **self.recipe.tokenizer)
-        except ValueError as error:
-            raise RecipeError(f"The section tokenizer is refused: {error}") from error
         add_language_tags(tokenizers, language_tags(self.data.pairs))
         return tokenizers
 
     def build_model(self, tokenizers: TokenizerPair) -> PreTrainedModel:
-        """Builds the model with random weights, or loads `init_from` with the recipe's config on top.
-
-        Raises:
-            RecipeError: If the config or a generation setting is refused.
-        """
-        name, config = self.recipe.init_from, self.recipe.config
+        """Builds the model with random weights, or loads `init_from` with the recipe's config on top."""
+        name, config, target = self.recipe.init_from, self.recipe.config, tokenizers.target
         if not name:
-            model = self.family.model_class(_new_config(self.recipe, self.family, Vocabularies.of(tokenizers)))
+            model = self.family.model_class(_new_config(self.recipe, self.family, _fields_of(tokenizers)))
         elif self.converter is not None:
             model = pkgutil.resolve_name(self.converter)(name, **config)
         else:
@@ -109,7 +83,6 @@ class Plan:
         settings, positions = dict(self.generation), getattr(model.config, "max_position_embeddings", None)
         if positions and "max_length" not in self.recipe.generation and "max_length" in settings:
             settings["max_length"] = min(settings["max_length"], positions)
-        target = tokenizers.target
         ids = {"pad_token_id": target.pad_token_id, "eos_token_id": target.eos_token_id}
         ids["decoder_start_token_id"] = model.config.decoder_start_token_id
         if _is_multilingual(target):
@@ -130,82 +103,92 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
         RecipeError: If something cannot work; the message names the key, its value and what would do.
     """
     refuse_credentials(recipe.to_dict(), "the recipe")
-    recipe.check_text()
+    with refusing("The recipe holds half of a character, which no file can"):
+        json.dumps(recipe.to_dict(), ensure_ascii=False, default=str).encode()
     arguments, data, family = recipe.training_arguments(), recipe.data_arguments(), find_family(recipe.model)
-    _check_initial_folder(recipe, arguments)
-    try:
+    _check_initial_folder(recipe.init_from, arguments.output_dir)
+    with refusing("The recipe is refused"):
         check_sacrebleu_tokenizer(recipe.bleu_tokenize, "bleu_tokenize")
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
     if with_data:
-        try:
+        with refusing("The data cannot be used"):
             check_files(data)
-        except (ValueError, FileNotFoundError) as error:
-            raise RecipeError(f"The data cannot be used: {error}") from error
-    _check_optimization(arguments)
-    _check_reports(recipe.training.get("report_to"))
+    _check_training(arguments)
     generation = {**DEFAULT_GENERATION, **recipe.generation}
     if "max_new_tokens" in recipe.generation and "max_length" not in recipe.generation:
         del generation["max_length"]
     _update_generation(GenerationConfig(), generation)
-    initial = _initial_config(recipe, recipe.init_from, family) if recipe.init_from else None
-    tokenizers, vocabularies = _plan_vocabularies(recipe, data)
-    config, converter = initial or (_new_config(recipe, family, vocabularies), None)
+    converter = None
+    if recipe.init_from:
+        config, converter = _initial_config(recipe, recipe.init_from, family)
+    tokenizers, fields = _plan_vocabularies(recipe, data)
+    if not recipe.init_from:
+        config = _new_config(recipe, family, fields)
+    elif recipe.tokenizer and arguments.process_index == 0:
+        unused = ", ".join(f"tokenizer.{name}" for name in recipe.tokenizer)
+        notice = f"{unused} not used: the weights of {recipe.init_from} go with its own tokenizer."
+        print(notice, file=sys.stderr, flush=True)
     _check_positions(recipe, data, config)
     return Plan(recipe, arguments, data, family, tokenizers, config, converter, generation)
 
 
-def _check_initial_folder(recipe: Recipe, arguments: TranslationTrainingArguments) -> None:
+def _check_initial_folder(initial: str | None, output: str) -> None:
     """Checks that a run does not write where it reads from."""
-    if not recipe.init_from or not Path(recipe.init_from).expanduser().exists():
+    if not initial or not Path(initial).expanduser().exists():
         return
-    initial, own = Path(recipe.init_from).expanduser().resolve(), Path(arguments.output_dir).resolve()
-    if initial == own or own in initial.parents or initial in own.parents:
+    read, own = Path(initial).expanduser().resolve(), Path(output).resolve()
+    if read.is_relative_to(own) or own.is_relative_to(read):
         raise RecipeError(
-            f"output_dir is {arguments.output_dir}, and init_from reads {recipe.init_from}: one lies in the other, "
-            "and the run would write over what it starts from. Choose another --output_dir."
+            f"output_dir is {output}, and init_from reads {initial}: one lies in the other, and the run would write "
+            "over what it starts from. Choose another --output_dir."
         )
 
 
 # ---- tokenizers
 
 
-def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPair | None, Vocabularies]:
-    """Loads the tokenizers of `init_from` or `tokenizer.pretrained`, or checks those that are to be trained."""
+def _fields_of(tokenizers: TokenizerPair) -> dict[str, Any]:
+    """Returns what a configuration takes from tokenizers; the ids are the target's."""
+    target = tokenizers.target
+    return _fields(len(tokenizers.source), len(target), tokenizers.is_joint, target.pad_token_id, target.eos_token_id)
+
+
+def _fields(source: int, target: int, is_joint: bool, pad: int, eos: int) -> dict[str, Any]:
+    return {
+        "vocab_size": source,
+        "decoder_vocab_size": target,
+        "share_encoder_decoder_embeddings": is_joint,
+        "pad_token_id": pad,
+        "eos_token_id": eos,
+        "decoder_start_token_id": pad,
+    }
+
+
+def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPair | None, dict[str, Any]]:
+    """Loads the tokenizers of `init_from` or `tokenizer.pretrained`, or checks those that are to be trained.
+
+    Returns:
+        The tokenizers, if they exist, and what a configuration takes from them.
+    """
     tags, settings = language_tags(data.pairs), recipe.tokenizer
     key, name = ("init_from", recipe.init_from) if recipe.init_from else ("tokenizer", settings.get(PRETRAINED))
     if name:
-        others = [other for other in settings if other != PRETRAINED]
+        others = [f"tokenizer.{other}" for other in settings if other != PRETRAINED]
         if others and not recipe.init_from:
-            raise RecipeError(
-                f"tokenizer.{PRETRAINED} names an existing tokenizer: leave out "
-                f"tokenizer.{', tokenizer.'.join(others)}."
-            )
-        tokenizers = _load_tokenizers(key, name)
+            raise RecipeError(f"tokenizer.{PRETRAINED} names an existing tokenizer: leave out {', '.join(others)}.")
+        with refusing(f"{key}: the tokenizer of {name} cannot be loaded"), reading_folder_or_name(name, "tokenizer"):
+            tokenizers = TokenizerPair.from_pretrained(name)
+            for token in ("pad_token", "eos_token"):
+                if None in (getattr(tokenizers.source, token), getattr(tokenizers.target, token)):
+                    raise ValueError(f"it has no {token}, which translation needs.")
         add_language_tags(tokenizers, tags)
-        set_languages(tokenizers, data)
-        return tokenizers, Vocabularies.of(tokenizers)
+        _set_languages(tokenizers, data)
+        return tokenizers, _fields_of(tokenizers)
     size, joint = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE)), bool(settings.get("joint", True))
     kinds = {"kind": settings.get("kind", "bpe"), "target_kind": settings.get("target_kind")}
-    try:
+    with refusing("The section tokenizer is refused"):
         check_vocabulary_sizes(size, settings.get("target_vocab_size"), joint=joint, **kinds)
-    except ValueError as error:
-        raise RecipeError(f"The section tokenizer is refused: {error}") from error
     pad, eos = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(EOS_TOKEN)
-    return None, Vocabularies(size + len(tags), size + (len(tags) if joint else 0), joint, pad, eos)
-
-
-def _load_tokenizers(key: str, name: str) -> TokenizerPair:
-    try:
-        with reading_folder_or_name(name, "tokenizer"):
-            tokenizers = TokenizerPair.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as error:
-        raise RecipeError(f"{key}: the tokenizer of {name} cannot be loaded: {error}") from error
-    for tokenizer in (tokenizers.source, tokenizers.target):
-        for token in ("pad_token", "eos_token"):
-            if getattr(tokenizer, token) is None:
-                raise RecipeError(f"{key}: the tokenizer of {name} has no {token}, which translation needs.")
-    return tokenizers
+    return None, _fields(size + len(tags), size + (len(tags) if joint else 0), joint, pad, eos)
 
 
 def _is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -215,8 +198,7 @@ def _is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def _language_id(tokenizer: Any, language: str) -> int:
     codes = getattr(tokenizer, "lang_code_to_token", {})  # "de" to "__de__"; NLLB's codes are tokens themselves
-    token = codes.get(language, language)
-    number = tokenizer.convert_tokens_to_ids(token)
+    number = tokenizer.convert_tokens_to_ids(codes.get(language, language))
     known = [*codes] or tokenizer.all_special_tokens  # M2M100's codes are no special tokens
     if language not in known or number in (None, tokenizer.unk_token_id):
         near = [code for code in known if code[:2] == language[:2]]
@@ -227,20 +209,14 @@ def _language_id(tokenizer: Any, language: str) -> int:
     return int(number)
 
 
-def set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
-    """Lets multilingual tokenizers mark the languages of the data, and save them.
-
-    Raises:
-        RecipeError: If they do not know one, or if there are several pairs.
-    """
-    for tokenizer in {id(found): found for found in (tokenizers.source, tokenizers.target)}.values():
-        if not _is_multilingual(tokenizer):
-            continue
+def _set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
+    """Lets multilingual tokenizers mark the languages of the data, and save them."""
+    languages = {"src_lang": data.source_lang, "tgt_lang": data.target_lang}
+    for tokenizer in filter(_is_multilingual, (tokenizers.source, tokenizers.target)):
         if len(data.pairs) > 1:
             raise RecipeError(
                 f"data.language_pairs: {type(tokenizer).__name__} marks one pair of languages: leave one pair."
             )
-        languages = {"src_lang": data.source_lang, "tgt_lang": data.target_lang}
         for name, language in languages.items():
             _language_id(tokenizer, language)
             setattr(tokenizer, name, language)
@@ -250,43 +226,28 @@ def set_languages(tokenizers: TokenizerPair, data: DataArguments) -> None:
 # ---- configuration
 
 
-def _new_config(recipe: Recipe, family: ModelFamily, vocabularies: Vocabularies) -> Any:
-    if not vocabularies.is_joint and recipe.config.get("share_encoder_decoder_embeddings"):
+def _new_config(recipe: Recipe, family: ModelFamily, fields: dict[str, Any]) -> Any:
+    if not fields["share_encoder_decoder_embeddings"] and recipe.config.get("share_encoder_decoder_embeddings"):
         raise RecipeError(
             "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
             "set tokenizer.joint to true, or leave it out."
         )
-    values = {
-        "vocab_size": vocabularies.source_size,
-        "decoder_vocab_size": vocabularies.target_size,
-        "share_encoder_decoder_embeddings": vocabularies.is_joint,
-        "pad_token_id": vocabularies.pad_token_id,
-        "eos_token_id": vocabularies.eos_token_id,
-        "decoder_start_token_id": vocabularies.pad_token_id,
-        **recipe.config,
-    }
-    try:
-        return family.config_class(**values)
-    except Exception as error:  # the library's strict configs raise classes of their own
-        raise RecipeError(f"The section config is refused: {error}") from error
+    with refusing("The section config is refused"):
+        return family.config_class(**{**fields, **recipe.config})
 
 
 def _initial_config(recipe: Recipe, name: str, family: ModelFamily) -> tuple[Any, str | None]:
     """Returns the configuration that `init_from` has with the recipe's config on top, and how to convert it."""
-    try:
-        with reading_folder_or_name(name, "model"):
-            found = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"init_from: {error}") from error
-    own = family.config_class.model_type
-    converter = family.converters.get(found.model_type)
+    with refusing("init_from"), reading_folder_or_name(name, "model"):
+        found = AutoConfig.from_pretrained(name)
+    own, converter = family.config_class.model_type, family.converters.get(found.model_type)
     if found.model_type != own and converter is None:
         usable = " or ".join([own, *family.converters])
         raise RecipeError(
             f"init_from: {name} is a {found.model_type} model, which {recipe.model} cannot use; name a model of type "
             f"{usable}."
         )
-    try:
+    with refusing("The section config is refused"):
         if converter:
             convert_config = pkgutil.resolve_name(f"{converter.partition(':')[0]}:convert_config")
             before, config = convert_config(found), convert_config(found, **recipe.config)
@@ -294,8 +255,6 @@ def _initial_config(recipe: Recipe, name: str, family: ModelFamily) -> tuple[Any
             values, _ = family.config_class.get_config_dict(name)
             before, config = found, family.config_class.from_dict({**values, **recipe.config})  # checked as a whole
         _check_shapes(family.model_class, before, config)
-    except Exception as error:  # the library's strict configs raise classes of their own
-        raise RecipeError(f"The section config is refused: {error}") from error
     return config, converter
 
 
@@ -333,28 +292,25 @@ def _check_positions(recipe: Recipe, data: DataArguments, config: Any) -> None:
 
 
 def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> None:
-    # max_length counts the token that generation starts with
-    for name, least in (("num_beams", 1), ("max_length", 2), ("max_new_tokens", 1)):
-        value = settings.get(name)
-        if value is not None and value < least:
-            raise RecipeError(f"The section generation is refused: {name} must be at least {least}, got {value}.")
-    for name in ("repetition_penalty", "encoder_repetition_penalty"):
-        if (value := settings.get(name)) is not None and not 0.0 < value < math.inf:
-            raise RecipeError(f"The section generation is refused: {name} must be above 0, got {value}.")
-    if not math.isfinite(penalty := settings.get("length_penalty") or 0.0):
-        raise RecipeError(f"The section generation is refused: length_penalty must be finite, got {penalty}.")
-    try:
+    with refusing("The section generation is refused"):
+        for name, least in (("num_beams", 1), ("max_length", 2)):  # which counts the token that generation starts with
+            if settings.get(name, least) < least:
+                raise ValueError(f"{name} must be at least {least}, got {settings[name]}.")
         config.update(**settings)
         config.validate(strict=True)
-    except (ValueError, TypeError, AttributeError) as error:  # the last two if a value has a wrong type
-        raise RecipeError(f"The section generation is refused: {error}") from error
 
 
-def _check_optimization(args: TranslationTrainingArguments) -> None:
-    """Checks optimizer and schedule with one weight: training makes its own only after the data were prepared."""
+def _check_training(args: TranslationTrainingArguments) -> None:
+    """Makes loggers, an optimizer of one weight and a schedule, as training does only when the data are prepared."""
+    with refusing("The section training is refused: report_to"):
+        for logger in get_reporting_integration_callbacks(args.report_to):
+            logger()
     if args.optim_target_modules:  # such optimizers ask for the model
         return
-    try:
+    names = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs")
+    values = {name: getattr(value := getattr(args, name), "value", value) for name in names}
+    shown = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+    with refusing(f"The section training is refused: {shown}"):
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
         if not optimizer_class.__module__.startswith(("torch.", "transformers.")):
             optimizer_class, options = torch.optim.SGD, {"lr": args.learning_rate}
@@ -363,29 +319,3 @@ def _check_optimization(args: TranslationTrainingArguments) -> None:
         updates = args.max_steps if args.max_steps > 0 else 10**6  # what the epochs come to is known with the data
         schedule = {"num_warmup_steps": args.get_warmup_steps(updates), "num_training_steps": updates}
         get_scheduler(args.lr_scheduler_type, optimizer, **schedule, scheduler_specific_kwargs=specific)
-    except (TypeError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        names = ("optim", "optim_args", "lr_scheduler_type", "lr_scheduler_kwargs")
-        values = {name: getattr(value := getattr(args, name), "value", value) for name in names}
-        shown = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
-        raise RecipeError(f"The section training is refused: {shown}: {error}") from error
-
-
-def _check_reports(report_to: str | list[str] | None) -> None:
-    """Checks that the loggers that a run reports to are installed."""
-    for name in [report_to] if isinstance(report_to, str) else report_to or []:
-        known = ("none", "all", *get_available_reporting_integrations())
-        if name not in known:
-            raise RecipeError(
-                f"training.report_to is {name!r}, which is not installed here: pip install it, or choose one of "
-                f"{', '.join(known)}."
-            )
-
-
-def note_unused_tokenizer(recipe: Recipe) -> str | None:
-    """Returns a notice of tokenizer settings that are not used because the weights come with a tokenizer, or None."""
-    if not recipe.init_from or not recipe.tokenizer:
-        return None
-    return (
-        f"tokenizer.{', tokenizer.'.join(recipe.tokenizer)} not used: the weights of {recipe.init_from} go with its "
-        "own tokenizer."
-    )

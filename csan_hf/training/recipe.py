@@ -11,13 +11,13 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import json
-import logging
 import math
+import reprlib
 import sys
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -142,20 +142,10 @@ class Recipe:
         """Returns a recipe file that gives this recipe again."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
 
-    def check_text(self) -> None:
-        """Raises a RecipeError for a lone surrogate, which neither recipe nor card could be written with."""
-        for key, value in self.to_dict().items():
-            try:
-                json.dumps(value, ensure_ascii=False, default=str).encode()
-            except UnicodeEncodeError as error:
-                bad = error.object[error.start : error.end]
-                raise RecipeError(
-                    f"{key} holds {bad!r}, half of a character, which no file can: write it anew."
-                ) from None
-
     def data_arguments(self) -> DataArguments:
         """Builds the data section, or raises a RecipeError."""
-        return self._build("data", DataArguments, self.data)
+        with refusing("The section data is refused"):
+            return DataArguments(**self.data)
 
     def training_arguments(self) -> TranslationTrainingArguments:
         """Builds the training section.
@@ -165,16 +155,19 @@ class Recipe:
         """
         if not self.output_dir:
             raise RecipeError("output_dir is missing: write it in the recipe or pass --output_dir FOLDER.")
-        values = {"output_dir": self.output_dir, **self.training}
-        return self._build("training", TranslationTrainingArguments, values)
+        with refusing("The section training is refused"):
+            return TranslationTrainingArguments(output_dir=self.output_dir, **self.training)
 
-    @staticmethod
-    def _build(section: str, cls: Any, values: dict[str, Any]) -> Any:
-        try:
-            return cls(**values)
-        except (TypeError, ValueError, OverflowError, OSError, ImportError) as error:
-            # The last three: from infinity, from a file that a value names, from a library that it needs
-            raise RecipeError(f"The section {section} is refused: {error}") from error
+
+@contextlib.contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Makes a RecipeError, which begins with `what` is refused, of whatever a class or a library raises."""
+    try:
+        yield
+    except RecipeError:
+        raise
+    except Exception as error:  # strict configs raise classes of their own, infinity and missing libraries others
+        raise RecipeError(f"{what}: {error}") from error
 
 
 # ---- the keys
@@ -182,23 +175,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Option:
-    """One key of a recipe; the top of the file is the section ""."""
+    """One key of a recipe; `path` is how the command line writes it: `training.learning_rate`."""
 
+    path: str
     section: str
     name: str
     annotation: Any
     default: Any
     help: str
-
-    @property
-    def path(self) -> str:
-        """The key as the command line writes it, for example `training.learning_rate`."""
-        return key_path(self.section, self.name)
-
-
-def key_path(section: str, name: str) -> str:
-    """Joins a section and a key, as in `training.learning_rate`; the top of the file has the section ""."""
-    return f"{section}.{name}" if section else name
 
 
 class Section:
@@ -210,119 +194,89 @@ class Section:
         without: Arguments that a recipe may not set.
     """
 
-    def __init__(self, name: str, source: Callable[..., Any], without: Iterable[str] = ()) -> None:
-        self.name = name
-        self.source = source
-        self.without = frozenset(without)
-        self.keys = tuple(
-            key
-            for key, parameter in inspect.signature(source).parameters.items()
-            if parameter.default is not inspect.Parameter.empty and key not in self.without
-        )
+    def __init__(self, name: str, source: Callable[..., Any], without: Collection[str] = ()) -> None:
+        self.name, self.source = name, source
+        parameters = inspect.signature(source).parameters.items()
+        self.keys = tuple(key for key, found in parameters if found.default is not found.empty and key not in without)
 
     def path(self, key: str) -> str:
         """Returns the key with the name of the section."""
-        return key_path(self.name, key)
+        return f"{self.name}.{key}" if self.name else key
 
     @functools.cached_property
     def _parser(self) -> ArgumentParser:
-        parser = ArgumentParser(exit_on_error=False, add_help=False, logger=_silent())
+        parser = ArgumentParser(exit_on_error=False, add_help=False)
         add = parser.add_class_arguments if inspect.isclass(self.source) else parser.add_function_arguments
-        excluded = {*inspect.signature(self.source).parameters} - {*self.keys}
-        add(self.source, None, skip={*excluded}, fail_untyped=False)
+        others: set[Any] = {*inspect.signature(self.source).parameters} - {*self.keys}
+        add(self.source, None, skip=others, fail_untyped=False)
         return parser
 
     @functools.cached_property
     def options(self) -> dict[str, Option]:
         """The keys with their types, defaults and help."""
-        described: dict[str, str] = {}
-        if dataclasses.is_dataclass(self.source):
-            described = {field.name: field.metadata.get("help", "") for field in dataclasses.fields(self.source)}
+        fields = dataclasses.fields(self.source) if dataclasses.is_dataclass(self.source) else ()
+        described = {field.name: field.metadata.get("help") for field in fields}
         actions = {action.dest: action for action in self._parser._actions}
         return {
             key: Option(
-                section=self.name,
-                name=key,
+                self.path(key),
+                self.name,
+                key,
                 annotation=getattr(actions[key], "_typehint", actions[key].type),
                 default=getattr(actions[key].default, "value", actions[key].default),
-                help=_first_sentences(described.get(key) or actions[key].help or ""),
+                help=textwrap.shorten(described.get(key) or actions[key].help or "", 240, placeholder="..."),
             )
             for key in self.keys
         }
 
     def convert(self, key: str, value: Any, where: str) -> Any:
-        """Turns a value into the type of its key.
+        """Turns a value of YAML, or text of the command line, into the type of its key.
 
         YAML reads `1e3` as text, and a name that looks like a number as a number; the key's type corrects both.
-
-        Args:
-            key: One of the section.
-            value: What YAML made of it, or text of the command line.
-            where: How an error names it, for example `recipe.yaml: training.learning_rate`.
-
-        Raises:
-            RecipeError: If the value does not fit.
+        Raises a `RecipeError` that names the value by `where` if it does not fit.
         """
-        option = self.options[key]
-        if value is not None or _takes(option.annotation, type(None)):
+        annotation = self.options[key].annotation
+        if value is not None or _takes(annotation, type(None)):
             for candidate in _readings(value):
                 with contextlib.suppress(ArgumentError, RecursionError):
                     found = self._parser.parse_object({key: candidate}, defaults=False)[key]
                     return found.as_dict() if isinstance(found, Namespace) else found
-        raise RecipeError(
-            f"{where} must be {describe_type(option.annotation)}, got {_shown(value)}.{_hint(option, value)}"
-        )
+        is_word = isinstance(value, bool) and _takes(annotation, str)
+        hint = " YAML reads no, off, yes and on as true or false: put the text in quotes." if is_word else ""
+        raise RecipeError(f"{where} must be {describe_type(annotation)}, got {_SHORT.repr(value)}.{hint}")
 
-    def convert_text(self, key: str, text: str) -> Any:
-        """Converts a value of the command line; a list may also be written with commas alone."""
-        where = f"--{self.path(key)}"
-        annotation = self.options[key].annotation
-        if "," in text and not text.startswith("[") and _takes(annotation, list) and not _takes(annotation, str):
-            return self.convert(key, [part.strip() for part in text.split(",")], where)
-        return self.convert(key, text, where)
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
 
 
 def _readings(value: Any) -> Iterator[Any]:
     """Yields a value, and what else it may have meant: a number, a whole number, text."""
     yield value
-    if isinstance(value, list):
-        yield [_number(item) for item in value]
-    elif not isinstance(value, bool | None):
-        yield _number(value)
-        if isinstance(value, int | float):
-            yield str(value)
+    yield [_number(item) for item in value] if isinstance(value, list) else _number(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
 
 
 def _number(value: Any) -> Any:
     """Reads text such as `1e3` or `nan` as a number, and a number without a fraction as a whole one."""
-    if isinstance(value, bool):
-        return value
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return value
+    if isinstance(value, bool):
+        return value
     return int(number) if math.isfinite(number) and number.is_integer() else number
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _hint(option: Option, value: Any) -> str:
-    if isinstance(value, bool) and _takes(option.annotation, str):
-        return " YAML reads no, off, yes and on as true or false: put the text in quotes."
-    return ""
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def _takes(annotation: Any, kind: type) -> bool:
     """Says whether a type is `kind`, or a union that contains it."""
     members = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
     return any(member is Any or (typing.get_origin(member) or member) is kind for member in members)
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 _TYPE_NAMES = {
@@ -333,42 +287,14 @@ _TYPE_NAMES = {
 
 def describe_type(annotation: Any) -> str:
     """Names a type for people: `integer or null`, `list of integer`, `true or false`."""
-    if annotation in _TYPE_NAMES:
-        return _TYPE_NAMES[annotation]
-    arguments = typing.get_args(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if _is_union(annotation):
-        return " or ".join(dict.fromkeys(describe_type(member) for member in arguments))
-    origin = typing.get_origin(annotation)
+        return " or ".join(dict.fromkeys(map(describe_type, arguments)))
     if origin is typing.Literal:
         return " or ".join(map(repr, arguments))
     if origin in (list, tuple) and arguments:
         return f"list of {describe_type(arguments[0])}"
-    return str(_TYPE_NAMES.get(origin) or getattr(annotation, "__name__", annotation))
-
-
-def nearest(key: str, sections: Iterable[Section]) -> str:
-    """Suggests the keys nearest to a misspelt one: ` Did you mean training.learning_rate?`, or "" if none is near."""
-    known = [(name, section.path(name)) for section in sections for name in section.keys]
-    names = sorted({name for name, _ in known})
-    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], names, n=3, cutoff=0.6)
-    found = [path for wanted in close for name, path in known if name == wanted]
-    return f" Did you mean {' or '.join(found[:3])}?" if found else ""
-
-
-def _first_sentences(text: str, limit: int = 240) -> str:
-    text = " ".join(text.split())
-    if len(text) <= limit:
-        return text
-    whole = text[:limit].rpartition(". ")[0]
-    return f"{whole}." if whole else f"{text[:limit].rpartition(' ')[0]}..."
-
-
-def _silent() -> logging.Logger:
-    """A logger for what jsonargparse says of defaults that it cannot check, such as bf16's."""
-    logger = logging.getLogger(f"{__name__}.silent")
-    logger.propagate = False
-    logger.addHandler(logging.NullHandler())
-    return logger
+    return str(_TYPE_NAMES.get(origin or annotation) or getattr(annotation, "__name__", annotation))
 
 
 def find_family(name: Any) -> ModelFamily:
@@ -378,27 +304,19 @@ def find_family(name: Any) -> ModelFamily:
     return FAMILIES[name]
 
 
+@functools.cache
 def recipe_sections(model: str = "csan") -> dict[str, Section]:
     """Returns the sections of a recipe for one model family, the top of the file as ""."""
-    sources: dict[str, Any] = {
-        "": Recipe,
-        "config": find_family(model).config_class,
-        "data": DataArguments,
-        "tokenizer": train_tokenizers,
-        "training": TranslationTrainingArguments,
-        "generation": GenerationArguments,
+    config = find_family(model).config_class
+    inherited = [key for key in PreTrainedConfig.__annotations__ if key not in config.__annotations__]
+    return {
+        "": Section("", Recipe, SECTIONS),
+        "config": Section("config", config, [*_RESERVED["config"], *inherited]),
+        "data": Section("data", DataArguments, _RESERVED["data"]),
+        "tokenizer": Section("tokenizer", train_tokenizers),
+        "training": Section("training", TranslationTrainingArguments, _RESERVED["training"]),
+        "generation": Section("generation", GenerationArguments, _RESERVED["generation"]),
     }
-    return {name: _section(name, source) for name, source in sources.items()}
-
-
-@functools.cache
-def _section(name: str, source: Any) -> Section:
-    without = {*_RESERVED.get(name, ())}
-    if name == "":
-        without.update(SECTIONS)
-    elif name == "config":
-        without.update(key for key in PreTrainedConfig.__annotations__ if key not in source.__annotations__)
-    return Section(name, source, without)
 
 
 def recipe_options(model: str = "csan") -> tuple[Option, ...]:
@@ -406,28 +324,47 @@ def recipe_options(model: str = "csan") -> tuple[Option, ...]:
     return tuple(option for section in recipe_sections(model).values() for option in section.options.values())
 
 
+def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
+    """Finds what a key of the command line means: a path, or a key that only one section has.
+
+    Raises a `RecipeError` if there is none, with a suggestion, or if several sections have the key.
+    """
+    name = name.replace("-", "_")
+    where, _, key = name.rpartition(".")
+    if where in sections and key in sections[where].keys:
+        return sections[where], key
+    bare = [section for section in sections.values() if name in section.keys]
+    if len(bare) != 1:
+        choices = " or ".join(f"--{section.path(name)}" for section in bare)
+        raise RecipeError(f"--{name} is ambiguous: write {choices}." if bare else _unknown(name, sections))
+    return bare[0], name
+
+
+def _unknown(path: str, sections: Mapping[str, Section]) -> str:
+    """Says why a key is none, or which is nearest to it."""
+    section, _, name = path.rpartition(".")
+    for owner, names in _RESERVED.items():
+        if name in names and section in (owner, ""):
+            return f"{owner}.{name} cannot be set: {names[name]}."
+    known = {found.path(key): key for found in sections.values() for key in found.keys}
+    close = difflib.get_close_matches(name, [*dict.fromkeys(known.values())], n=3)
+    near = [found for wanted in close for found, key in known.items() if key == wanted][:3]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"unknown key {path}.{hint} (--help lists all keys)"
+
+
 # ---- the file
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a repeated key is an error."""
+    """YAML in which a repeated key is an error, unless it comes with `<<: *other`."""
 
-
-def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other`, whose keys may be said again
-            continue
-        key = loader.construct_object(key_node)
-        if isinstance(key, list | dict | set):
-            raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=key_node.start_mark)
-        if key in seen:
-            raise yaml.MarkedYAMLError(problem=f"the key {key!r} is repeated", problem_mark=key_node.start_mark)
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates)
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [(str(key.value), key.start_mark) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for number, (name, mark) in enumerate(keys):
+            if any(name == other for other, _ in keys[:number]):
+                raise yaml.MarkedYAMLError(problem=f"the key {name!r} is repeated", problem_mark=mark)
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
@@ -440,54 +377,39 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         RecipeError: If it does not exist, is not UTF-8, is not YAML, or is not a mapping.
     """
     try:
-        path = RECIPES.locate(path)
-    except ValueError as error:
-        raise RecipeError(str(error)) from None
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         # Without the original error, which shows lines of the file: they may hold a credential
-        raise RecipeError(f"{path} is not valid YAML: {_describe_fault(error)}") from None
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
+        mark: Any = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is nested too deeply"
+        raise RecipeError(f"{path} is not valid YAML: {place}{problem}") from None
+    except ValueError as error:  # no such file, or a number of thousands of digits
+        raise RecipeError(f"{path}: {error}") from None
+    if not isinstance(content, dict | None):
         raise RecipeError(f"{path} must hold keys and values, got a {type(content).__name__}.")
-    return content
-
-
-def _describe_fault(error: Exception) -> str:
-    """Says in one line what is wrong with a YAML file, without quoting it."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is not UTF-8 (at byte {error.start:,})"
-    mark = getattr(error, "problem_mark", None)
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
-    return f"{place}{problem or 'a value cannot be read'}"
-
-
-def _value_or_text(text: str) -> Any:
-    """Returns a value of the command line as YAML, to look for credentials in it; its text if it is not YAML."""
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return text
+    return content or {}
 
 
 def refuse_credentials(content: Any, source: str) -> None:
     """Refuses tokens, passwords and keys: a run writes its recipe to files, logs and model cards, and uploads it.
 
-    Raises:
-        RecipeError: If there are any; the message names the keys and never shows a value.
+    Raises a `RecipeError` that names the keys and never shows a value.
     """
-    found = list(find_credentials(content))
-    if found:
+    if found := list(find_credentials(content)):
         verb = "is a credential" if len(found) == 1 else "are credentials"
         raise RecipeError(
             f"{source}: {', '.join(found)} {verb}, which a recipe must not hold because a run writes and uploads it. "
             f"Take it out and {WHERE_INSTEAD}."
         )
+
+
+def _as_yaml(text: str) -> Any:
+    """Returns a value of the command line as YAML, to look for credentials in it; its text if it is not YAML."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
 
 
 def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:
@@ -503,89 +425,51 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     """
     content = read_yaml(path) if path is not None else {}
     refuse_credentials(content, str(path))
-    for key, text in overrides:
-        refuse_credentials({key: _value_or_text(text)}, "the command line")
-    if isinstance(name := content.get("tokenizer"), str):
-        content["tokenizer"] = {PRETRAINED: name}
-    model = next((text for key, text in reversed(overrides) if key == "model"), content.get("model", "csan"))
-    sections = recipe_sections(model if isinstance(model, str) else repr(model))
+    for name, text in overrides:
+        refuse_credentials({name: _as_yaml(text)}, "the command line")
+    if isinstance(tokenizer := content.get("tokenizer"), str):
+        content["tokenizer"] = {PRETRAINED: tokenizer}
+    written = str(content.get("model", "csan"))
+    model = dict(overrides).get("model", written)
+    sections = recipe_sections(model)
+    if model != written and isinstance(config := content.get("config"), dict):
+        content["config"] = _fields_of(sections["config"], config, recipe_sections(written)["config"], str(path))
     recipe = Recipe()
-    _leave_out_foreign_fields(content, sections["config"], str(path))
     for section, key, value in _entries(content, sections, str(path)):
-        _set(recipe, section, key, section.convert(key, value, f"{path}: {section.path(key)}"))
+        converted = section.convert(key, value, f"{path}: {section.path(key)}")
+        (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
     for name, text in overrides:
         section, key = find_key(name, sections)
-        _set(recipe, section, key, section.convert_text(key, text))
+        annotation = section.options[key].annotation
+        given: Any = text
+        if "," in text and text[0] != "[" and _takes(annotation, list) and not _takes(annotation, str):
+            given = [part.strip() for part in text.split(",")]
+        converted = section.convert(key, given, f"--{section.path(key)}")
+        (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
     return recipe
 
 
-def _leave_out_foreign_fields(content: dict[str, Any], own: Section, source: str) -> None:
-    """Drops a section config that describes another family, with a notice: the rest of a recipe fits all families.
-
-    Where the section also has fields of this family, those of another one are a mistake and are kept, to be refused.
-    """
-    given = content.get("config")
-    if not isinstance(given, dict):
-        return
-    others = {key for family in FAMILIES for key in recipe_sections(family)["config"].keys if key not in own.keys}
-    shared = {
-        key for name in FAMILIES if (section := recipe_sections(name)["config"]) is not own for key in section.keys
-    }
-    foreign = [key for key in given if key in others]
-    if foreign and not any(key in own.keys and key not in shared for key in given):
-        content["config"] = {key: value for key, value in given.items() if key not in foreign}
+def _fields_of(own: Section, config: dict[str, Any], other: Section, source: str) -> dict[str, Any]:
+    """Leaves out the fields of a file's own family where the command line names another one, with a notice."""
+    foreign = [key for key in config if key in other.keys and key not in own.keys]
+    if foreign:
         print(
             f"{source}: {', '.join(map(own.path, foreign))} left out: {own.source.__name__} has no such fields, and "
-            f"its defaults are used (--help lists them).",
+            "its defaults are used (--help lists them).",
             file=sys.stderr,
         )
+    return {key: value for key, value in config.items() if key not in foreign}
 
 
-def _entries(content: dict[str, Any], sections: Mapping[str, Section], source: str) -> list[tuple[Section, str, Any]]:
-    """Pairs each value of a file with its section and key."""
-    entries = []
+def _entries(
+    content: dict[str, Any], sections: Mapping[str, Section], source: str
+) -> Iterator[tuple[Section, str, Any]]:
+    """Yields each value of a file with its section and key."""
     for name, value in content.items():
-        if name in SECTIONS:
-            if value is not None and not isinstance(value, dict):
-                raise RecipeError(f"{source}: the section {name} must hold keys and values, got {value!r}.")
-            entries += [(sections[name], str(key), entry) for key, entry in (value or {}).items()]
-        else:
-            entries.append((sections[""], str(name), value))
-    for section, key, _ in entries:
-        if key not in section.keys:
-            raise RecipeError(f"{source}: {_unknown(section.path(key), sections)}")
-    return entries
-
-
-def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
-    """Finds what a key of the command line means: a path, or a key that only one section has.
-
-    Raises:
-        RecipeError: If there is none (the message suggests the nearest) or if several sections have the key.
-    """
-    name = name.replace("-", "_")
-    where, _, key = name.rpartition(".")
-    if where in sections and key in sections[where].keys:
-        return sections[where], key
-    bare = [section for section in sections.values() if name in section.keys]
-    if len(bare) > 1:
-        choices = " or ".join(f"--{section.path(name)}" for section in bare)
-        raise RecipeError(f"--{name} is ambiguous: write {choices}.")
-    if not bare:
-        raise RecipeError(_unknown(name, sections))
-    return bare[0], name
-
-
-def _unknown(path: str, sections: Mapping[str, Section]) -> str:
-    section, _, name = path.rpartition(".")
-    for owner, names in _RESERVED.items():
-        if name in names and section in (owner, ""):
-            return f"{key_path(owner, name)} cannot be set: {names[name]}."
-    return f"unknown key {path}.{nearest(path, sections.values())} (--help lists all keys)"
-
-
-def _set(recipe: Recipe, section: Section, key: str, value: Any) -> None:
-    if section.name:
-        getattr(recipe, section.name)[key] = value
-    else:
-        setattr(recipe, key, value)
+        if name in SECTIONS and not isinstance(value, dict | None):
+            raise RecipeError(f"{source}: the section {name} must hold keys and values, got {value!r}.")
+        section = sections[name if name in SECTIONS else ""]
+        for key, entry in (value or {}).items() if name in SECTIONS else [(name, value)]:
+            if key not in section.keys:
+                raise RecipeError(f"{source}: {_unknown(section.path(str(key)), sections)}")
+            yield section, key, entry

@@ -4,31 +4,48 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import math
+import platform
 import shutil
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import DatasetDict
+import torch
+from datasets import Dataset, DatasetDict
+from torch import Tensor
 from transformers import TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import logging
 
+import csan_hf
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
-from csan_hf.data.corpora import FilterReport
-from csan_hf.text_files import write_text
+from csan_hf.evaluation import score_translations
+from csan_hf.evaluation.metrics import metrics_in
+from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
+from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines, write_text
 
 from .arguments import TranslationTrainingArguments
-from .checkpoints import list_checkpoints, load_weights, read_weights
-from .finish import finish_run
-from .output_folder import check_output_folder, delete_run, lock_folder, mark_run
-from .plan import Plan, note_unused_tokenizer, resolve, set_languages
-from .recipe import Recipe, RecipeError
-from .resume import check_same_data, check_same_experiment, choose_checkpoint, is_finished
-from .stopping import PREPARED_DATA, RunError, StopSignals, is_disk_full, on_main_process
-from .trainer import TranslationTrainer
+from .callbacks import draw_training
+from .checkpoints import (
+    average_weights,
+    checkpoint_step,
+    find_fault,
+    list_checkpoints,
+    load_weights,
+    rank_checkpoints,
+    read_weights,
+    scores_by_step,
+)
+from .output_folder import begin_run, check_output_folder, choose_checkpoint, lock_folder
+from .plan import Plan, resolve
+from .recipe import Recipe, refusing
+from .stopping import PREPARED_DATA, StopSignals, on_main_process
+from .trainer import TranslationTrainer, plain_class
 
 
 def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -43,67 +60,55 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
     Raises:
         RecipeError: If the recipe cannot be run, or if its folder holds another experiment or only damaged
             checkpoints, or is in use by another run.
-        RunError: If training met a loss that is not finite, or a full disk.
+        RunError: If training met a loss that is not finite, or a checkpoint could not be saved.
         RunInterrupted: If a signal ended the run, after saving.
     """
     plan = resolve(recipe)
-    args = plan.arguments
-    output = Path(args.output_dir)
-    if note := note_unused_tokenizer(recipe):
-        _say(args, note)
+    args, output = plan.arguments, Path(plan.arguments.output_dir)
     with StopSignals(output) as signals, contextlib.ExitStack() as held:
-        try:
-            on_main_process(args, lambda: held.enter_context(lock_folder(output)))
-            return _train(plan, output, signals)
-        except Exception as error:
-            if isinstance(error, RunError) or not is_disk_full(error):
-                raise
-            raise RunError(
-                f"The disk is full: {error}. Make room, then start the same command again (without --overwrite): "
-                f"it goes on from the last checkpoint in {output}."
-            ) from error
+        on_main_process(args, lambda: held.enter_context(lock_folder(output)))
+        _quieten(args)
+        set_seed(args.seed)
+        checkpoint, tokenizers, tokenized = _prepare(plan, output)
+        set_seed(args.seed)
+        model = plan.build_model(tokenizers)
+        _say(args, _describe(model, tokenizers, tokenized, args))
+        trainer = TranslationTrainer(
+            model,
+            args,
+            tokenizers=tokenizers,
+            train_dataset=tokenized["train"],
+            eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
+            bleu_tokenize=plan.recipe.bleu_tokenize,
+        )
+        trainer.guard.signals = signals
+        signals.raise_if_received()
+        if checkpoint is None:
+            trainer.train()
+        else:
+            _resume(trainer, checkpoint, signals)
+        signals.raise_if_received()
+        return finish_run(trainer, plan.recipe, tokenized, signals)
 
 
-def _train(plan: Plan, output: Path, signals: StopSignals) -> dict[str, Any]:
-    args, recipe = plan.arguments, plan.recipe
-    _quieten(args)
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
-    set_seed(args.seed)
-    checkpoint, tokenizers, tokenized = _prepare(plan, output)
-    set_seed(args.seed)
-    model = plan.build_model(tokenizers)
-    _say(args, _describe(model, tokenizers, tokenized, args))
-    trainer = TranslationTrainer(
-        model,
-        args,
-        tokenizers=tokenizers,
-        train_dataset=tokenized["train"],
-        eval_dataset=tokenized.get("validation") if args.eval_strategy != "no" else None,
-        bleu_tokenize=recipe.bleu_tokenize,
-    )
-    trainer.guard.signals = signals
-    if checkpoint is not None:
-        check_same_data(checkpoint, trainer)
-    signals.raise_if_received()
-    if checkpoint is not None and is_finished(trainer, state := _read_state(checkpoint)):
-        signals.phase = "after"
-        _say(args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
-        trainer.state = state
-        state.is_world_process_zero = trainer.is_world_process_zero()  # the file was written by the main process
-        state.is_local_process_zero = trainer.is_local_process_zero()
-        load_weights(model, read_weights(checkpoint))
-    else:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    signals.raise_if_received()
-    return finish_run(trainer, recipe, tokenized)
-
-
-def _read_state(checkpoint: Path) -> TrainerState:
-    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+def _resume(trainer: TranslationTrainer, checkpoint: Path, signals: StopSignals) -> None:
+    """Trains from a checkpoint on, or loads it where nothing is left to train."""
+    trainer.check_same_data(checkpoint)
+    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    if not trainer.is_finished(state):
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+        return
+    _say(trainer.args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
+    signals.phase = "after"
+    trainer.state = state
+    state.is_world_process_zero = trainer.is_world_process_zero()  # the file was written by the main process
+    state.is_local_process_zero = trainer.is_local_process_zero()
+    load_weights(trainer.model, read_weights(checkpoint))
 
 
 def _quieten(args: TranslationTrainingArguments) -> None:
     """Silences the libraries' progress bars and messages in favour of our own in the main process."""
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
     logging.set_verbosity(logging.WARNING if args.process_index == 0 else logging.ERROR)
     logging.disable_progress_bar()  # there would be one for each file of a checkpoint
     if args.process_index > 0 or not sys.stderr.isatty():
@@ -122,34 +127,29 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
 
     Returns:
         The checkpoint to resume from or None, the tokenizers and the tokenized corpus.
-
-    Raises:
-        RecipeError: If the corpus or the section tokenizer cannot be used, or if the folder is of something else.
     """
-    folder = output / PREPARED_DATA
+    args, recipe, folder = plan.arguments, plan.recipe, output / PREPARED_DATA
 
     def prepare() -> tuple[Path | None, TokenizerPair, DatasetDict]:
-        check_output_folder(plan.recipe, output)
-        anew = plan.recipe.overwrite or not plan.recipe.resume
-        if not anew:
-            check_same_experiment(plan.recipe, output)
-        splits, loaded = _load(plan)
-        checkpoint = None if anew else choose_checkpoint(output)
-        tokenizers = plan.build_tokenizers(splits) if anew else _get_tokenizers(plan, splits, output)
-        try:
+        check_output_folder(recipe, output)
+        with refusing("The data cannot be used"):
+            splits, loaded = load_translation_dataset(plan.data)
+            wanted = ("train",) if args.eval_strategy == "no" else ("train", "validation")
+            if missing := [name for name in wanted if name not in splits]:
+                raise ValueError(f"there is no split {missing[0]}, only {', '.join(splits)}.")
+        checkpoint = None if recipe.overwrite or not recipe.resume else choose_checkpoint(output)
+        # Those of a checkpoint are whole; writing the run's own may have been interrupted
+        tokenizers = TokenizerPair.from_pretrained(str(checkpoint)) if checkpoint else plan.build_tokenizers(splits)
+        with refusing("The data cannot be used"):
             tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
-        except ValueError as error:
-            raise RecipeError(f"The data cannot be used: {error}") from error
-        if anew:
-            delete_run(output)
-            _say(plan.arguments, f"Starting a new run in {output}.")
-        mark_run(output)
-        write_text(output / "recipe.yaml", plan.recipe.to_yaml())
+        if checkpoint is None:
+            _say(args, f"Starting a new run in {output}.")
+        begin_run(recipe, output)
         tokenizers.save_pretrained(str(output))
-        _say(plan.arguments, str(loaded.merge(filtered)))
+        _say(args, str(loaded.merge(filtered)))
         return checkpoint, tokenizers, tokenized
 
-    if plan.arguments.world_size == 1:
+    if args.world_size == 1:
         return prepare()
 
     def prepare_for_all() -> Path | None:
@@ -158,32 +158,9 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
         tokenized.save_to_disk(str(folder))
         return checkpoint
 
-    checkpoint = on_main_process(plan.arguments, prepare_for_all)
+    checkpoint = on_main_process(args, prepare_for_all)
     # Memory-mapped: the processes of a node share what they read.
     return checkpoint, TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
-
-
-def _load(plan: Plan) -> tuple[DatasetDict, FilterReport]:
-    try:
-        splits, loaded = load_translation_dataset(plan.data)
-    except (ValueError, FileNotFoundError, ConnectionError) as error:  # the latter two: unknown, or out of reach
-        raise RecipeError(f"The data cannot be used: {error}") from error
-    if "train" not in splits:
-        raise RecipeError(f"The data cannot be used: there is no split train, only {', '.join(splits)}.")
-    if plan.arguments.eval_strategy != "no" and "validation" not in splits:
-        raise RecipeError("There is no validation data: set data.validation, or training.eval_strategy to 'no'.")
-    return splits, loaded
-
-
-def _get_tokenizers(plan: Plan, splits: DatasetDict, output: Path) -> TokenizerPair:
-    """Reads the tokenizers of the run in `output`, or makes new ones."""
-    # Those of a checkpoint are whole; writing the run's own may have been interrupted.
-    saved = [path for path in list_checkpoints(output) if (path / "tokenizer_config.json").is_file()]
-    if not saved:
-        return plan.build_tokenizers(splits)
-    tokenizers = TokenizerPair.from_pretrained(str(saved[-1]))
-    set_languages(tokenizers, plan.data)
-    return tokenizers
 
 
 def _describe(model: Any, tokenizers: TokenizerPair, tokenized: Any, args: TranslationTrainingArguments) -> str:
@@ -196,3 +173,225 @@ def _describe(model: Any, tokenizers: TokenizerPair, tokenized: Any, args: Trans
         f"{type(model).__name__}: {parameters:,} parameters, vocabulary {vocabulary}. Sentences: {sizes}. "
         f"Device {args.device}, {'bf16' if args.bf16 else 'float32'}."
     )
+
+
+# ---- the end
+
+# A validation loss above this times the best checkpoint's is far from it
+_FAR = 1.1
+
+
+def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
+    """Leaves the better of the best checkpoint and the average of the best ones in `trainer.model`.
+
+    Both are compared on the validation set, translated as during training.
+
+    Args:
+        trainer: After training.
+        validation: Tokenized validation set; None keeps the last weights.
+
+    Returns:
+        `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores compared.
+    """
+    args, state, metric = trainer.args, trainer.state, trainer.args.metric_for_best_model
+    last = {"weights": f"the last update ({state.global_step})", "steps": [state.global_step]}
+    if validation is None or metric is None:
+        return last
+    if trainer.is_deepspeed_enabled:  # no process has all weights; the Trainer has loaded the best checkpoint
+        return {"weights": f"the best checkpoint (step {state.best_global_step})", "steps": [state.best_global_step]}
+    best = on_main_process(args, lambda: _best_checkpoints(trainer, metric))
+    if not best:
+        return last
+
+    def load(weights: dict[str, Tensor]) -> None:
+        load_weights(trainer.model, weights)
+        trainer.refresh_batch_statistics()
+
+    steps = [checkpoint_step(path) for path in best]
+    best_score = scores_by_step(state.log_history, metric)[steps[0]]
+    best_loss = scores_by_step(state.log_history, "loss").get(steps[0], math.inf)
+    single: dict[str, Any] = {"weights": f"the best checkpoint (step {steps[0]})", "steps": steps[:1]}
+    single |= {"metric": metric, "best_checkpoint_score": best_score}
+    if args.average_best and len(best) > 1:
+        load(average_weights(best))
+        _, metrics = trainer.translate_dataset(validation, num_beams=args.generation_num_beams)
+        score, loss = float(metrics[metric.removeprefix("eval_")]), float(metrics["loss"])
+        single["average_score"] = score
+        gain = score - best_score if args.greater_is_better else best_score - score
+        if loss <= _FAR * best_loss and (gain > 0 or (gain == 0 and loss <= best_loss)):
+            return {**single, "weights": f"the average of {len(best)} checkpoints", "steps": sorted(steps)}
+    load(read_weights(best[0]))
+    return single
+
+
+def _best_checkpoints(trainer: TranslationTrainer, metric: str) -> list[Path]:
+    """Lists the best checkpoints; what is far from the best one would spoil the average, whatever its score."""
+    args, history = trainer.args, trainer.state.log_history
+    whole = [path for path in list_checkpoints(args.output_dir) if find_fault(path, to_resume=False) is None]
+    ranked = rank_checkpoints(whole, history, metric, greater_is_better=bool(args.greater_is_better))[: args.keep_best]
+    losses = scores_by_step(history, "loss")
+    worst = _FAR * losses.get(checkpoint_step(ranked[0]), math.inf) if ranked else math.inf
+    return [path for path in ranked if losses.get(checkpoint_step(path), 0.0) <= worst]
+
+
+def finish_run(
+    trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict, signals: StopSignals
+) -> dict[str, Any]:
+    """Chooses the weights, scores every held-out split, and writes the folder.
+
+    Returns:
+        What `results.json` holds.
+    """
+    output = Path(trainer.args.output_dir)
+    set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated
+    chosen = choose_weights(trainer, tokenized.get("validation"))
+    signals.raise_if_received()
+    scores: dict[str, Any] = {}
+    for name, split in tokenized.items():
+        if name != "train":
+            scores[name], hypotheses = _score_split(trainer, split, recipe.bleu_tokenize)
+            if trainer.is_world_process_zero():
+                write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
+            signals.raise_if_received()
+    results = {
+        "model": plain_class(trainer.model).__name__,
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "chosen": chosen,
+        "scores": scores,
+        "training": _training_facts(trainer),
+        "data": {
+            "training_set": trainer.describe_run()["training_set"],
+            "references": {
+                name: digest_of_lines(split["target"]) for name, split in tokenized.items() if name != "train"
+            },
+        },
+        "environment": describe_environment(),
+    }
+    if recipe.task == "text2text-generation":
+        results["example"] = next(iter(tokenized.get("validation") or tokenized["train"]))["source"]
+    _save_model(trainer, output)
+    if trainer.is_world_process_zero():
+        write_json(output / "results.json", results)
+        write_text(output / "recipe.yaml", recipe.to_yaml())
+        draw_training(trainer.state.log_history, output / "training.png")
+        write_model_card(output, recipe.to_dict(), results)
+    trainer.accelerator.wait_for_everyone()  # so that every process returns to a complete folder
+    if trainer.is_world_process_zero():
+        shutil.rmtree(output / PREPARED_DATA, ignore_errors=True)
+        signals.raise_if_received()
+        if trainer.args.push_to_hub:
+            trainer._finish_current_push()
+            push_checkpoint(
+                output,
+                str(trainer.hub_model_id),
+                revision=trainer.args.hub_revision,
+                private=trainer.args.hub_private_repo,
+                commit_message="Trained model with scores and card",
+            )
+        print(summary_table(results, output), flush=True)
+    return results
+
+
+def _save_model(trainer: TranslationTrainer, output: Path) -> None:
+    """Saves weights, tokenizers and code, so that the folder loads where csan_hf is not installed."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        trainer.save_model(str(output), _internal_call=True)  # gathers the shards
+    elif trainer.is_world_process_zero():
+        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
+    if trainer.is_world_process_zero():
+        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
+
+
+def _score_split(
+    trainer: TranslationTrainer, split: Dataset, bleu_tokenize: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    start = time.time()
+    hypotheses, metrics = trainer.translate_dataset(split)
+    seconds = time.time() - start
+    references = list(split["target"])
+    config = trainer.model.generation_config
+    return {
+        **score_translations(
+            hypotheses,
+            references,
+            sources=list(split["source"]) if "source" in split.column_names else None,
+            metrics=trainer.args.metrics,
+            tokenize=bleu_tokenize,
+        ),
+        "loss": metrics.get("loss"),
+        "sentences": len(references),
+        "num_beams": config.num_beams,
+        "length_penalty": config.length_penalty,
+        "seconds": round(seconds, 2),
+        "sentences_per_second": round(len(references) / max(seconds, 1e-9), 2),
+    }, hypotheses
+
+
+def _training_facts(trainer: TranslationTrainer) -> dict[str, Any]:
+    history, args = trainer.state.log_history, trainer.args
+    return {
+        "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
+        "updates": trainer.state.global_step,
+        "epochs": round(trainer.state.epoch or 0.0, 3),
+        "tokens_per_second": _median(history, "tokens_per_second"),
+        "updates_per_second": _median(history, "updates_per_second"),
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
+        "seed": args.seed,
+        "processes": args.world_size,
+    }
+
+
+def _median(history: list[dict[str, Any]], key: str) -> float | None:
+    """Returns the (upper) median of what the log says of a speed; an interruption leaves it as it is."""
+    values = sorted(entry[key] for entry in history if key in entry)
+    return values[len(values) // 2] if values else None
+
+
+def summary_table(results: dict[str, Any], output: Path | str) -> str:
+    """Formats the results for people."""
+    scores, training = results["scores"], results["training"]
+    first: dict[str, Any] = next(iter(scores.values()), {})
+    metrics = list(metrics_in(first))
+    rows = [["split", "sentences", *(metric.label for metric in metrics), "loss"]]
+    for name, entry in scores.items():
+        found = [f"{entry[metric.name]:.{metric.decimals}f}" for metric in metrics]
+        rows.append([name, f"{entry['sentences']:,}", *found, f"{entry['loss']:.3f}" if entry.get("loss") else ""])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    signatures = {metric.label: first.get(f"{metric.name}_signature") for metric in metrics}
+    return "\n".join(
+        [
+            "",
+            *("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows),
+            "",
+            f"{results['model']}, {results['parameters']:,} parameters; {training['updates']:,} updates in "
+            f"{training['seconds'] / 60:.1f} minutes ({training['tokens_per_second'] or 0:,.0f} tokens/s).",
+            f"Weights: {results['chosen']['weights']}.",
+            *(f"{label}: {signature}" for label, signature in signatures.items() if signature),
+            f"Saved in {output}: model, tokenizer, card with pictures, recipe, results.json, hypotheses.",
+        ]
+    )
+
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
+
+
+def describe_environment() -> dict[str, str | int]:
+    """Returns the versions of what computes, the device and the number of threads."""
+    environment: dict[str, str | int] = {"python": platform.python_version(), "csan_hf": csan_hf.__version__}
+    environment |= {package: importlib.metadata.version(package) for package in _PACKAGES}
+    if torch.cuda.is_available():
+        environment["device"] = torch.cuda.get_device_name()
+        environment["devices"] = torch.cuda.device_count()
+    else:
+        environment["device"] = _processor()
+        environment["threads"] = torch.get_num_threads()
+    return environment
+
+
+def _processor() -> str:
+    """Returns the processor's name where the system tells it, else its architecture."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, names), None) or platform.processor() or platform.machine()

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import copy
-import errno
-import itertools
 import math
 import multiprocessing
 import os
@@ -13,8 +11,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -49,12 +46,6 @@ class RunError(RuntimeError):
     """A run that cannot go on; the message says why, and what to do."""
 
 
-def is_disk_full(error: BaseException) -> bool:
-    """Says whether an error is that of a full disk or an exhausted quota, from Python or from a library in Rust."""
-    texts = ("No space left on device", "Disk quota exceeded")
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in texts)
-
-
 def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
     """Does some work in the main process while the others wait, and gives its result to all.
 
@@ -70,18 +61,16 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
     """
     if args.world_size == 1:
         return work()
-    outcome: list[T | None] = [None]
-    failure: list[str | None] = [None]
+    outcome: list[Any] = [None, None]
     if args.process_index == 0:
         try:
             outcome[0] = work()
         except RecipeError as error:
-            failure[0] = str(error)
-    broadcast_object_list(failure)
-    if failure[0] is not None:
-        raise RecipeError(failure[0])
-    broadcast_object_list(outcome)
-    return outcome[0]  # type: ignore[return-value]
+            outcome[1] = str(error)
+    result, failure = broadcast_object_list(outcome)
+    if failure is not None:
+        raise RecipeError(failure)
+    return result
 
 
 # ---- signals
@@ -168,7 +157,7 @@ class StopSignals:
 # ---- workers that load data
 
 
-def signal_blocking_context(method: str | None) -> BaseContext | None:
+def signal_blocking_context(method: str | None) -> BaseContext:
     """Returns a multiprocessing context whose processes see none of the signals that end a run.
 
     Schedulers and terminals signal the whole process group, and a worker that ended at once would lose batches that
@@ -177,12 +166,7 @@ def signal_blocking_context(method: str | None) -> BaseContext | None:
 
     Args:
         method: "fork", "spawn" or "forkserver"; None: the system's default.
-
-    Returns:
-        The context, or None where the system knows no signal masks (Windows).
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        return None
     context: Any = copy.copy(multiprocessing.get_context(method))
     make = context.Process
 
@@ -209,25 +193,18 @@ def signal_blocking_context(method: str | None) -> BaseContext | None:
 def prepare_worker(number: int, *, num_workers: int, rank: int, block: bool) -> None:
     """Seeds a worker; blocks the signals, which a child of a fork server that was there before does not yet."""
     seed_worker(number, num_workers, rank)
-    if block and hasattr(signal, "pthread_sigmask"):
+    if block:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 # ---- training
 
 
-@dataclass
-class _Update:
-    """The outcome of an update: what the host knows at once, and flags that are on their way from the device."""
-
-    step: int
-    losses_finite: list[Tensor]  # one for every batch of this process, on the device
-    flags: Tensor  # [2]: whether any process had a loss that is not finite; the number of a signal
-    ready: torch.cuda.Event | None  # None: the flags are there
-
-
 class RunGuard(TrainerCallback):
     """Ends training at a signal or at a loss that is not finite, in all processes at the same update.
+
+    transformers' own `enable_jit_checkpoint` saves in the middle of an update and in each process on its own, so that
+    a resumed run differs.
 
     The host never waits for the device's present update: on a GPU the flags of an update are read when the next one
     is under way, and at once before an evaluation or a save.
@@ -239,8 +216,8 @@ class RunGuard(TrainerCallback):
     def __init__(self, trainer: TranslationTrainer) -> None:
         self.trainer = trainer
         self.signals: StopSignals | None = None
-        self._losses_finite: list[Tensor] = []
-        self._updates: deque[_Update] = deque()
+        self._losses_finite: list[Tensor] = []  # of the update under way, on the device
+        self._updates: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
         self._stop = 0
 
     def watch(self, loss: Tensor) -> None:
@@ -257,16 +234,14 @@ class RunGuard(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Collects the flags of the update, and asks for a checkpoint if a signal came."""
-        self._updates.append(self._ask(state.global_step))
-        self._losses_finite = []
-        lag = 0 if control.should_evaluate or control.should_save or self._updates[-1].ready is None else 1
-        self._read(lag)
+        self._ask(state.global_step)
+        self._read(0 if control.should_evaluate or control.should_save else 1)
         if self._stop:
             control.should_save = True
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Ends the run, if a signal came before or during the evaluation and the save."""
-        self._updates.append(self._ask(state.global_step))
+        self._ask(state.global_step)
         self._read(0)
         if not self._stop:
             return
@@ -285,76 +260,39 @@ class RunGuard(TrainerCallback):
         if self.signals is not None:
             self.signals.phase = "after"
 
-    def check(self) -> None:
-        """Waits for the flags of every update so far.
-
-        Raises:
-            RunError: In every process, if a loss was not finite.
-        """
+    def check(self, weights: Iterable[Tensor]) -> None:
+        """Raises a `RunError` in every process if a loss or a weight, whose gradient overflowed, is not finite."""
+        for weight in weights:
+            self.watch(weight.to_local() if hasattr(weight, "to_local") else weight)  # a part, of FSDP
+        self._ask(self.trainer.state.global_step)
         self._read(0)
 
-    def _ask(self, step: int) -> _Update:
-        """Starts to collect the flags of an update from all processes."""
-        device = self.trainer.args.device
-        bad = [~finite for finite in self._losses_finite]
-        any_bad = torch.stack(bad).any() if bad else torch.zeros((), dtype=torch.bool, device=device)
-        received = self.signals.received if self.signals is not None else 0
-        flags = torch.stack([any_bad.int(), torch.tensor(received, dtype=torch.int32).to(device, non_blocking=True)])
+    def _ask(self, step: int) -> None:
+        """Starts to collect the flags of an update from all processes: a value not finite, the number of a signal."""
+        device, received = self.trainer.args.device, self.signals.received if self.signals is not None else 0
+        bad = ~torch.stack([torch.ones((), dtype=torch.bool, device=device), *self._losses_finite]).all()
+        self._losses_finite = []
+        flags = torch.stack([bad.int(), torch.tensor(received, dtype=torch.int32).to(device, non_blocking=True)])
         if self.trainer.args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-        if flags.device.type != "cuda":
-            return _Update(step, self._losses_finite, flags.cpu(), None)
-        copy = torch.empty(2, dtype=torch.int32, pin_memory=True).copy_(flags, non_blocking=True)
-        ready = torch.cuda.Event()
-        ready.record()
-        return _Update(step, self._losses_finite, copy, ready)
+        ready = torch.cuda.Event() if flags.is_cuda else None
+        flags = flags.to("cpu", non_blocking=True)  # into pinned memory
+        if ready is not None:
+            ready.record()
+        self._updates.append((step, flags, ready))
 
     def _read(self, lag: int) -> None:
-        while len(self._updates) > lag:
-            update = self._updates.popleft()
-            if update.ready is not None:
-                update.ready.synchronize()
-            bad, received = update.flags.tolist()
+        """Reads the flags of all updates but the last `lag`, which a device may still compute."""
+        while self._updates and (len(self._updates) > lag or self._updates[0][2] is None):
+            step, flags, ready = self._updates.popleft()
+            if ready is not None:
+                ready.synchronize()
+            bad, received = flags.tolist()
             if bad:
-                raise RunError(self._describe(update))
+                raise RunError(
+                    f"The loss or a weight is not finite (NaN or infinite) at update {step} of "
+                    f"{self.trainer.state.max_steps}. Nothing was saved since {self.trainer.last_checkpoint()}. "
+                    "Training diverged: start anew with a lower training.learning_rate, more warmup_steps or a lower "
+                    "max_grad_norm, or with bf16 instead of fp16."
+                )
             self._stop = self._stop or received
-
-    def _describe(self, update: _Update) -> str:
-        """Names the batches of all processes whose loss was not finite."""
-        args: Any = self.trainer.args
-        loader: Any = self.trainer.callback_handler.train_dataloader
-        accumulated = args.gradient_accumulation_steps
-        updates_per_epoch = max(-(-len(loader) // accumulated), 1)
-        epoch, first = divmod(update.step - 1, updates_per_epoch)
-        bad = [number for number, finite in enumerate(update.losses_finite) if not finite]
-        batches = [
-            f"batch {first * accumulated + number + 1} of {len(loader)} in epoch {epoch + 1}"
-            + (f" of process {args.process_index}" if args.world_size > 1 else "")
-            + f" (rows {_shorten(_rows(loader, epoch, first * accumulated + number))})"
-            for number in bad
-        ]
-        if args.world_size > 1:
-            everyones: list[Any] = [None] * args.world_size
-            torch.distributed.all_gather_object(everyones, batches)
-            batches = list(itertools.chain(*everyones))
-        return (
-            f"The loss is not finite (NaN or infinite) at update {update.step}, {'; '.join(batches)} of the tokenized "
-            f"training set, counted from 0. Nothing was saved since {self.trainer.last_checkpoint()}. If it happens "
-            "at the same rows again, look at them; otherwise training diverged: start anew with a lower "
-            "training.learning_rate, more warmup_steps or a lower max_grad_norm, or with bf16 instead of fp16."
-        )
-
-
-def _rows(loader: Any, epoch: int, number: int) -> list[int]:
-    """Returns the rows of a batch of this process: the order is a function of seed and epoch."""
-    loader.set_epoch(epoch)
-    sampler = loader.batch_sampler
-    inner = getattr(sampler, "batch_sampler", sampler)
-    if hasattr(inner, "set_epoch"):
-        inner.set_epoch(epoch)
-    return next(itertools.islice(iter(sampler), number, None), [])
-
-
-def _shorten(rows: list[int], most: int = 50) -> str:
-    rest = f" and {len(rows) - most} more" if len(rows) > most else ""
-    return ", ".join(map(str, rows[:most])) + rest

@@ -14,8 +14,16 @@ from accelerate.utils import parse_flag_from_env
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, TrainerCallback
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerState,
+)
 
 from csan_hf.data import (
     MixedBatchSampler,
@@ -27,14 +35,63 @@ from csan_hf.data import (
 from csan_hf.families import family_of
 
 from .arguments import TranslationTrainingArguments
-from .callbacks import default_callbacks, replace_progress_callbacks
-from .loss import LabelSmoothedCrossEntropy
-from .recipe import RecipeError
-from .saving import SavingTrainer
+from .callbacks import (
+    KeepBestCheckpoints,
+    ScoreEarlyStopping,
+    TrainingPicture,
+    TranslationProgress,
+    evaluations_without_gain,
+)
+from .checkpoints import SavingTrainer
+from .recipe import RecipeError, refusing
 from .stopping import RunGuard
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
+
+
+class LabelSmoothedCrossEntropy:
+    """Cross-entropy per target token with label smoothing, for the Trainer's `compute_loss_func`.
+
+    The smoothing is torch's own (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4): the target
+    distribution is (1 - epsilon) on the reference token plus epsilon / V on each of the V entries of the
+    vocabulary. Under gradient accumulation the sum over a micro-batch is divided by the number of target
+    tokens of the whole batch, so that four micro-batches add up to the loss of one large batch.
+
+    Args:
+        epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
+    """
+
+    def __init__(self, epsilon: float = 0.0) -> None:
+        self.epsilon = epsilon
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Computes the loss.
+
+        Args:
+            outputs: A model output with `logits` [B, I, V].
+            labels: Reference token ids [B, I]; -100 is ignored.
+            num_items_in_batch: Target tokens in the whole accumulated batch; None: those in `labels`.
+
+        Returns:
+            A scalar; 0 (with a gradient of 0) where no label counts.
+        """
+        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        total = F.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]).float(),
+            labels.reshape(-1),
+            ignore_index=-100,
+            reduction="sum",
+            label_smoothing=self.epsilon,
+        )
+        if num_items_in_batch is None:
+            num_items_in_batch = labels.ne(-100).sum()
+        if isinstance(num_items_in_batch, Tensor):
+            # Under DataParallel the count arrives once per replica.
+            count = num_items_in_batch.to(total.device).reshape(-1)[0]
+        else:
+            count = torch.tensor(num_items_in_batch, device=total.device)
+        return total / count.clamp(min=1)
 
 
 class TranslationTrainer(SavingTrainer):
@@ -83,6 +140,8 @@ class TranslationTrainer(SavingTrainer):
             normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
         if args.world_size > 1 and sharding_is_asked_for(args):
             _prepare_sharding(model)
+        patience = args.early_stopping_patience
+        early_stopping = [] if patience is None else [ScoreEarlyStopping(patience, args.early_stopping_threshold)]
         collator = TargetMaskCollator if self.family.has_batch_norm else DataCollatorForSeq2Seq
         super().__init__(
             model=model,
@@ -93,11 +152,13 @@ class TranslationTrainer(SavingTrainer):
             processing_class=tokenizers.source,
             compute_loss_func=LabelSmoothedCrossEntropy(args.label_smoothing_factor),
             compute_metrics=self._compute_metrics if args.predict_with_generate else None,
-            callbacks=[*default_callbacks(args), *callbacks],
+            callbacks=[KeepBestCheckpoints(), TrainingPicture(), *early_stopping, *callbacks],
         )
         # The library's own smoother differs from torch's and would enter the validation loss.
         self.label_smoother = None
-        replace_progress_callbacks(self)
+        for old in (ProgressCallback, PrinterCallback):
+            self.remove_callback(old)
+        self.add_callback(TranslationProgress())
         self.guard = RunGuard(self)
         self.add_callback(self.guard)
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
@@ -126,7 +187,7 @@ class TranslationTrainer(SavingTrainer):
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
         mixes = self.family.batch_cost == "cells" if self.args.mix_lengths is None else self.args.mix_lengths
         kind = MixedBatchSampler if mixes else TokenBatchSampler
-        try:
+        with refusing("The section training is refused"):
             sampler = kind(
                 *example_lengths(self.train_dataset),
                 bound,
@@ -137,8 +198,6 @@ class TranslationTrainer(SavingTrainer):
                 max_sentences=self.args.max_sentences,
                 cost=self.family.batch_cost,
             )
-        except ValueError as error:
-            raise RecipeError(f"The section training is refused: {error}") from error
         return forward_set_epoch(self.share_batches(dataset, sampler))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,9 +270,17 @@ class TranslationTrainer(SavingTrainer):
                 for batch in itertools.islice(loader, self.args.batch_norm_batches)
             )
 
-    def count_updates(self) -> int:
-        """Returns the number of updates of the whole run, if nothing stops it earlier."""
-        return self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+    def is_finished(self, state: TrainerState) -> bool:
+        """Says whether nothing is left to train from a checkpoint's state on; the library would do one update more."""
+        args, patience = self.args, self.args.early_stopping_patience
+        if patience is not None and evaluations_without_gain(args, state) >= patience:
+            return True
+        if args.max_steps > 0:
+            return state.global_step >= args.max_steps
+        # The run may have ended with another number of processes, and so with another number of updates per epoch
+        reached_its_end = 0 < state.max_steps <= state.global_step and (state.epoch or 0.0) >= args.num_train_epochs
+        updates = self.set_initial_training_values(args, self.get_train_dataloader())[-1]
+        return reached_its_end or state.global_step >= updates
 
 
 def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:

@@ -30,33 +30,28 @@ def no_data(monkeypatch):
     [
         ({"num_beams": "0"}, "section generation is refused: num_beams must be at least 1, got 0"),
         ({"generation.max_length": "1"}, "section generation is refused: max_length must be at least 2, got 1"),
-        ({"max_new_tokens": "0"}, "max_new_tokens must be at least 1, got 0"),
-        ({"length_penalty": ".nan"}, "length_penalty must be finite, got nan"),
         ({"early_stopping": "soon"}, "section generation is refused"),
         ({"generation_num_beams": "0"}, "training.generation_num_beams must be at least 1, got 0"),
         ({"metric_for_best_model": "blue"}, "must be one of bleu, chrf, loss, got 'blue'"),
-        ({"predict_with_generate": "false"}, "metric_for_best_model is 'bleu', which needs translations"),
+        (
+            {"predict_with_generate": "false"},
+            "must be one of loss, as .*predict_with_generate is false, got",
+        ),
         ({"bleu_tokenize": "31a"}, "bleu_tokenize must be one of none, zh, 13a,.*got '31a'"),
-        ({"learning_rate": "nan"}, r"training.learning_rate must lie in \[0.0, inf\), got nan"),
-        ({"learning_rate": "-1e-3"}, r"training.learning_rate must lie in \[0.0, inf\), got -0.001"),
-        ({"learning_rate": "inf"}, "training.learning_rate must lie in"),
-        ({"warmup_steps": "nan"}, "training.warmup_steps must lie in"),
-        ({"adam_beta1": "1"}, r"training.adam_beta1 must lie in \[0, 1\), got 1"),
-        ({"training.seed": "-1"}, r"training.seed must lie in \[0, 4294967296\), got -1"),
-        ({"training.data_seed": "-1"}, "training.data_seed must lie in"),
+        ({"learning_rate": "nan"}, "training.learning_rate must be at least 0 and finite, got nan"),
+        ({"adam_beta1": "1"}, r"training.adam_beta1 must be in \[0, 1\), got 1"),
+        ({"training.seed": "-1"}, r"training.seed must be in \[0, 2\^32\), got -1"),
         ({"data.data_seed": "-1"}, "section data is refused: data_seed is -1"),
         ({"max_steps": "0"}, "training.max_steps must be at least 1, or -1 for num_train_epochs, got 0"),
-        ({"max_steps": "-1", "num_train_epochs": "0"}, "training.num_train_epochs must be above 0, got 0"),
-        ({"max_steps": "-1", "num_train_epochs": "nan"}, "training.num_train_epochs must be above 0, got nan"),
-        ({"gradient_accumulation_steps": "0"}, "training.gradient_accumulation_steps must be at least 1, got 0"),
+        ({"max_steps": "-1", "num_train_epochs": "0"}, "training.num_train_epochs must be above 0 and finite, got 0"),
         ({"per_device_eval_batch_size": "0"}, "training.per_device_eval_batch_size must be at least 1, got 0"),
-        ({"dataloader_num_workers": "-1"}, "training.dataloader_num_workers must be at least 0, got -1"),
+        ({"dataloader_num_workers": "-1"}, "training.dataloader_num_workers must be at least 0 and finite, got -1"),
         ({"encoder_attention_heads": "5"}, "section config is refused"),
         (
             {"report_to": "[tensorboard, foo]"},
-            "training.report_to is 'foo', which is not installed here: .*one of none, all, ",
+            "section training is refused: report_to: foo is not supported, only .*tensorboard",
         ),
-        ({"report_to": "wandb"}, "training.report_to is 'wandb', which is not installed here: pip install it"),
+        ({"report_to": "wandb"}, "section training is refused: report_to: .*pip install wandb"),
         ({"init_from": "/no/such"}, "init_from: There is no folder /no/such to read the model from"),
         ({"tokenizer.pretrained": "x"}, "names an existing tokenizer: leave out tokenizer.vocab_size"),
         ({"language_pairs": "[de_en]"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
@@ -66,12 +61,8 @@ def no_data(monkeypatch):
         ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type warmup_stable_decay: .*num_decay_steps"),
         ({"optim_args": "fast"}, "section training is refused: .*optim_args fast"),
         ({"optim": "adamw_8bit"}, "section training is refused: .*You need to install `bitsandbytes`"),
-        ({"eval_steps": "0"}, "training.eval_steps must be above 0, got 0"),
-        ({"eval_steps": ".inf"}, "training.eval_steps must be above 0, got inf"),
-        ({"save_steps": "-1"}, "training.save_steps must be above 0, got -1"),
-        ({"logging_steps": "nan"}, "training.logging_steps must be above 0, got nan"),
+        ({"eval_steps": "0"}, "training.eval_steps must be above 0 and finite, got 0"),
         ({"accelerator_config": "/no/such/file.json"}, "section training is refused: .*No such file"),
-        ({"repetition_penalty": "0"}, "repetition_penalty must be above 0, got 0"),
         ({"tokenizer.vocab_size": "258"}, "section tokenizer is refused: vocab_size is 258; it must be at least 259"),
         ({"target_vocab_size": "400"}, "target_vocab_size is 400, but the vocabulary is joint"),
         ({"joint": "false", "target_vocab_size": "0"}, "target_vocab_size is 0; it must be at least 259"),
@@ -133,10 +124,10 @@ def test_files_of_the_data_are_looked_for_first(tmp_path):
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
+    assert resolve(load_recipe(RECIPE, [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
         resolve(load_recipe(RECIPE, [("bleu_tokenize", "ja-mecab")]))
-    assert resolve(load_recipe(RECIPE, [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
 
 
 def test_a_library_that_a_value_needs_is_named():

@@ -15,7 +15,7 @@ from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister
 from csan_hf.hub import card_problems
 from csan_hf.text_files import digest_of_lines, read_lines
 from csan_hf.training import RecipeError, load_recipe
-from csan_hf.training.picture import draw_training
+from csan_hf.training.callbacks import draw_training
 from csan_hf.training.run import train_from_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def test_progress_line_and_table(run, capfd, tmp_path):
     from transformers import TrainerState
 
     from csan_hf.training.callbacks import TranslationProgress
-    from csan_hf.training.finish import summary_table
+    from csan_hf.training.run import summary_table
 
     progress, state = TranslationProgress(), TrainerState(global_step=2, epoch=0.5)
     logs = {"eval_loss": 1.0, "eval_wer": 50.0, "eval_words_missing": 0.5}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from csan_hf.training.output_folder import LOCK_FILE, MARK, check_output_folder, delete_run, entries_of_run, mark_run
+from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, entries_of_run
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
 
@@ -34,7 +34,7 @@ def old_run(tmp_path):
     ):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(f"old {name}")
-    mark_run(output)
+    (output / MARK).write_text("")
     return output
 
 
@@ -81,21 +81,18 @@ def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
 
 
 def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run):
-    delete_run(old_run)
-    assert sorted(path.name for path in old_run.iterdir()) == [MARK, "note"]
+    begin_run(make_recipe(old_run), old_run)
+    assert sorted(path.name for path in old_run.iterdir()) == [MARK, "note", "recipe.yaml"]
+    assert "train_size: 50" in (old_run / "recipe.yaml").read_text()
 
 
-def test_a_fresh_folder_is_marked_and_an_older_run_is_resumed_but_not_overwritten(tmp_path):
+def test_a_fresh_folder_is_taken_and_an_older_run_is_resumed_but_not_overwritten(tmp_path):
     check_output_folder(make_recipe(tmp_path / "new"), tmp_path / "new")
     old = tmp_path / "old"
     (old / "checkpoint-3").mkdir(parents=True)
-    (old / "recipe.yaml").write_text("")
     check_output_folder(make_recipe(old, overwrite=False), old)
     with pytest.raises(RecipeError, match="no mark of a run"):
         check_output_folder(make_recipe(old), old)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RecipeError, match="which is a file"):
-        check_output_folder(make_recipe(tmp_path / "file"), tmp_path / "file")
     assert entries_of_run(tmp_path / "nowhere") == []
 
 
@@ -106,7 +103,7 @@ def test_a_checkpoint_that_is_a_link_is_not_followed(old_run, tmp_path):
     (old_run / "checkpoint-6").symlink_to(elsewhere.parent)
     with pytest.raises(RecipeError, match=r"checkpoint-6 is a link: .* Put a copy in its place, or remove it"):
         train_from_recipe(make_recipe(old_run, overwrite=False))
-    delete_run(old_run)  # the link alone
+    begin_run(make_recipe(old_run), old_run)  # deletes the link alone
     assert not (old_run / "checkpoint-6").is_symlink()
     assert elsewhere.read_text() == "mine"
 

@@ -323,11 +323,8 @@ def test_arguments_take_no_token_and_no_pickle_has_one(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("? [a, b]\n: 1", "a key must be text"),
-        ("? {a: b}\n: 1", "a key must be text"),
-        ("config: {[1, 2]: 3}", "a key must be text"),
+        ("config: {[1, 2]: 3}", "found unhashable key"),
         ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
-        ("config: {d_model: " + "9" * 5000 + "}", "a value cannot be read"),
         ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("name: \x00", "special characters are not allowed"),
     ],

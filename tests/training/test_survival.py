@@ -23,15 +23,10 @@ from transformers import TrainerCallback
 import csan_hf_cli
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import describe_dataset
+from csan_hf.text_files import write_json
 from csan_hf.training import RecipeError, load_recipe
-from csan_hf.training.checkpoints import (
-    find_fault,
-    list_checkpoints,
-    rotate_checkpoints,
-    write_facts,
-)
-from csan_hf.training.output_folder import MARK
-from csan_hf.training.resume import check_same_data, check_same_experiment, choose_checkpoint
+from csan_hf.training.checkpoints import FACTS, find_fault, list_checkpoints, rotate_checkpoints
+from csan_hf.training.output_folder import MARK, check_output_folder, choose_checkpoint
 from csan_hf.training.stopping import RunError, RunInterrupted, StopSignals
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +55,7 @@ def saved(tmp_path_factory):
         for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
             torch.save({"step": step, "moments": torch.zeros(100)}, path / name)
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": []}))
-        write_facts(path, step=step)
+        write_json(path / FACTS, {"step": step})
     return folder
 
 
@@ -91,17 +86,6 @@ def test_a_damaged_newest_checkpoint_is_skipped(copy, capsys, name, spoil, messa
     said = capsys.readouterr().err
     assert f"Resuming from {copy / 'checkpoint-4'} (skipped checkpoint-6 ({message}" in said
     assert said.count("\n") == 1
-    assert names(copy) == ["_damaged-checkpoint-6", "checkpoint-2", "checkpoint-4"]
-
-
-def test_a_damaged_checkpoint_that_was_kept_for_its_score_is_set_aside(copy, capsys):
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        for step in (2, 4):
-            (copy / f"checkpoint-{step}" / name).unlink()
-    truncate(copy / "checkpoint-2" / "model.safetensors")
-    assert choose_checkpoint(copy) == copy / "checkpoint-6"
-    assert "skipped checkpoint-2 (its weights cannot be read" in capsys.readouterr().err
-    assert names(copy) == ["_damaged-checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
 
 def test_damaged_checkpoints_alone_are_an_error_and_no_new_start(copy):
@@ -113,28 +97,14 @@ def test_damaged_checkpoints_alone_are_an_error_and_no_new_start(copy):
 
 
 def test_what_a_killed_process_left_is_cleared_away(copy):
-    for path in (
-        copy / "_deleted-checkpoint-1",
-        copy / "_saving" / "checkpoint-8",
-        copy.parent / ".run.ab3_xy9z" / "checkpoint",
-        copy / ".run.ab3_xy9z" / "checkpoint",
-    ):
-        path.mkdir(parents=True)
-    (copy / ".results.json.123").write_text("{")
-    stays = [copy / ".gitignore", copy.parent / ".run.not.ours", copy.parent / ".run.backup99" / "data"]
-    for path in stays:
+    for path in (copy / "_unfinished" / "checkpoint-8", copy / "_upload-ab3_xy9z" / "checkpoint", copy / "mine"):
         path.mkdir(parents=True)
     choose_checkpoint(copy)
-    assert names(copy) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
-    assert not (copy / ".results.json.123").exists()
-    assert not (copy / "_saving").exists()
-    assert not (copy.parent / ".run.ab3_xy9z").exists()
-    assert not (copy / ".run.ab3_xy9z").exists()
-    assert all(path.exists() for path in stays)
+    assert {path.name for path in copy.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6", "mine"}
 
 
 def test_the_checkpoint_before_the_newest_stays_resumable(copy):
-    rotate_checkpoints(copy, {2: 3.0, 4: 2.0, 6: 1.0}, keep_best=1)
+    rotate_checkpoints(copy, [copy / "checkpoint-2"])
     assert [find_fault(copy / f"checkpoint-{step}") for step in (4, 6)] == [None, None]
     assert find_fault(copy / "checkpoint-2") == "it was saved without the optimizer's state"
     assert find_fault(copy / "checkpoint-2", to_resume=False) is None
@@ -204,7 +174,7 @@ def test_a_recipe_that_changes_the_run_is_refused(copy, recipe_file, overrides, 
     (copy / "recipe.yaml").write_text(recipe_file.read_text())
     recipe = load_recipe(recipe_file, [("output_dir", str(copy)), *overrides.items()])
     with pytest.raises(RecipeError) as error:
-        check_same_experiment(recipe, copy)
+        check_output_folder(recipe, copy)
     for word in [*words, "another experiment", "--output_dir", "--overwrite"]:
         assert word in str(error.value)
 
@@ -213,16 +183,16 @@ def test_another_family_is_named_without_all_its_fields(copy, recipe_file):
     (copy / "recipe.yaml").write_text(recipe_file.read_text())
     recipe = load_recipe(recipe_file, [("output_dir", str(copy)), ("model", "pervasive_attention")])
     with pytest.raises(RecipeError, match=r"\(model: csan there, pervasive_attention here\)"):
-        check_same_experiment(recipe, copy)
+        check_output_folder(recipe, copy)
 
 
 def test_harmless_changes_are_said(copy, recipe_file, capsys):
     (copy / "recipe.yaml").write_text(recipe_file.read_text())
     same = {"output_dir": str(copy), "config.dropout": "0.1", "adam_beta2": "0.98"}  # the defaults, written out
-    check_same_experiment(load_recipe(recipe_file, list(same.items())), copy)
+    check_output_folder(load_recipe(recipe_file, list(same.items())), copy)
     assert capsys.readouterr().err == ""
     harmless = {"max_steps": "20", "logging_steps": "1", "per_device_eval_batch_size": "8", "keep_best": "3"}
-    check_same_experiment(load_recipe(recipe_file, list({**same, **harmless}.items())), copy)
+    check_output_folder(load_recipe(recipe_file, list({**same, **harmless}.items())), copy)
     said = capsys.readouterr().err
     assert "Changed since the run began: training.keep_best from 2 to 3;" in said
     assert "training.max_steps from 12 to 20" in said
@@ -235,7 +205,7 @@ def test_data_may_move_and_a_card_may_link_them(tmp_path, capsys):
         recipe = {"output_dir": str(tmp_path), "data": {**languages, "data_dir": place}, "hub_dataset": f"we/{place}"}
         (tmp_path / f"{place}.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "here.yaml").rename(tmp_path / "recipe.yaml")
-    check_same_experiment(load_recipe(tmp_path / "there.yaml"), tmp_path)
+    check_output_folder(load_recipe(tmp_path / "there.yaml"), tmp_path)
     said = capsys.readouterr().err
     assert (
         said
@@ -247,18 +217,18 @@ def test_the_length_is_no_harmless_change_where_the_rate_depends_on_it(copy, rec
     (copy / "recipe.yaml").write_text(recipe_file.read_text().replace("warmup_steps: 4", "warmup_steps: 0.1"))
     overrides = {"output_dir": str(copy), "warmup_steps": "0.1", "max_steps": "20"}
     with pytest.raises(RecipeError, match="max_steps: 12 there, 20 here"):
-        check_same_experiment(load_recipe(recipe_file, list(overrides.items())), copy)
+        check_output_folder(load_recipe(recipe_file, list(overrides.items())), copy)
 
 
 def test_changed_training_data_is_refused(copy, make_trainer, capsys):
     trainer = make_trainer()
-    write_facts(copy / "checkpoint-6", **{**trainer.describe_run(), "processes": 8})
-    check_same_data(copy / "checkpoint-6", trainer)
+    write_json(copy / "checkpoint-6" / FACTS, {**trainer.describe_run(), "processes": 8})
+    trainer.check_same_data(copy / "checkpoint-6")
     assert "was saved by 8 processes, now there are 1" in capsys.readouterr().err
     fewer = make_trainer(train=trainer.train_dataset.select(range(100)))
     with pytest.raises(RecipeError, match="300 pairs then, 100 now"):
-        check_same_data(copy / "checkpoint-6", fewer)
-    check_same_data(copy / "checkpoint-4", fewer)  # an older version did not note its data
+        fewer.check_same_data(copy / "checkpoint-6")
+    fewer.check_same_data(copy / "checkpoint-4")  # an older version did not note its data
 
 
 def last_word_replaced(rows, column):
@@ -275,15 +245,15 @@ def last_word_replaced(rows, column):
 def test_other_words_of_the_same_lengths_are_refused(copy, make_trainer, tokenized, split, column):
     trainer = make_trainer()
     described = trainer.describe_run()
-    write_facts(copy / "checkpoint-6", **described)
+    write_json(copy / "checkpoint-6" / FACTS, described)
     changed = make_trainer(**{split: last_word_replaced(tokenized[split], column)})
-    message = rf"The {'training' if split == 'train' else split} data is not what .* of other content"
+    message = rf"The {'training' if split == 'train' else split} set is not that of .* of other content"
     with pytest.raises(RecipeError, match=message):
-        check_same_data(copy / "checkpoint-6", changed)
+        changed.check_same_data(copy / "checkpoint-6")
     # an older version noted the lengths of the training set alone
     del described["training_set"]["sha256"], described["validation_set"]
-    write_facts(copy / "checkpoint-6", **described)
-    check_same_data(copy / "checkpoint-6", changed)
+    write_json(copy / "checkpoint-6" / FACTS, described)
+    changed.check_same_data(copy / "checkpoint-6")
 
 
 def test_fingerprints_do_not_depend_on_how_the_data_is_stored(tokenized, tmp_path):
@@ -330,54 +300,33 @@ def grid_model(tokenizers):
     return model
 
 
-def poison(trainer, number):
-    """Makes the loss of one batch NaN, and returns where its labels will be found."""
-    seen, compute = [], trainer.compute_loss
-
-    def compute_loss(model, inputs, *arguments, **options):
-        if not model.training:
-            return compute(model, inputs, *arguments, **options)
-        seen.append(inputs["labels"].clone())
-        loss = compute(model, inputs, *arguments, **options)
-        return loss * float("nan") if len(seen) == number else loss
-
-    trainer.compute_loss = compute_loss
-    return seen
-
-
 @pytest.mark.parametrize(("family", "accumulated"), [("csan", 1), ("csan", 2), ("pervasive_attention", 1)])
-def test_a_loss_that_is_nan_ends_the_run_with_its_batch(make_trainer, tokenizers, family, accumulated):
-    model = grid_model(tokenizers) if family == "pervasive_attention" else None
+def test_a_loss_that_is_nan_ends_the_run(make_trainer, tokenizers, family, accumulated):
     trainer = make_trainer(
-        model=model,
-        max_steps=20,
-        eval_steps=2 if accumulated == 2 else 5,
+        model=grid_model(tokenizers) if family == "pervasive_attention" else None,
+        max_steps=8,
+        eval_steps=3,
         predict_with_generate=False,
         metric_for_best_model="loss",
         gradient_accumulation_steps=accumulated,
     )
-    length = len(trainer.get_train_dataloader())
-    place = length + 2  # the second batch of the second epoch
-    seen = poison(trainer, place)
-    with pytest.raises(RunError) as error:
+    batches, compute = itertools.count(1), trainer.compute_loss
+
+    def compute_loss(model, *arguments, **options):
+        loss = compute(model, *arguments, **options)
+        return loss * float("nan") if model.training and next(batches) == 4 * accumulated else loss
+
+    trainer.compute_loss = compute_loss
+    with pytest.raises(RunError, match=r"not finite .* at update 4 of 8.*since \S+checkpoint-3\. .*learning_rate"):
         trainer.train()
-    message = str(error.value)
-    update = -(-length // accumulated) + -(-2 // accumulated)
-    assert f"at update {update}, batch 2 of {length} in epoch 2 (rows " in message
-    rows = [int(row) for row in message.split("(rows ")[1].split(")")[0].split(", ")]
-    wanted = [list(trainer.train_dataset[row]["labels"]) for row in rows]
-    assert [[token for token in labels if token != -100] for labels in seen[place - 1].tolist()] == wanted
-    newest = list_checkpoints(trainer.args.output_dir)[-1]
-    assert f"Nothing was saved since {newest}." in message
-    assert "learning_rate" in message
-    assert find_fault(newest) is None
+    assert find_fault(Path(trainer.args.output_dir) / "checkpoint-3") is None
 
 
 def test_weights_that_are_not_finite_are_not_saved(make_trainer):
     trainer = make_trainer(max_steps=6, eval_steps=3, predict_with_generate=False, metric_for_best_model="loss")
     weight = next(trainer.model.parameters())
     trainer.add_callback(At(6, lambda: weight.data.fill_(float("inf"))))
-    with pytest.raises(RunError, match=r"After update 6 the weights are not finite.*since \S+checkpoint-3\. Start"):
+    with pytest.raises(RunError, match=r"a weight is not finite .* at update 6 .*since \S+checkpoint-3\. "):
         trainer.train()
     assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
 
@@ -566,9 +515,9 @@ def whole(train, tmp_path_factory):
         # the very first start, the first save, a save with one before it, a resumption, the rotation of checkpoints
         (
             [
-                "csan_hf.training.run:write_text:1",
+                "csan_hf.training.output_folder:write_text:1",
                 "transformers.trainer:Trainer._save_rng_state:1",
-                "csan_hf.training.saving:SavingTrainer._save:2",
+                "csan_hf.training.checkpoints:SavingTrainer._save:2",
                 "csan_hf.training.checkpoints:Path.rename:1",
             ],
             [
@@ -582,9 +531,9 @@ def whole(train, tmp_path_factory):
         # the end: weights chosen; files of the model half moved; all but the card written
         (
             [
-                "csan_hf.training.finish:choose_weights:1",
+                "csan_hf.training.run:choose_weights:1",
                 "csan_hf.hub.checkpoint:os.replace:4",
-                "csan_hf.training.finish:draw_training:1",
+                "csan_hf.training.run:draw_training:1",
             ],
             ["Starting a new run in", *["only the end of the run is repeated"] * 3],
         ),
@@ -608,9 +557,9 @@ def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, places, reports
 @pytest.mark.parametrize(
     ("place", "phase"),
     [
-        ("csan_hf.training.run:mark_run:1", "before training began"),
-        ("csan_hf.training.finish:choose_weights:1", "after training, before the end of the run was written"),
-        ("csan_hf.training.finish:write_lines:2", "after training, before the end of the run was written"),
+        ("csan_hf.training.run:begin_run:1", "before training began"),
+        ("csan_hf.training.run:choose_weights:1", "after training, before the end of the run was written"),
+        ("csan_hf.training.run:write_lines:2", "after training, before the end of the run was written"),
     ],
 )
 def test_a_signal_that_a_library_swallows_ends_a_run_that_only_repeats_its_end(place, phase, train, whole, tmp_path):

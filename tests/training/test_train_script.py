@@ -210,7 +210,7 @@ def test_another_experiment_in_the_same_folder_is_refused(main, run, recipe, cap
         (["--output_dir", "x", "--init_from", "./y"], ["init_from: There is no folder ./y to read the model from"]),
         (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
         (["--output_dir", "x", "--dataset", "./none"], ["data cannot be used: There is no folder ./none to read"]),
-        (["--output_dir", "x", "--report_to", "wandb"], ["report_to is 'wandb', which is not installed", "pip"]),
+        (["--output_dir", "x", "--report_to", "wandb"], ["refused: report_to: ", "pip install wandb"]),
         (["second.yaml"], ["'second.yaml' is not understood"]),
     ],
 )

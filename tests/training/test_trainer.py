@@ -11,11 +11,9 @@ from transformers import TrainerControl, TrainerState
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.families import FAMILIES
-from csan_hf.training.callbacks import ScoreEarlyStopping
+from csan_hf.training.callbacks import ScoreEarlyStopping, draw_training
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, load_weights, read_weights
-from csan_hf.training.finish import choose_weights
-from csan_hf.training.picture import draw_training
-from csan_hf.training.resume import is_finished
+from csan_hf.training.run import choose_weights
 
 
 def weights_of(trainer):
@@ -258,14 +256,14 @@ def _state(scores):
 def test_finished_runs_are_recognised(make_trainer):
     trainer = make_trainer(early_stopping_patience=2, max_steps=10)
     state = _state([1, 2, 3])
-    assert not is_finished(trainer, state)
+    assert not trainer.is_finished(state)
     state.global_step = 10
-    assert is_finished(trainer, state)
+    assert trainer.is_finished(state)
     state.global_step = 12  # the number asked for may be smaller than what was done
-    assert is_finished(trainer, state)
-    assert is_finished(trainer, _state([3, 2, 1]))
+    assert trainer.is_finished(state)
+    assert trainer.is_finished(_state([3, 2, 1]))
     trainer.args.early_stopping_patience, trainer.args.max_steps = None, -1
-    assert not is_finished(trainer, state)
+    assert not trainer.is_finished(state)
 
 
 @pytest.mark.parametrize("epochs", [1.5, 2])
@@ -275,12 +273,12 @@ def test_the_end_of_an_epoch_or_within_one_is_recognised(make_trainer, epochs):
     assert length % 2  # so that the end is no whole update
     last = math.ceil(epochs * length)
     before, end = (TrainerState(global_step=step, epoch=step / length, max_steps=last) for step in (last - 1, last))
-    assert not is_finished(trainer, before)
-    assert is_finished(trainer, end)
+    assert not trainer.is_finished(before)
+    assert trainer.is_finished(end)
     # with another number of processes, an epoch has another number of updates
-    assert is_finished(trainer, TrainerState(global_step=2, epoch=epochs, max_steps=2))
+    assert trainer.is_finished(TrainerState(global_step=2, epoch=epochs, max_steps=2))
     trainer.args.num_train_epochs = 3
-    assert not is_finished(trainer, end)
+    assert not trainer.is_finished(end)
 
 
 def test_early_stopping_stops(make_trainer):
