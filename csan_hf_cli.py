@@ -281,6 +281,10 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
         print(f"{output}: {files.title(name)}")
+        if files.kind == "recipe":
+            print(
+                "With other data, change name, description, license, dataset_name and hub_dataset: the card says them."
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

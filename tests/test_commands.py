@@ -212,6 +212,7 @@ def test_recipes_and_suites_are_copied_into_new_files_only(files, name, tmp_path
         assert capsys.readouterr().out == expected
     copy = tmp_path / "new" / "mine.yaml"
     assert main(["recipes", name, "--output", str(copy)]) == 0
+    assert ("dataset_name" in capsys.readouterr().out) == (files is RECIPES), "what a card would go on saying"
     assert yaml.safe_load(copy.read_text()) == yaml.safe_load(expected)
     (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     for taken in (copy, tmp_path / "link.yaml"):

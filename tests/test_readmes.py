@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 import tiny
 from hub.conftest import build_csan
+from pipelines import multilingual
 
 from csan_hf_cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted([ROOT / "README.md", ROOT / "scripts/README.md", *ROOT.glob("csan_hf/*/README.md")])
 HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
+NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs this
 ELSEWHERE = ("push", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
@@ -48,12 +50,15 @@ def workplace(tmp_path_factory):
     corpus = folder / "PATH" / "TO" / "multi30k"
     corpus.mkdir(parents=True)
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
-        for language, sentence in (("de", GERMAN), ("en", ENGLISH)):
+        for language, sentence in (("de", GERMAN), ("en", ENGLISH), ("deu_Latn", GERMAN), ("eng_Latn", ENGLISH)):
             (corpus / f"{split}.{language}.gz").write_bytes(gzip.compress(f"{sentence}\n".encode() * 20))
     sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 3, "decoder_layers": 1}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     config = MarianConfig(vocab_size=20, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads)
     MarianMTModel(config).save_pretrained(folder / "marian")
+    for name in ("nllb", "runs/nllb-de-en"):  # the second: trainings are dry
+        for part in multilingual.nllb(folder, encoder_layers=3):
+            part.save_pretrained(folder / name)
     return folder
 
 
@@ -103,6 +108,7 @@ def test_commands_run(readme, workplace, monkeypatch, capsys):
             continue
         if piped is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+        arguments = [str(workplace / "nllb") if word == NLLB_NAME else word for word in arguments]
         if name == "train":
             arguments = [*arguments, "--dry_run", "true"]
         command = main if name in COMMANDS else runpy.run_path(name, run_name="readme")["main"]

@@ -11,6 +11,7 @@ from families import EOS, FAMILIES, both_families, gradients, sources, targets, 
 from safetensors.torch import load_file, save_file
 
 from csan_hf import CsanConfig, PervasiveAttentionConfig
+from csan_hf.models import seq2seq_model
 
 NAN, INFINITY = float("nan"), float("inf")
 MODELS = {
@@ -123,6 +124,26 @@ def test_labels_of_minus_100_only_cost_nothing(make, num_items_in_batch):
     loss.backward()
     assert loss.item() == 0
     assert all(not gradient.any() for gradient in gradients(model).values())
+
+
+@every_model
+def test_labels_may_be_a_slice_and_a_loss_has_the_precision_of_its_model(make):
+    model, length = make().double(), LABELS.shape[1]
+    found = model(input_ids=IDS, attention_mask=MASK, labels=torch.cat([LABELS, LABELS], 1)[:, :length]).loss
+    assert found.dtype == torch.float64
+    assert torch.equal(found, model(input_ids=IDS, attention_mask=MASK, labels=LABELS).loss)
+
+
+@every_model
+def test_a_mask_with_a_hole_gets_a_warning(make, caplog):
+    type(seq2seq_model.logger).warning_once.cache_clear()
+    mask = torch.ones_like(IDS)
+    mask[0, 0] = 0
+    make()(input_ids=IDS, attention_mask=mask, labels=LABELS)
+    assert caplog.text == "", "padding on the left is none"
+    mask[0, :2] = torch.tensor([1, 0])
+    make()(input_ids=IDS, attention_mask=mask, labels=LABELS)
+    assert "`attention_mask` has padding between real tokens" in caplog.text
 
 
 @every_model

@@ -66,12 +66,13 @@ def build(model_class, config, tokenizer):
     return model, tokenizer
 
 
-def nllb(folder):
+def nllb(folder, **sizes):
     vocabulary = {piece: number for number, piece in enumerate(SPECIAL)}
     for character in "▁" + "".join(WORDS):
         vocabulary.setdefault(character, len(vocabulary))
     tokenizer = NllbTokenizer(vocab=vocabulary, merges=[], extra_special_tokens=["eng_Latn", "deu_Latn", "fra_Latn"])
-    return build(M2M100ForConditionalGeneration, M2M100Config(vocab_size=len(tokenizer), **SIZES), tokenizer)
+    config = M2M100Config(**{**SIZES, "vocab_size": len(tokenizer), **sizes})
+    return build(M2M100ForConditionalGeneration, config, tokenizer)
 
 
 def m2m100(folder):

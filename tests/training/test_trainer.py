@@ -235,6 +235,17 @@ def test_average_is_only_taken_where_it_is_better(make_trainer, tokenized):
         assert torch.equal(trainer.model.state_dict()[name], tensor)
 
 
+def test_average_leaves_out_what_is_far_from_the_best(make_trainer, tokenized):
+    trainer = make_trainer(max_steps=6, eval_steps=2, keep_best=3, logging_steps=50)
+    trainer.train()
+    assert trainer.state.log_history[-1]["tokens_per_second"] > 0, "of a run that is shorter than logging_steps"
+    for entry in trainer.state.log_history:
+        if "eval_loss" in entry:  # scores below that of any average, and losses above
+            entry.update(eval_bleu=-float(entry["step"]), eval_loss={2: 100.0, 4: 120.0, 6: 109.0}[entry["step"]])
+    chosen = choose_weights(trainer, tokenized["validation"])
+    assert (chosen["weights"], chosen["steps"]) == ("the average of 2 checkpoints", [2, 6])
+
+
 def test_load_weights_refuses_a_stranger(make_trainer):
     model = make_trainer().model
     with pytest.raises(ValueError, match="do not fit"):
