@@ -163,7 +163,7 @@ class _Texts:
             self.expected.setdefault(key, (digest, "the published runs"))
 
     def expect(self, key: str, digest: str, user: str) -> None:
-        """Notes what data somebody used, which must be those that all others did."""
+        """Notes which data a run used; all runs must use the same."""
         before, other = self.expected.setdefault(key, (digest, user))
         if before != digest:
             raise RecipeError(

@@ -35,7 +35,6 @@ COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a cell; the path of the cell's recipe is appended."""
 # Keys of a recipe that say where a run lies and what its card says, not what is trained
 _OF_NO_EFFECT = ("output_dir", "name", "description", "license", "language", "dataset_name", "task", "hub_dataset")
-_STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 
 
@@ -182,8 +181,7 @@ def run_cells(
 ) -> Progress:
     """Trains the cells that are not finished.
 
-    If a cell fails, its reason is noted and the others continue. Ctrl-C, SIGTERM and the end of the terminal end the
-    runs, which save first.
+    If a cell fails, its reason is noted and the others continue. Ctrl-C and SIGTERM end the runs, which save first.
 
     Args:
         cells: The cells, in the order in which they start.
@@ -206,8 +204,7 @@ def run_cells(
     waiting = [cell for cell in cells if not is_finished(cell, output)]
     progress = Progress(len(cells), done=len(cells) - len(waiting))
     runs: list[_Run] = []
-    taken = [number for number in _STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in taken}
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or runs:
             while waiting and len(runs) < jobs:
@@ -230,6 +227,5 @@ def run_cells(
                 run.process.terminate()
         for run in runs:
             run.process.wait()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, previous)
     return progress

@@ -139,7 +139,7 @@ def time_in_turn(
 
 
 def _updates(trainer: TranslationTrainer) -> Iterator[float]:
-    """Makes updates for ever, in the precision of training; yields the tokens of each."""
+    """Makes updates without end, in the precision of training; yields the tokens of each."""
     model: Any = trainer.accelerator.prepare_model(trainer.model)
     trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
     optimizer: Any = trainer.optimizer

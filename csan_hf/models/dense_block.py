@@ -5,7 +5,7 @@ The modules' `forward` methods define the result. Autograd functions compute the
 pass: a dense layer keeps the blocks of features that it reads, shared with all other readers, and the 4g channels
 between its convolutions (recomputed, too, with gradient checkpointing); what lies between is recomputed. With a cache,
 `dense_block_inference` multiplies running statistics into the weights. Both are taken only where all modules are the
-ones of this file and none has a hook, so that nobody can see the difference.
+ones of this file and none has a hook, so that the results are the same.
 
 A feature channel has the same mean and variance whichever layer reads it. The block therefore normalises a feature
 once, when it is made, with statistics of its own; the readers' norms have only their affine maps.

@@ -50,7 +50,7 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     if foreign and not (output / MARK).is_file() and (starts_anew or not checkpoints):
         names = ", ".join(path.name for path in foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise RecipeError(
-            f"{output} holds {names}, but no mark of a run ({MARK}), so somebody else may have written that: nothing "
+            f"{output} holds {names}, but no mark of a run ({MARK}), so it may be another program's: nothing "
             "was changed. Choose another --output_dir, or move these files elsewhere."
         )
     if starts_anew or not checkpoints:

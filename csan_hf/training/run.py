@@ -72,7 +72,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         checkpoint, tokenizers, tokenized = _prepare(plan, output)
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
-        _say(args, _describe(model, tokenizers, tokenized, args))
+        _print_once(args, _model_and_data(model, tokenizers, tokenized, args))
         trainer = TranslationTrainer(
             model,
             args,
@@ -98,7 +98,9 @@ def _resume(trainer: TranslationTrainer, checkpoint: Path, signals: StopSignals)
     if not trainer.is_finished(state):
         trainer.train(resume_from_checkpoint=str(checkpoint))
         return
-    _say(trainer.args, f"Training had ended at update {state.global_step}: only the end of the run is repeated.")
+    _print_once(
+        trainer.args, f"Training had ended at update {state.global_step}: only the end of the run is repeated."
+    )
     signals.phase = "after"
     trainer.state = state
     state.is_world_process_zero = trainer.is_world_process_zero()  # the file was written by the main process
@@ -117,7 +119,7 @@ def _quieten(args: TranslationTrainingArguments) -> None:
         warnings.simplefilter("ignore")
 
 
-def _say(args: TranslationTrainingArguments, text: str) -> None:
+def _print_once(args: TranslationTrainingArguments, text: str) -> None:
     if args.process_index == 0:
         print(text, file=sys.stderr, flush=True)
 
@@ -143,10 +145,10 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
         with refusing("The data cannot be used"):
             tokenized, filtered = tokenize_dataset(splits, tokenizers, plan.data)
         if checkpoint is None:
-            _say(args, f"Starting a new run in {output}.")
+            _print_once(args, f"Starting a new run in {output}.")
         begin_run(recipe, output)
         tokenizers.save_pretrained(str(output))
-        _say(args, str(loaded.merge(filtered)))
+        _print_once(args, str(loaded.merge(filtered)))
         return checkpoint, tokenizers, tokenized
 
     if args.world_size == 1:
@@ -163,7 +165,7 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
     return checkpoint, TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
 
 
-def _describe(model: Any, tokenizers: TokenizerPair, tokenized: Any, args: TranslationTrainingArguments) -> str:
+def _model_and_data(model: Any, tokenizers: TokenizerPair, tokenized: Any, args: TranslationTrainingArguments) -> str:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     vocabulary = f"{len(tokenizers.source):,}"
     if not tokenizers.is_joint:

@@ -138,7 +138,7 @@ class StopSignals:
 
         What a signal handler raises may be lost: Python drops what is raised in a destructor or a callback from C, and
         libraries have handlers for every exception. So this is called between the steps of a run, too. It also finds a
-        signal that came after the last update, when no other end of an update followed.
+        signal that came after the last update, after which no update ended.
 
         Raises:
             RunInterrupted: If a signal came.

@@ -253,22 +253,16 @@ def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
     assert (tmp_path / "report.md").is_file()
 
 
-def test_the_end_of_the_terminal_ends_the_runs(tmp_path):
-    suite, calls = make_suite(tmp_path, steps=100_000), iter(range(2))
-    for ignored, expected in ((False, KeyboardInterrupt), (True, StopIteration)):
-        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+def test_sigterm_ends_the_runs(tmp_path):
+    suite, before = make_suite(tmp_path, steps=100_000), signal.getsignal(signal.SIGTERM)
 
-        def hang_up(progress):
-            if any(share > 0 for share in progress.running.values()):
-                os.kill(os.getpid(), signal.SIGHUP)
-                next(calls)
+    def terminate(progress):
+        if any(share > 0 for share in progress.running.values()):
+            os.kill(os.getpid(), signal.SIGTERM)
 
-        try:
-            with pytest.raises(expected):
-                run_all(suite, tmp_path, report=hang_up)
-            assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
-        finally:
-            signal.signal(signal.SIGHUP, before)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(suite, tmp_path, report=terminate)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_costs_and_the_hours_to_go(tmp_path, capsys):
