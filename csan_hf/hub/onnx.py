@@ -157,15 +157,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
     from_pretrained = from_directory  # type: ignore[assignment]
 
-    @property
-    def device(self) -> torch.device:
-        """The device of inputs and outputs."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The data type of the logits."""
-        return torch.float32
+    device = property(lambda self: torch.device("cpu"))
+    dtype = property(lambda self: torch.float32)
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
         """The encoder, for `generate`."""
@@ -184,23 +177,13 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             encoder_outputs = self.encoder(input_ids, attention_mask)
         if attention_mask is None:
             attention_mask = torch.ones(encoder_outputs[0].shape[:2], dtype=torch.long)
-        outputs = self._decoder_graph(
-            encoder_outputs=(encoder_outputs[0],),
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-        )
+        encoded = {"encoder_outputs": (encoder_outputs[0],), "attention_mask": attention_mask}
+        outputs = self._decoder_graph(**encoded, decoder_input_ids=decoder_input_ids)
         return Seq2SeqLMOutput(logits=torch.as_tensor(outputs.logits))
 
-    def prepare_inputs_for_generation(  # type: ignore[override]
-        self,
-        input_ids: torch.Tensor,
-        encoder_outputs: Any,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:  # type: ignore
         """Returns the decoder's inputs of a step: the whole prefix, as there is no cache."""
         return {
             "decoder_input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "encoder_outputs": encoder_outputs,
+            **{name: kwargs.get(name) for name in ("attention_mask", "encoder_outputs")},
         }

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -123,8 +123,10 @@ def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
     roots |= {Path(sys.prefix)} if sys.prefix != sys.base_prefix else set()  # a virtual environment
     roots |= {root.resolve() for root in roots}
     paths = {f"~{_user()}", *(str(root) for root in roots if len(root.parts) > 1)}
+    texts: list[str] = []
     if recipe.is_file():
-        paths |= set(_local_paths(_parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace"))))
+        _mapped(_parse("recipe.yaml", recipe.read_text(encoding="utf-8", errors="replace")), texts.append)
+    paths |= {text.rstrip("/\\") for text in texts if is_local_path(text) and len(Path(text).parts) > 1}
     paths |= {json.dumps(path)[1:-1] for path in paths}  # as JSON writes what is not ASCII
     for path in sorted(paths, key=len, reverse=True):
         pattern = rf"(?:file://|(?<![\w/~])){re.escape(path)}(?=$|[/\\{_END}.:])[^{_END}]*"
@@ -144,24 +146,17 @@ def _parse(name: str, text: str) -> Any:
 def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     """Returns a recipe without the keys that say where it ran, its local paths cut to their last part."""
     kept = {key: value for key, value in recipe.items() if key not in _PLACES and value not in (None, {})}
-    public: dict[str, Any] = _without_folders(kept)
+    public: dict[str, Any] = _mapped(kept, lambda text: _last_part(text) if is_local_path(text) else text)
     return public
 
 
-def _without_folders(value: Any) -> Any:
+def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
+    """Returns nested mappings and lists with a function of each text in its place."""
     if isinstance(value, dict):
-        return {key: _without_folders(entry) for key, entry in value.items()}
+        return {key: _mapped(entry, function) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_without_folders(entry) for entry in value]
-    return _last_part(value) if isinstance(value, str) and is_local_path(value) else value
-
-
-def _local_paths(value: Any) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for entry in value.values() if isinstance(value, dict) else value:
-            yield from _local_paths(entry)
-    elif isinstance(value, str) and is_local_path(value) and len(Path(value).parts) > 1:
-        yield value.rstrip("/\\")
+        return [_mapped(entry, function) for entry in value]
+    return function(value) if isinstance(value, str) else value
 
 
 def _last_part(path: str) -> str:

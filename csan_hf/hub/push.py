@@ -14,6 +14,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import filter_repo_objects
 from transformers import PreTrainedModel
+from yaml import YAMLError
 
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
 from .checkpoint import SavesPretrained, save_self_contained
@@ -58,6 +59,7 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
     """
     directory = Path(directory)
     config = read_json(directory / "config.json")
+    task = task_of(config)
     needed = ["config.json", "tokenizer_config.json", "README.md"]
     if config.get("custom_pipelines"):  # of models that translate
         needed.append("generation_config.json")
@@ -65,43 +67,27 @@ def check_checkpoint(directory: str | os.PathLike, *, load: bool = True) -> None
             needed.append(f"{TARGET_TOKENIZER_SUBFOLDER}/tokenizer_config.json")
     problems = [f"{name} is missing" for name in needed if not (directory / name).is_file()]
     if not problems:
-        problems += _problems_of_card(directory / "README.md", task_of(config))
         try:
+            card = ModelCard.load(directory / "README.md")
+            problems += [f"README.md: {problem}" for problem in card_problems(card, pipeline_tag=task)]
             additions_of(directory)
         except FileNotFoundError as error:
             problems.append(f"{Path(error.filename).name} is missing, which other code imports")
+        except YAMLError as error:
+            problems.append(f"README.md has no valid metadata: {error}")
     if not problems and load:
-        problems += _problems_of_loading(directory, task_of(config))
+        with tempfile.TemporaryDirectory() as home:
+            command = [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task]
+            environment = {**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home)
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            problems.append(f"it does not load where only transformers is installed: {last}")
     if problems:
         raise IncompleteCheckpointError(
             f"{directory} cannot be shared:\n- " + "\n- ".join(problems) + "\n`save_self_contained` of csan_hf.hub "
             "writes weights, code and tokenizers, `write_model_card` the card."
         )
-
-
-def _problems_of_card(path: Path, task: str) -> list[str]:
-    try:
-        card = ModelCard.load(path)
-    except Exception as error:  # whatever the YAML parser or the card's own checks raise
-        return [f"README.md has no valid metadata: {error}"]
-    return [f"README.md: {problem}" for problem in card_problems(card, pipeline_tag=task)]
-
-
-def _problems_of_loading(directory: Path, task: str) -> list[str]:
-    """Loads the checkpoint where csan_hf cannot be imported."""
-    with tempfile.TemporaryDirectory() as home:
-        done = subprocess.run(
-            [sys.executable, "-c", _LOADS_ALONE, str(directory.resolve()), task],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "HF_HOME": home, "HF_HUB_OFFLINE": "1"},
-            cwd=home,
-        )
-    if done.returncode == 0:
-        return []
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return [f"it does not load where only transformers is installed: {last}"]
 
 
 def push_checkpoint(
@@ -148,14 +134,9 @@ def push_checkpoint(
 
 
 def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:
-    """Returns the additions of a commit for a folder: public files with public content.
+    """Returns the additions of a commit for the folder of a run or checkpoint: public files with public content.
 
-    Args:
-        directory: The folder of a run or checkpoint.
-        recipe: The recipe of the run; None = the one in the folder.
-
-    Raises:
-        PrivateContentError: If something must not be uploaded.
+    `recipe` is that of the run; None = the one in the folder. Raises `PrivateContentError` as `public_files` does.
     """
     uploads = []
     for name, path in public_files(directory).items():
@@ -173,12 +154,7 @@ def push_in_background(
         checkpoint: The folder of a checkpoint within that of its run.
         repo_id: `owner/name`, which exists.
         recipe: The recipe of the run.
-        token: A write token; None = the one of `hf auth login`.
-        revision: Branch; None = main.
-        commit_message: The commit's message.
-
-    Returns:
-        The upload.
+        token: See `push_checkpoint`, as for `revision` and `commit_message`.
     """
     run = checkpoint.resolve().parent
     folder = Path(tempfile.mkdtemp(prefix="_upload-", dir=run))  # the next start of the run would clear it away
