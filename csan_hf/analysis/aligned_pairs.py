@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +93,6 @@ class Alignment:
         """Writes the links of `links` as "0-0 1-2": source word, target word; "" if there is none."""
         links = self.links(threshold=threshold, symmetric=symmetric)
         return " ".join(f"{source}-{target}" for source, target in links)
-
-
-def pairs_of(sources: Collection[str], targets: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Pairs sources with targets, or raises `ValueError` if their numbers differ."""
-    if len(sources) != len(targets):
-        raise ValueError(f"{len(sources)} source and {len(targets)} target sentences: there must be one for each.")
-    return zip(sources, targets, strict=True)
 
 
 def _windows(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

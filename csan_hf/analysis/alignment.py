@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from csan_hf.evaluation import translate_stream
 from csan_hf.evaluation.loading import evaluation_view
 
-from .aligned_pairs import Alignment, align_pairs, pairs_of
+from .aligned_pairs import Alignment, align_pairs
 from .tokenized_text import check_fast
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ def align(
         As many alignments as there are sources, in their order.
 
     Raises:
-        ValueError: If the numbers of sentences differ, the batch size is less than 1, there is no such layer, a
-            tokenizer is not a fast one, the model gives no cross-attention, or a sentence has more tokens than the
-            model has positions.
+        ValueError: If the numbers of sentences differ, there is no such layer, a tokenizer is not a fast one, the
+            model gives no cross-attention, or a sentence has more tokens than the model has positions.
     """
     options = {"layer": layer, "batch_size": batch_size, "progress": progress, **generate_arguments}
     return list(align_stream(model, tokenizers, sources, targets, **options))
@@ -82,20 +81,17 @@ def align_stream(
     A window of `WINDOW_LINES` pairs, less where they are very long, is aligned at a time. The arguments are those of
     `align`; sources and targets may be files (`csan_hf.text_files.TextFile`).
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     if targets is not None and generate_arguments:
         raise ValueError(
             f"{', '.join(generate_arguments)}: leave out, as nothing is generated where targets are given."
         )
     check_fast(tokenizers.source, tokenizers.target)  # before anything is translated
+    translated: Iterable[str] = targets or ()
     if targets is None:
         windows = translate_stream(model, tokenizers, sources, progress=progress, **generate_arguments)
-        pairs: Iterator[tuple[str, str]] = zip(sources, chain.from_iterable(windows), strict=True)
-    else:
-        pairs = pairs_of(sources, targets)
-    total = len(sources)
-    return align_pairs(model, tokenizers, pairs, layer=layer, batch_size=batch_size, total=total, progress=progress)
+        translated = chain.from_iterable(windows)
+    options: Any = {"layer": layer, "batch_size": batch_size, "total": len(sources), "progress": progress}
+    return align_pairs(model, tokenizers, zip(sources, translated, strict=True), **options)
 
 
 def channel_shares(
@@ -130,9 +126,9 @@ def channel_shares(
     def pooled(labels: torch.Tensor, **inputs: torch.Tensor) -> Any:
         return view.base_model(decoder_input_ids=shift(labels), **inputs)  # without a word to predict: the shares
 
-    pairs = pairs_of(sources, targets)
-    total = len(sources)
-    found = align_pairs(view, tokenizers, pairs, batch_size=batch_size, total=total, progress=progress, forward=pooled)
+    pairs = zip(sources, targets, strict=True)
+    options: Any = {"batch_size": batch_size, "total": len(sources), "progress": progress, "forward": pooled}
+    found = align_pairs(view, tokenizers, pairs, **options)
     return [replace(alignment, measure="share of channels") for alignment in found]
 
 
@@ -142,15 +138,10 @@ def channel_ranks(shares: Iterable[Alignment], number: int = 10) -> np.ndarray:
     Returns:
         float64 [R], R = `number`: the share of channels of the source token that has the most of them, of the one
         with the second most, …; the mean over all target tokens. Sentences with fewer tokens have 0 in the others.
-
-    Raises:
-        ValueError: If there is no target token.
     """
     ranks, rows = np.zeros(number), 0
     for alignment in shares:
         ordered = -np.sort(-alignment.matrix.astype(np.float64), axis=1)[:, :number]
         ranks[: ordered.shape[1]] += ordered.sum(axis=0)
         rows += len(ordered)
-    if not rows:
-        raise ValueError("There is nothing to measure: 0 target tokens.")
     return ranks / rows

@@ -79,14 +79,14 @@ def attention_statistics(
     Args:
         model: A Transformer such as CSAN or Marian.
         tokenizers: Its tokenizers.
-        sentences: Source sentences; blank ones are left out.
+        sentences: Source sentences, one or more; blank ones are left out.
         distance: R, the largest distance that is counted by itself.
         batch_size: Sentences at a time.
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If there is no sentence, one has more tokens than the model has positions, or the model gives no
-            attention weights of an encoder.
+        ValueError: If one has more tokens than the model has positions, or the model gives no attention weights of an
+            encoder.
     """
     mass: Any = 0.0
     entropy: Any = 0.0
@@ -190,57 +190,51 @@ def area_usage(
 
     Returns:
         For each encoder layer that attends by heads float64 [H, H]: row h is the share of head h's attention on each
-        head s, the mean over all real queries; a row sums to 1.
-
-    Raises:
-        ValueError: If there is no sentence, or a head has fewer dimensions than there are heads.
+        head s, the mean over all real queries; a row sums to 1. A head needs as many dimensions as there are heads.
     """
-    model = evaluation_view(model)
-    named = model.named_modules()
-    modules = {int(match[1]): module for name, module in named if (match := _LAYER.fullmatch(name)) is not None}
-    if not modules:
-        raise ValueError(f"{type(model).__name__} has no encoder layers with self-attention.")
-    modules = {layer: module for layer, module in modules.items() if hasattr(module, "v_proj")}
-    usage = {layer: np.zeros((_heads(model), _heads(model))) for layer in modules}
+    model, heads = evaluation_view(model), _heads(model)
+    modules: dict[int, Any] = {
+        int(match[1]): module
+        for name, module in model.named_modules()
+        if (match := _LAYER.fullmatch(name)) and hasattr(module, "v_proj")
+    }
+    calls: dict[int, tuple[Any, Any]] = {}
+
+    def keep_call(layer: int) -> Callable[..., None]:
+        return lambda module, arguments, options: calls.update({layer: (arguments, options)})
+
+    kept = [module.register_forward_pre_hook(keep_call(layer), with_kwargs=True) for layer, module in modules.items()]
+    usage = {layer: np.zeros((heads, heads)) for layer in modules}
     queries = 0
     for batch in _batches(model, tokenizers, sentences, batch_size, progress):
         mask = batch["attention_mask"].bool()
         queries += int(mask.sum())
-        for layer, module in modules.items():
-            marked, bare = (_heads_seen(model, module, batch, mark) for mark in (1.0, 0.0))
-            usage[layer] += (marked - bare)[mask].sum(dim=0).double().cpu().numpy()
+        model.get_encoder()(**batch)
+        for layer, (arguments, options) in [*calls.items()]:
+            seen = [_heads_seen(modules[layer], heads, mark, arguments, options) for mark in (1.0, 0.0)]
+            usage[layer] += (seen[0] - seen[1])[mask].sum(dim=0).double().cpu().numpy()
+    for handle in kept:
+        handle.remove()
     return {layer: sums / queries for layer, sums in usage.items()}
 
 
-class _ForwardStopped(Exception):  # noqa: N818 (no error: the layers above need not run)
-    pass
-
-
-def _heads_seen(model: PreTrainedModel, attention: nn.Module, batch: dict[str, torch.Tensor], mark: float) -> Any:
+def _heads_seen(attention: Any, heads: int, mark: float, arguments: Any, options: Any) -> torch.Tensor:
     """Returns [B, I, H, H]: what arrives at each head where the values of head s are `mark` in dimension s."""
-    heads, seen = _heads(model), []
+    seen = []
 
     def mark_values(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:
         values = torch.zeros_like(output).unflatten(-1, (heads, -1))
-        if values.shape[-1] < heads:
-            raise ValueError(f"A head of {values.shape[-1]} dimensions cannot tell {heads} heads apart.")
         diagonal = torch.arange(heads, device=output.device)
         values[:, :, diagonal, diagonal] = mark
         return values.flatten(-2)
 
     def read(module: nn.Module, arguments: Any) -> None:
-        seen.append(arguments[0].unflatten(-1, (heads, -1))[..., :heads].detach())
-        raise _ForwardStopped
+        seen.append(arguments[0].unflatten(-1, (heads, -1))[..., :heads])
 
-    parts: Any = attention
-    handles = [parts.v_proj.register_forward_hook(mark_values), parts.out_proj.register_forward_pre_hook(read)]
-    try:
-        model.get_encoder()(**batch)
-    except _ForwardStopped:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
+    handles = [attention.v_proj.register_forward_hook(mark_values), attention.out_proj.register_forward_pre_hook(read)]
+    attention(*arguments, **options)
+    for handle in handles:
+        handle.remove()
     return seen[0]
 
 
@@ -259,8 +253,6 @@ def _batches(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Yields batches of sentences of about the same length, padded on the right; of long ones fewer at a time."""
     texts = sorted((text for text in sentences if text.strip()), key=len)
-    if not texts:
-        raise ValueError("There is nothing to measure: 0 sentences.")
     with tqdm(total=len(texts), desc="attention", unit="sentence", disable=not progress, delay=1) as bar:
         while texts:
             # There are seldom more tokens than characters

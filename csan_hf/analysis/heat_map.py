@@ -42,15 +42,10 @@ def plot_heat_map(alignment: Alignment, *, title: str | None = None) -> Figure:
     Returns:
         The figure, whose labels stand outside it: save it with `bbox_inches="tight"`.
 
-    Raises:
-        ValueError: If a side has no token.
-
     Warns:
         UserWarning: Once, if no installed font has some of the characters; they are drawn as boxes.
     """
     rows, columns = alignment.matrix.shape
-    if not alignment.matrix.size:
-        raise ValueError(f"There is nothing to draw: {rows} target and {columns} source tokens.")
     longest = max(rows, columns)
     cell = min(max(_SHORT_SIDE / longest, _CELL[0]), _CELL[1], _LONGEST_SIDE / longest)
     # The axes fill the figure and have the size of their cells; saving makes room for all that stands around them.

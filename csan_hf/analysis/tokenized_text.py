@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import pre_tokenizers
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from csan_hf.text_files import printable
 
@@ -70,12 +70,16 @@ def tokenize_texts(
         return_special_tokens_mask=True,
         verbose=False,
     )
-    columns = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
     byte_level = "ByteLevel" in repr(tokenizer.backend_tokenizer.decoder)
-    return [
-        _tokenized_text(text, list(tokenizer.convert_ids_to_tokens(ids)), ids, offsets, special, byte_level)
-        for text, ids, offsets, special in zip(texts, *columns, strict=True)
-    ]
+    found = []
+    columns = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
+    for text, ids, offsets, special in zip(texts, *columns, strict=True):
+        words = [match.span() for match in re.finditer(r"\S+", text)]
+        tokens = (_readable(token, byte_level) for token in tokenizer.convert_ids_to_tokens(ids))
+        word_of_token = words_of_spans(words, offsets, special)
+        named = tuple(text[start:end] for start, end in words)
+        found.append(TokenizedText(text, tuple(ids), tuple(tokens), named, tuple(word_of_token)))
+    return found
 
 
 def check_fast(*tokenizers: PreTrainedTokenizerBase) -> None:
@@ -86,24 +90,6 @@ def check_fast(*tokenizers: PreTrainedTokenizerBase) -> None:
                 f"{type(tokenizer).__name__} does not tell which word a token belongs to; alignments need a fast "
                 "tokenizer, one with a tokenizer.json."
             )
-
-
-def _tokenized_text(
-    text: str,
-    tokens: list[str],
-    ids: list[int],
-    offsets: list[tuple[int, int]],
-    special: list[int],
-    byte_level: bool,
-) -> TokenizedText:
-    words = [match.span() for match in re.finditer(r"\S+", text)]
-    return TokenizedText(
-        text=text,
-        ids=tuple(ids),
-        tokens=tuple(_readable(tokens, byte_level)),
-        words=tuple(text[start:end] for start, end in words),
-        word_of_token=tuple(words_of_spans(words, offsets, special)),
-    )
 
 
 def words_of_spans(
@@ -127,20 +113,14 @@ def words_of_spans(
     return found
 
 
-# Byte-level BPE writes a printable byte as the character of that number, and the others, in order, as the
-# characters from 256 on.
-_PRINTABLE = {byte for byte in range(256) if chr(byte) in set(pre_tokenizers.ByteLevel.alphabet())}
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+# Byte-level BPE writes bytes as printable characters
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
-def _readable(tokens: Iterable[str], byte_level: bool) -> list[str]:
-    readable = []
-    for token in tokens:
-        if byte_level and all(character in _BYTES for character in token):
-            token = bytes(_BYTES[character] for character in token).decode("utf-8", errors="backslashreplace")
-        readable.append(printable(token.replace(" ", "␣")))
-    return readable
+def _readable(token: str, byte_level: bool) -> str:
+    if byte_level and all(character in _BYTES for character in token):
+        token = bytes(_BYTES[character] for character in token).decode("utf-8", errors="backslashreplace")
+    return printable(token.replace(" ", "␣"))
 
 
 # ---- the positions of a model

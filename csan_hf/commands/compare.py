@@ -120,13 +120,7 @@ def report(
     check_writable(output)
     if plots is not None:
         check_writable(plots / "scores_by_length.png")
-    settings: Any = {
-        "metrics": metrics or list(DEFAULT_METRICS),
-        "tokenize": bleu_tokenize,
-        "test": test,
-        "samples": samples,
-        "aligned": aligned,
-    }
+    settings: Any = {"metrics": metrics or list(DEFAULT_METRICS), "tokenize": bleu_tokenize, "test": test}
     check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
     sources, references = open_parallel(source, reference)
     loaded = load_systems(
@@ -138,7 +132,8 @@ def report(
         num_beams=num_beams,
     )
     title = title or " and ".join(system.name for system in loaded)
-    page = compare_systems(loaded, sources, references, title=title, progress=not quiet, **settings)
+    settings |= {"samples": samples, "aligned": aligned, "title": title, "progress": not quiet}
+    page = compare_systems(loaded, sources, references, **settings)
     write_report(page, output, plots=plots)
     if card:
         show_in_card(page, run)

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 import statistics
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from csan_hf.analysis.figures import plot_differences, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
+from csan_hf.report.page import render_template
 from csan_hf.text_files import one_line, write_json, write_text
 from csan_hf.training.recipe import RecipeError
 
@@ -28,7 +27,6 @@ from .suite import Suite
 SIGNIFICANT = 0.05
 _FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
-_LEGEND = "How the tables are read"
 REPORT = "report.md"
 
 
@@ -74,17 +72,13 @@ def check_folder(suite: Suite, folder: Path) -> None:
     pictures = [f"{title}{ending}" for title in suite.tables for ending in (".png", ".svg")]
     names = [name for name in (REPORT, "report.json", "scores.csv", *pictures) if (folder / name).exists()]
     if REPORT in names:
-        is_known = (folder / REPORT).read_bytes().splitlines()[:1] == [_heading(suite).encode()]
+        is_known = (folder / REPORT).read_bytes().splitlines()[:1] == [f"# {suite.name}".encode()]
     else:
         is_known = any((cell.folder(folder) / RECIPE).is_file() for cell in suite.cells)
     if names and not is_known:
         raise RecipeError(
             f"{folder / names[0]} is not of a report of {suite.name}: choose another folder, or delete it."
         )
-
-
-def _heading(suite: Suite) -> str:
-    return f"# {suite.name}"
 
 
 def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[str, dict[str, Any]]:
@@ -112,57 +106,43 @@ def _markdown(
     failed: dict[str, str],
 ) -> str:
     metric = find_metric(suite.metric)
-    better = "higher" if metric.greater_is_better else "lower"
-    lines = [_heading(suite), "", *([suite.description.strip(), ""] if suite.description else [])]
-    lines += [
-        f"{metric.label} ({better} is better): means over the seeds that a system has of "
-        f"{', '.join(map(str, suite.seeds))}. Δ is the difference to {suite.baseline}, all columns pooled, with its "
-        f"95% interval. [How the tables are read](#{_LEGEND.lower().replace(' ', '-')}) stands at the end.",
-        "",
-        *_systems_table(suite, facts),
-        *_caution(tables, suite.baseline),
-    ]
-    for table in tables:
-        lines += ["", f"## {table.title}", "", *_score_table(table, metric, suite.baseline)]
-        lines += _between_seeds(table, metric)
-        if table.rows:
-            lines += ["", f"![Differences to {suite.baseline}, {table.title}]({quote(table.title)}.png)"]
-    if unfinished:
-        named = "; ".join(unfinished)
-        if len(unfinished) > 12:
-            of_seeds = Counter(cell.seed for cell in suite.cells)
-            open_seeds = Counter(cell.seed for cell in suite.cells if cell.name in unfinished)
-            counts = sorted(open_seeds.items())
-            named = ", ".join(f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in counts)
-        lines += ["", f"{len(unfinished)} of {len(suite.cells)} runs are not finished: {named}."]
-    if failed:
-        lines += ["", "Failed:", "", *(f"- {name}: {_plain(reason)}" for name, reason in failed.items())]
-    return "\n".join([*lines, "", f"## {_LEGEND}", "", *_legend(tables)]) + "\n"
+    # Of which systems intervals and p-values say nothing of another training, or only what others' seeds say
+    segments_only, single = [], []
+    for name in (name for name in suite.systems if name != suite.baseline):
+        rows = [table.rows[name] for table in tables if name in table.rows]
+        scores = [score for row in rows for score in row.columns.values()]
+        tests = [test for test in (*(score.test for score in scores), *(row.pooled for row in rows)) if test]
+        if any(not test.degrees for test in tests):
+            segments_only.append(_plain(name))
+        elif tests and max(len(score.seeds) for score in scores) == 1:
+            single.append(_plain(name))
+    few = {column: count for table in tables for column, count in table.segments.items() if count < _FEW_SEGMENTS}
+    unfinished_named = "; ".join(unfinished)
+    if len(unfinished) > 12:
+        of_seeds = Counter(cell.seed for cell in suite.cells)
+        counts = sorted(Counter(cell.seed for cell in suite.cells if cell.name in unfinished).items())
+        unfinished_named = ", ".join(f"{count} of {of_seeds[seed]} with seed {seed}" for seed, count in counts)
+    shown: set[str] = set()
+    return render_template(
+        "suite.md.jinja",
+        suite=suite,
+        metric=metric,
+        systems=_systems_table(suite, facts),
+        segments_only=segments_only,
+        single=single,
+        few=[f"{_plain(column)} ({count})" for column, count in few.items()],
+        tables=[(table, _score_table(table, metric, suite.baseline, shown), _unequal(table)) for table in tables],
+        unfinished=unfinished,
+        unfinished_named=unfinished_named,
+        failed=failed,
+        shown=shown,
+        significant=SIGNIFICANT,
+        number=_number,
+        plain=_plain,
+    )
 
 
-def _legend(tables: list[Table]) -> list[str]:
-    """What the columns of the score tables say, of those that there are."""
-    rows = [row for table in tables for row in table.rows.values()]
-    votes = [score.vote for row in rows for score in row.columns.values()]
-    lines = {
-        "- **Δ, p**: of the seeds that a system has in all columns that it shares with the baseline. Interval and "
-        "two-sided p-value are for other segments by paired bootstrap, for other seeds by the variance between seeds, "
-        "pooled over the systems as if all depended on their seed alike (Student's t).": True,
-        f"- **p (Holm)** is adjusted for the number of systems that a table tests. So are the stars (\\*): p < "
-        f"{SIGNIFICANT} within that column.": True,
-        "- **p over columns**: a sign-flip test in which a column counts once; where columns share a training, "
-        "another seed moves them together.": any(row.over_columns for row in rows),
-        "- **±**: standard deviation between a system's seeds, all columns pooled.": any(
-            row.between_seeds is not None for row in rows
-        ),
-        "- **vote of the seeds**: for each segment the output that most of a system's seeds have; mean of the "
-        "columns.": any(vote is not None for vote in votes),
-        "- **minutes a run** are those of the machines that trained it, other work beside it included.": True,
-    }
-    return [line for line, is_shown in lines.items() if is_shown]
-
-
-def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
+def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> str:
     base = facts[suite.baseline]["parameters"]
     rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)", "runs"]]
     for name, found in facts.items():
@@ -173,53 +153,14 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> list[str]:
     return _aligned(rows)
 
 
-def _caution(tables: list[Table], baseline: str) -> list[str]:
-    """What intervals and p-values are about where seeds are missing."""
-    segments_only, single = [], []
-    for name in dict.fromkeys(name for table in tables for name in table.rows if name != baseline):
-        rows = [table.rows[name] for table in tables if name in table.rows]
-        scores = [score for row in rows for score in row.columns.values()]
-        tests = [test for test in (*(found.test for found in scores), *(row.pooled for row in rows)) if test]
-        if any(not test.degrees for test in tests):
-            segments_only.append(_plain(name))
-        elif tests and max(len(score.seeds) for score in scores) == 1:
-            single.append(_plain(name))
-    few = [(column, count) for table in tables for column, count in table.segments.items() if count < _FEW_SEGMENTS]
-    lines = []
-    if segments_only:
-        lines.append(
-            f"{', '.join(segments_only)}: without a second seed of any system (for Δ, in all columns), intervals and "
-            "p-values are about other segments, not about another training: the next seed may move a difference "
-            "further."
-        )
-    if single:
-        lines.append(
-            f"With one seed: {', '.join(single)}. What another one would change is taken from the systems that have "
-            "several."
-        )
-    if few:
-        named = ", ".join(f"{_plain(column)} ({count})" for column, count in dict(few).items())
-        lines.append(f"Too few segments for what intervals and p-values say of others: {named}.")
-    return [part for line in lines for part in ("", line)]
+def _unequal(table: Table) -> str | None:
+    """The system whose seeds differ more than those of others."""
+    name, p_value = table.unequal_seeds or ("", 1.0)
+    return _plain(name) if p_value < SIGNIFICANT else None
 
 
-def _between_seeds(table: Table, metric: type[CorpusMetric]) -> list[str]:
-    variance = table.between_seeds
-    if not variance.degrees:
-        return []
-    deviation = _number(math.sqrt(variance.variance), metric)
-    freedom = f"{variance.degrees} degree{'s' if variance.degrees > 1 else ''} of freedom"
-    text = f"Standard deviation between the seeds of a system, all columns pooled: {deviation} ({freedom})."
-    if table.unequal_seeds and table.unequal_seeds[1] < SIGNIFICANT:
-        name, p_value = table.unequal_seeds
-        text += (
-            f" Those of {_plain(name)} differ more than others' (Cochran's C, p = {p_value:.3f}): its own "
-            "differences are less sure than is said here, those of the others surer."
-        )
-    return ["", text]
-
-
-def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> list[str]:
+def _score_table(table: Table, metric: type[CorpusMetric], baseline: str, shown: set[str]) -> str:
+    """The table; the heads of its columns are added to `shown`."""
     rows = list(table.rows.values())
     filled = {column for row in rows for column in row.columns}  # means of others are not comparable
     columns = [("system", list(table.rows))]
@@ -227,19 +168,17 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str) -> lis
     if len(table.columns) > 1:
         means = [row.mean if row.columns.keys() == filled else None for row in rows]
         columns.append(("mean", [_number(mean, metric) for mean in means]))
-    optional = [
-        ("±", [_number(row.between_seeds, metric) for row in rows]),
-        ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
-        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
-    ]
-    deviation, *others = [[(head, cells)] if any(cells) else [] for head, cells in optional]
     columns += [
-        *deviation,
+        ("±", [_number(row.between_seeds, metric) for row in rows]),
         (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
         ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
         ("p (Holm)", [_p_value(row.adjusted) for row in rows]),
-        *(column for shown in others for column in shown),
+        ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
+        ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
     ]
+    optional = ("±", "p over columns", "vote of the seeds")
+    columns = [(head, cells) for head, cells in columns if any(cells) or head not in optional]
+    shown |= {head for head, _ in columns}
     return _aligned([[head for head, _ in columns], *map(list, zip(*(cells for _, cells in columns), strict=True))])
 
 
@@ -274,9 +213,9 @@ def _shown(value: float | None, form: str, before: str = "") -> str:
     return "" if value is None else f"{before}{value:{form}}"
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def _aligned(rows: list[list[str]]) -> str:
     head, *body = ["| " + " | ".join(one_line(cell).replace("|", r"\|") for cell in row) + " |" for row in rows]
-    return [head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body]
+    return "\n".join([head, "| --- |" + " ---: |" * (len(rows[0]) - 1), *body])
 
 
 def _plain(text: str) -> str:

@@ -2,31 +2,18 @@
 """A page for the browser that shows what models do: scores, significance, plots and every sentence."""
 
 from .compare import check_settings, compare_systems
-from .page import (
-    Report,
-    ReportPlot,
-    ScoreCell,
-    WordAlignment,
-    check_card,
-    render_report,
-    show_in_card,
-    write_plots,
-    write_report,
-)
+from .page import Report, ReportPlot, check_card, render_report, show_in_card, write_report
 from .systems import System, load_systems
 
 __all__ = [
     "Report",
     "ReportPlot",
-    "ScoreCell",
     "System",
-    "WordAlignment",
     "check_card",
     "check_settings",
     "compare_systems",
     "load_systems",
     "render_report",
     "show_in_card",
-    "write_plots",
     "write_report",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
@@ -13,7 +14,7 @@ from tqdm.auto import tqdm
 
 from csan_hf.analysis.figures import plot_ngram_accuracy, plot_ngram_gap, plot_scores_by_length
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
-from csan_hf.evaluation.scores import count_words, group_by_length, score_by_ngram
+from csan_hf.evaluation.scores import NgramScore, count_words, group_by_length, score_by_ngram
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
     Test,
@@ -26,9 +27,9 @@ from csan_hf.evaluation.significance import (
     seed_variance,
 )
 
-from .page import Report, ReportPlot, ScoreCell
+from .page import Report, ReportPlot
 from .plots import alignment_plots, attention_plots, word_alignments
-from .systems import System, check_names
+from .systems import ScoreCell, System, check_names
 
 MOST_LISTED = 100_000
 """Most sentences that a page lists, so that browsers open it without hanging; scores and plots are of all."""
@@ -36,24 +37,15 @@ _MEASURED = 500  # sentences, for what the attention does
 
 
 def check_settings(
-    runs: Sequence[int],
-    *,
-    metrics: Iterable[str] = DEFAULT_METRICS,
-    tokenize: str | None = None,
-    test: Test = "bootstrap",
-    samples: int = BOOTSTRAP_SAMPLES,
-    aligned: int = 1000,
-) -> None:
-    """Checks settings of `compare_systems`, with the number of runs of each system, before any system translates."""
-    for metric in load_metrics(metrics, tokenize=tokenize):
+    runs: Sequence[int], *, metrics: Iterable[str], tokenize: str | None = None, test: Test = "bootstrap"
+) -> list[CorpusMetric]:
+    """Returns the metrics, if they and the test fit the number of runs of each system, before any translates."""
+    table = load_metrics(metrics, tokenize=tokenize)
+    for metric in table:
         metric.check_requirements()
-        if metric.needs == "alignments":
-            raise ValueError(f"metrics: {metric.name!r} scores alignments and not translations; leave it out.")
     for others in runs[1:]:
         check_test(test, runs[0], others)
-    for name, value, least in (("samples", samples, 1), ("aligned", aligned, 0)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}.")
+    return table
 
 
 def compare_systems(
@@ -72,7 +64,7 @@ def compare_systems(
     """Scores systems and compares the first with each of the others.
 
     Args:
-        systems: The systems.
+        systems: The systems, one or more.
         sources: The source sentences: a list or, like the references, a `csan_hf.text_files.TextFile`.
         references: A reference each.
         title: Heading of the report.
@@ -84,44 +76,38 @@ def compare_systems(
         progress: Shows bars on standard error.
 
     Raises:
-        ValueError: If there is no system, two have one name, the numbers of sentences differ or are zero, or a setting
-            cannot be.
+        ValueError: If two systems have one name, the numbers of sentences differ or are zero, or a setting cannot be.
     """
-    names = [system.name for system in systems]
-    if not names:
-        raise ValueError("There is nothing to report: 0 systems.")
-    check_names(names)
-    metrics = list(metrics)
-    runs = [len(system.runs) for system in systems]
-    check_settings(runs, metrics=metrics, tokenize=tokenize, test=test, samples=samples, aligned=aligned)
-    table = load_metrics(metrics, tokenize=tokenize)
-    counts = [[_count(metric, system, sources, references, progress) for metric in table] for system in systems]
-    of_metrics = [
-        _score_cells(metric, [own[place] for own in counts], test, samples, progress)
-        for place, metric in enumerate(table)
+    names = check_names([system.name for system in systems])
+    table = check_settings([len(system.runs) for system in systems], metrics=metrics, tokenize=tokenize, test=test)
+
+    def counts_of(metric: CorpusMetric, system: System) -> list[np.ndarray]:
+        options: Any = {"progress": progress, "title": f"{metric.label}, {system.name}"}
+        return [metric.segment_counts(run, references, sources, **options) for run in system.runs]
+
+    # For each metric and system the counts of each run, [S, K]
+    counts = [[counts_of(metric, system) for system in systems] for metric in table]
+    cells = [_score_cells(metric, own, test, samples, progress) for metric, own in zip(table, counts, strict=True)]
+    listed = list(islice(sources, MOST_LISTED))
+    reported = [
+        replace(
+            system,
+            scores=[of_metric[place] for of_metric in cells],
+            segment_scores=[
+                _segment_scores(metric, own[place][0], progress) for metric, own in zip(table, counts, strict=True)
+            ],
+            alignments=word_alignments(system, listed[:aligned], progress=progress),
+        )
+        for place, system in enumerate(systems)
     ]
     report = Report(
-        title=title,
-        metrics=table,
-        sources=list(islice(sources, MOST_LISTED)),
-        references=list(islice(references, MOST_LISTED)),
-        systems=names,
-        hypotheses=[list(islice(system.runs[0], MOST_LISTED)) for system in systems],
-        scores=[list(cells) for cells in zip(*of_metrics, strict=True)],
-        segment_scores=[
-            [_segment_scores(metric, runs[0], progress) for metric, runs in zip(table, own, strict=True)]
-            for own in counts
-        ],
-        test=test,
-        runs=runs,
-        sentences=len(sources),
+        title, table, listed, list(islice(references, MOST_LISTED)), reported, test=test, sentences=len(sources)
     )
-    report.plots.append(_length_plot(report, sources, counts, samples, progress))
+    report.plots.append(_length_plot(table[0], names, sources, counts[0], samples, progress))
     report.plots += _ngram_plots(systems, references, tokenize, progress)
     for system, name in zip(systems, file_names(names), strict=True):
-        report.plots += attention_plots(system, name, report.sources[:_MEASURED], progress=progress)
-        report.plots += alignment_plots(system, name, report.sources[:_MEASURED], progress=progress)
-    report.alignments = [word_alignments(system, report.sources[:aligned], progress=progress) for system in systems]
+        report.plots += attention_plots(system, name, listed[:_MEASURED], progress=progress)
+        report.plots += alignment_plots(system, name, listed[:_MEASURED], progress=progress)
     return report
 
 
@@ -136,22 +122,10 @@ def file_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _count(
-    metric: CorpusMetric, system: System, sources: Collection[str], references: Collection[str], progress: bool
-) -> list[np.ndarray]:
-    """Returns the counts of each run, [S, K]."""
-    title = f"{metric.label}, {system.name}"
-    return [metric.segment_counts(run, references, sources, progress=progress, title=title) for run in system.runs]
-
-
 def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
-    rows = counts[:MOST_LISTED]
-    bar = tqdm(rows, desc=f"{metric.label} of each", unit="sentence", disable=not progress, delay=1, leave=False)
-    scores = np.array([metric.segment_score(row) for row in bar], dtype=np.float64)
-    if not np.isfinite(scores).all():
-        row = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise ValueError(f"{metric.label} of sentence {row + 1} is {scores[row]}; a score must be a finite number.")
-    return scores
+    title = f"{metric.label} of each"
+    bar = tqdm(counts[:MOST_LISTED], desc=title, unit="sentence", disable=not progress, delay=1, leave=False)
+    return np.array([metric.segment_score(row) for row in bar], dtype=np.float64)
 
 
 def _score_cells(
@@ -162,49 +136,47 @@ def _score_cells(
     variance = seed_variance(resampled)
     cells: list[ScoreCell] = []
     for runs, system in zip(counts, resampled, strict=True):
-        if not cells or test is None:
-            found = None
-        elif test == "randomisation":
+        found = None
+        if cells and test == "randomisation":
             found = paired_test(metric, counts[0], runs, test=test, variance=variance, progress=progress)
-        else:
-            found = compare_resampled(resampled[0], system, variance, test=test)
+        elif cells and test is not None:
+            found = compare_resampled(resampled[0], system, variance, test=test)  # type: ignore[arg-type]
         cells.append(ScoreCell(system.mean, confidence_interval(draw_scores(system, variance)), found))
     return cells
 
 
 def _length_plot(
-    report: Report,
+    metric: CorpusMetric,
+    names: Sequence[str],
     sources: Collection[str],
-    counts: Sequence[Sequence[Sequence[np.ndarray]]],
+    counts: Sequence[Sequence[np.ndarray]],
     samples: int,
     progress: bool,
 ) -> ReportPlot:
-    metric, lengths = report.metrics[0], count_words(sources)
-    groups: dict[str, list[dict[str, Any]]] = {name: [] for name in report.systems}
+    lengths = count_words(sources)
+    groups: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     rows = []
     for part in group_by_length(sources):
         span = {"shortest": int(lengths[part].min()), "longest": int(lengths[part].max())}
         row = [f"{span['shortest']} to {span['longest']}", f"{len(part):,}"]
-        cells = _score_cells(metric, [[run[part] for run in own[0]] for own in counts], None, samples, progress)
-        for name, cell in zip(report.systems, cells, strict=True):
-            low, high = cell.interval
-            groups[name].append({**span, metric.name: cell.score, f"{metric.name}_interval": (low, high)})
-            row.append(f"{metric.format(cell.score)} [{metric.format(low)}, {metric.format(high)}]")
+        cells = _score_cells(metric, [[run[part] for run in own] for own in counts], None, samples, progress)
+        for name, cell in zip(names, cells, strict=True):
+            groups[name].append({**span, metric.name: cell.score, f"{metric.name}_interval": cell.interval})
+            low, high = map(metric.format, cell.interval)
+            row.append(f"{metric.format(cell.score)} [{low}, {high}]")
         rows.append(row)
     title = f"{metric.label} by length of the source, with 95% intervals"
-    columns = ["words in the source", "sentences", *report.systems]
+    columns = ["words in the source", "sentences", *names]
     return ReportPlot("scores_by_length", title, plot_scores_by_length(groups, metric), columns, rows)
 
 
 def _ngram_plots(
     systems: Sequence[System], references: Collection[str], tokenize: str | None, progress: bool
 ) -> list[ReportPlot]:
-    scores = {
-        system.name: score_by_ngram(system.runs[0], references, tokenize=tokenize, progress=progress)
-        for system in systems
-    }
+    options: Any = {"tokenize": tokenize, "progress": progress}
+    scores = {system.name: score_by_ngram(system.runs[0], references, **options) for system in systems}
 
-    def table(cell: Callable[[Any], float]) -> list[list[str]]:
+    def table(cell: Callable[[NgramScore], float]) -> list[list[str]]:
         orders = zip(*scores.values(), strict=True)
         return [[str(entries[0].order), *(f"{cell(entry):.2f}" for entry in entries)] for entries in orders]
 

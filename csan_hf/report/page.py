@@ -7,43 +7,30 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import page_svg, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric
-from csan_hf.evaluation.significance import PairedTest, Test
+from csan_hf.evaluation.significance import Test
 from csan_hf.hub.model_card import PLOTS, write_model_card
 from csan_hf.text_files import write_json, write_text
+
+from .systems import System
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
-class ScoreCell:
-    """A score in the table: with its 95% interval and, for a baseline, the test of the first system against it."""
-
-    score: float
-    interval: tuple[float, float]
-    test: PairedTest | None = None
-
-
-@dataclass(frozen=True)
 class ReportPlot:
-    """A figure of the report, with its numbers for those who do not see it.
+    """A figure of the report, its files' unique name, and a table of its numbers for those who do not see it.
 
-    Attributes:
-        name: A unique name, for files.
-        title: What it shows.
-        figure: The picture.
-        columns: Headings of the table of its numbers.
-        rows: The table's cells.
-        system: The name of the system that it is about; None = all of them.
+    `system` names the system that it is about; None = all of them.
     """
 
     name: str
@@ -54,52 +41,21 @@ class ReportPlot:
     system: str | None = None
 
 
-@dataclass(frozen=True)
-class WordAlignment:
-    """The alignment of a sentence.
-
-    Attributes:
-        matrix: Integers from -99 to 99 [target words][source words] that say how strongly the words are related.
-        links: The best source word for each target word, as (source word, target word), counted from 0. The rounded
-            matrix does not show which of two is better.
-    """
-
-    matrix: list[list[int]]
-    links: list[tuple[int, int]]
-
-
 @dataclass
 class Report:
     """The whole content of a report.
 
-    Attributes:
-        title: Its heading.
-        metrics: The metrics, in order; the first sorts and plots.
-        sources: The source sentences that are listed.
-        references: A reference each.
-        systems: Names; the first is compared with each of the others.
-        hypotheses: For each system its translations, those of its first run.
-        scores: For each system its cells, as many as metrics.
-        segment_scores: For each system and metric the score of every sentence.
-        plots: The figures.
-        alignments: For each system, by number of the sentence, its alignment.
-        test: The test of significance.
-        runs: For each system how many seeds it was trained with.
-        sentences: Number of sentences in the test set, on which scores and plots are based; None = those listed.
+    The first metric sorts and plots; the first system is compared with each of the others. Sources and references are
+    those that are listed; `sentences` is the number of all, on which scores and plots are based (None = those listed).
     """
 
     title: str
     metrics: list[CorpusMetric]
     sources: Sequence[str]
     references: Sequence[str]
-    systems: list[str]
-    hypotheses: list[Sequence[str]]
-    scores: list[list[ScoreCell]]
-    segment_scores: list[list[np.ndarray]]
+    systems: list[System]
     plots: list[ReportPlot] = field(default_factory=list)
-    alignments: list[dict[int, WordAlignment]] = field(default_factory=list)
     test: Test = "bootstrap"
-    runs: list[int] = field(default_factory=list)
     sentences: int | None = None
 
 
@@ -117,21 +73,28 @@ def write_plots(plots: Iterable[ReportPlot], folder: Path | str) -> None:
             save_figure(plot.figure, Path(folder) / f"{plot.name}.{ending}")
 
 
-def render_report(report: Report) -> str:
-    """Returns the HTML of a report: styles, script, plots and all sentences are in it, and it loads nothing."""
+def render_template(name: str, **values: Any) -> str:
+    """Renders one of the templates, `report.html.jinja` or `suite.md.jinja`."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
+        autoescape=name.endswith(".html.jinja"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=name.endswith(".md.jinja"),
     )
-    page = environment.get_template("report.html.jinja").render(
+    return environment.get_template(name).render(values)
+
+
+def render_report(report: Report) -> str:
+    """Returns the HTML of a report: styles, script, plots and all sentences are in it, and it loads nothing."""
+    page = render_template(
+        "report.html.jinja",
         report=report,
         sentences=len(report.sources) if report.sentences is None else report.sentences,
         listed=len(report.sources),
         plots=[(plot, page_svg(plot.figure, plot.name)) for plot in report.plots],
-        aligned=max((max(found, default=-1) + 1 for found in report.alignments), default=0),
+        aligned=max(max(system.alignments, default=-1) + 1 for system in report.systems),
         signatures={metric.label: metric.signature for metric in report.metrics if metric.signature},
         data=_script_json(_examples(report)),
     )
@@ -146,18 +109,17 @@ def _examples(report: Report) -> dict[str, Any]:
         "metrics": [{"label": metric.label, "decimals": metric.decimals} for metric in report.metrics],
         "systems": [
             {
-                "name": name,
-                "hypotheses": list(report.hypotheses[number]),
+                "name": system.name,
+                "hypotheses": list(islice(system.runs[0], len(report.sources))),
                 "scores": [
                     [round(float(score), metric.decimals) for score in scores]
-                    for metric, scores in zip(report.metrics, report.segment_scores[number], strict=True)
+                    for metric, scores in zip(report.metrics, system.segment_scores, strict=True)
                 ],
                 "alignments": {
-                    row: {"matrix": found.matrix, "links": found.links}
-                    for row, found in (report.alignments[number] if report.alignments else {}).items()
+                    row: {"matrix": found.matrix, "links": found.links} for row, found in system.alignments.items()
                 },
             }
-            for number, name in enumerate(report.systems)
+            for system in report.systems
         ],
     }
 
@@ -187,7 +149,7 @@ def show_in_card(report: Report, folder: Path | str) -> None:
     earlier report are replaced. A folder without `recipe.yaml` and `results.json` is a `ValueError`.
     """
     recipe, results = check_card(folder)
-    plots = [plot for plot in report.plots if plot.system in (None, report.systems[0])]
+    plots = [plot for plot in report.plots if plot.system in (None, report.systems[0].name)]
     write_plots(plots, Path(folder, PLOTS))
     earlier = {entry["name"] for entry in results.get("plots") or []} - {plot.name for plot in plots}
     results["plots"] = [{"name": plot.name, "title": plot.title} for plot in plots]

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from csan_hf.analysis import Alignment, align, channel_ranks, channel_shares
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
@@ -21,8 +22,8 @@ from csan_hf.analysis.figures import (
 from csan_hf.analysis.heat_map import plot_heat_map
 from csan_hf.analysis.tokenized_text import pairs_within_positions
 
-from .page import ReportPlot, WordAlignment
-from .systems import System
+from .page import ReportPlot
+from .systems import System, WordAlignment
 
 _ALIGNED_AT_ONCE = 16
 _EXAMPLE_WORDS = range(5, 16)
@@ -82,10 +83,8 @@ def alignment_plots(system: System, name: str, sources: Sequence[str], *, progre
 
 
 def _heat_map(system: System, name: str, title: str, alignment: Alignment) -> ReportPlot:
-    rows = [
-        [token, *(f"{value:.3f}" for value in row)]
-        for token, row in zip(alignment.target.tokens, alignment.matrix, strict=True)
-    ]
+    pairs = zip(alignment.target.tokens, alignment.matrix, strict=True)
+    rows = [[token, *(f"{value:.3f}" for value in row)] for token, row in pairs]
     columns = ["target \\ source", *alignment.source.tokens]
     return ReportPlot(name, f"{system.name}: {title}", plot_heat_map(alignment), columns, rows, system.name)
 
@@ -98,38 +97,38 @@ def attention_plots(system: System, name: str, sources: Sequence[str], *, progre
     sources = [sources[n] for n in pairs_within_positions(model, tokenizers, sources)]
     if not any(source.strip() for source in sources):
         return []
-    plots = []
+    plots: list[ReportPlot] = []
+
+    def add(kind: str, title: str, figure: Figure, columns: list[str], rows: list[list[str]]) -> None:
+        plots.append(ReportPlot(f"{kind}_{name}", f"{system.name}: {title}", figure, columns, rows, system.name))
+
     found = attention_statistics(model, tokenizers, sources, progress=progress)
-    last = found.mass.shape[2] - 1
-    title = f"{system.name}: attention by distance from the query, means of the heads"
+    last, heads = found.mass.shape[2] - 1, range(1, found.entropy.shape[1] + 1)
     columns = ["layer", *map(str, range(last)), f"{last} or more"]
-    rows = [[str(layer + 1), *_percent(mass.mean(axis=0))] for layer, mass in enumerate(found.mass)]
-    plots.append(ReportPlot(f"distance_{name}", title, plot_attention_distance(found), columns, rows, system.name))
-    columns = ["layer", *(f"head {head + 1}" for head in range(found.entropy.shape[1]))]
-    rows = [[str(layer + 1), *(f"{value:.2f}" for value in row)] for layer, row in enumerate(found.entropy)]
-    title = f"{system.name}: entropy of the attention"
-    plots.append(ReportPlot(f"entropy_{name}", title, plot_attention_entropy(found), columns, rows, system.name))
+    rows = [[str(layer), *_percent(mass.mean(axis=0))] for layer, mass in enumerate(found.mass, 1)]
+    title = "attention by distance from the query, means of the heads"
+    add("distance", title, plot_attention_distance(found), columns, rows)
+    columns = ["layer", *(f"head {head}" for head in heads)]
+    rows = [[str(layer), *(f"{value:.2f}" for value in row)] for layer, row in enumerate(found.entropy, 1)]
+    add("entropy", "entropy of the attention", plot_attention_entropy(found), columns, rows)
     windows = learned_windows(model, tokenizers, sources, progress=progress)
     if windows is not None:
-        rows = [
-            [str(layer + 1), *(f"{np.median(head):.1f}" for head in heads)]
-            for layer, heads in zip(windows.layers, windows.widths, strict=True)
-        ]
-        title = f"{system.name}: windows that the queries look at, and their middles (numbers: median windows, tokens)"
-        plots.append(ReportPlot(f"windows_{name}", title, plot_learned_windows(windows), columns, rows, system.name))
+        widths = zip(windows.layers, windows.widths, strict=True)
+        rows = [[str(layer + 1), *(f"{np.median(head):.1f}" for head in own)] for layer, own in widths]
+        title = "windows that the queries look at, and their middles (numbers: median windows, tokens)"
+        add("windows", title, plot_learned_windows(windows), columns, rows)
     usage: dict[int, np.ndarray] = {}
     if model.config.hidden_size >= model.config.encoder_attention_heads**2:  # else a head cannot tell the others apart
         usage = area_usage(model, tokenizers, sources, progress=progress)
     usage = {layer: own for layer, own in usage.items() if not np.allclose(own, np.eye(len(own)), atol=1e-4)}
     if usage:
-        columns = ["layer, head", *(f"from head {head + 1}" for head in range(found.entropy.shape[1]))]
+        columns = ["layer, head", *(f"from head {head}" for head in heads)]
         rows = [
-            [f"{layer + 1}, {head + 1}", *_percent(row)]
+            [f"{layer + 1}, {head}", *_percent(row)]
             for layer, shares in usage.items()
-            for head, row in enumerate(shares)
+            for head, row in enumerate(shares, 1)
         ]
-        title = f"{system.name}: what each head takes from its neighbours, %"
-        plots.append(ReportPlot(f"area_{name}", title, plot_area_usage(usage), columns, rows, system.name))
+        add("area", "what each head takes from its neighbours, %", plot_area_usage(usage), columns, rows)
     return plots
 
 

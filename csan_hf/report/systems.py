@@ -6,35 +6,63 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from transformers import PreTrainedModel
 
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.evaluation.significance import PairedTest
 from csan_hf.text_files import open_lines
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 
+@dataclass(frozen=True)
+class ScoreCell:
+    """A score in the table: with its 95% interval and, for a baseline, the test of the first system against it."""
+
+    score: float
+    interval: tuple[float, float]
+    test: PairedTest | None = None
+
+
+@dataclass(frozen=True)
+class WordAlignment:
+    """How strongly words are related, integers from -99 to 99 [target words][source words], and what links to what.
+
+    A link is (source word, target word), counted from 0, to the best source word: the rounded matrix does not show it.
+    """
+
+    matrix: list[list[int]]
+    links: list[tuple[int, int]]
+
+
 @dataclass
 class System:
-    """A system and its translations of the test set.
+    """A system, its translations of the test set, and what a report says of them.
 
     Attributes:
         name: What the report calls it.
         runs: Its translations, one list or `csan_hf.text_files.TextFile` for each training seed.
         model: The model of the first run, if it is a checkpoint.
         tokenizers: The model's.
+        scores: A cell for each metric.
+        segment_scores: For each metric the score of every sentence of the first run.
+        alignments: By number of the sentence, its alignment.
     """
 
     name: str
     runs: list[Collection[str]]
     model: PreTrainedModel | None = None
     tokenizers: TokenizerPair | None = None
+    scores: list[ScoreCell] = field(default_factory=list)
+    segment_scores: list[np.ndarray] = field(default_factory=list)
+    alignments: dict[int, WordAlignment] = field(default_factory=dict)
 
 
 def load_systems(
@@ -75,35 +103,34 @@ def load_systems(
             files[path] = open_lines(path)
             if (lines := len(files[path])) != len(sources):
                 raise ValueError(f"{path} has {lines} lines for {len(sources)} sources: there must be one for each.")
-
-    def load(name: str, path: str) -> System:
-        if path in files:
-            return System(name, [files[path]])
-        model, tokenizers = load_translation_model(
-            path, device=device, trust_remote_code=trust_remote_code, progress=progress
-        )
-        lines = translate(model, tokenizers, list(sources), progress=progress, **generate_arguments)
-        return System(name, [lines], model, tokenizers)
-
     systems = []
     for name, paths in named:
-        first, *others = (load(name, path) for path in paths)
-        systems.append(replace(first, runs=[*first.runs, *(run for other in others for run in other.runs)]))
+        system = System(name, [])
+        for path in paths:
+            if path in files:
+                system.runs.append(files[path])
+                continue
+            loaded = load_translation_model(
+                path, device=device, trust_remote_code=trust_remote_code, progress=progress
+            )
+            if not system.runs:
+                system.model, system.tokenizers = loaded
+            system.runs.append(translate(*loaded, list(sources), progress=progress, **generate_arguments))
+        systems.append(system)
     return systems
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raises `ValueError` if two systems have one name."""
+def check_names(names: list[str]) -> list[str]:
+    """Returns the names of systems, or raises `ValueError` if two are the same."""
     if len({*names}) < len(names):
         raise ValueError(f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them apart.")
+    return names
 
 
 def name_and_paths(argument: str) -> tuple[str, list[str]]:
-    """Splits an argument into name and paths; "=" and "," may also be part of an existing file's name."""
+    """Splits `[NAME=]PATH[,PATH…]` into name and paths; "=" and "," may also be part of an existing file's name."""
     name, separator, rest = ("", "", argument) if os.path.exists(argument) else argument.partition("=")
     if not separator:
         name, rest = "", argument
     paths = [rest] if os.path.exists(rest) else rest.split(",")
-    if not all(paths):
-        raise ValueError(f"{argument!r} names no file or checkpoint: write [NAME=]PATH[,PATH…].")
     return name or Path(paths[0]).name or Path(paths[0]).resolve().name, paths

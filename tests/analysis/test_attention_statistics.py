@@ -194,11 +194,6 @@ def test_numbers_stand_out_from_their_cells(tmp_path):
     assert all(name.startswith("area-") for name in names)
 
 
-def test_nothing_to_measure(tokenizers):
-    with pytest.raises(ValueError, match="0 sentences"):
-        attention_statistics(make_model(tokenizers), tokenizers, [" "])
-
-
 def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
     model, sizes = make_model(tokenizers), []
     texts = ["one two", "x", "the number is twenty-one.", "one two", "one two"]

@@ -136,8 +136,3 @@ def test_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         draw_heat_map(alignment_of("a", "x"), path)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["a.png"]
-
-
-def test_nothing_to_draw(tmp_path):
-    with pytest.raises(ValueError, match="0 target and 2 source tokens"):
-        draw_heat_map(alignment_of("ab", ""), tmp_path / "a.png")

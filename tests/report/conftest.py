@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from csan_hf.report import System, WordAlignment, compare_systems
+from csan_hf.report import System, compare_systems
+from csan_hf.report.systems import WordAlignment
 
 WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "<b>", "&", "blau"]
 
@@ -35,5 +36,5 @@ def report():
     made = compare_systems(systems, sources, references, metrics=["chrf", "wer", "exact_match"], samples=50)
     source_words, target_words = len(sources[0].split()), len(ours[0].split())
     matrix = [[99 if column == row else -5 for column in range(source_words)] for row in range(target_words)]
-    made.alignments = [{0: WordAlignment(matrix, [(2, 0), (0, 1)])}, {}]
+    made.systems[0].alignments = {0: WordAlignment(matrix, [(2, 0), (0, 1)])}
     return made

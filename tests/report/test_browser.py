@@ -46,6 +46,10 @@ def headings(browser):
     return [int(text.split()[1].replace(",", "")) - 1 for text in texts(browser, ".example h3")]
 
 
+def hypotheses(report):
+    return [system.runs[0] for system in report.systems]
+
+
 def status_is(browser, beginning):
     WebDriverWait(browser, 30).until(lambda b: b.find_element(By.ID, "status").text.startswith(beginning))
 
@@ -67,7 +71,7 @@ def test_opens_without_network_and_pages(page):
 
 def test_sorts(page, report):
     Select(page.find_element(By.ID, "sort")).select_by_visible_text("chrF: ours minus theirs")
-    gain = np.round(report.segment_scores[0][0], 2) - np.round(report.segment_scores[1][0], 2)
+    gain = np.round(report.systems[0].segment_scores[0], 2) - np.round(report.systems[1].segment_scores[0], 2)
     assert headings(page) == sorted(range(45), key=lambda row: (gain[row], row))[:20]
     Select(page.find_element(By.ID, "order")).select_by_visible_text("highest first")
     assert headings(page) == sorted(range(45), key=lambda row: (-gain[row], row))[:20]
@@ -78,7 +82,7 @@ def test_sorts(page, report):
 def test_searches_source_reference_and_hypotheses_whatever_the_case(page, report):
     box = page.find_element(By.ID, "search")
     box.send_keys("schläft ROT")
-    everything = zip(report.sources, report.references, *report.hypotheses, strict=True)
+    everything = zip(report.sources, report.references, *hypotheses(report), strict=True)
     rows = [row for row, lines in enumerate(everything) if any("schläft rot" in line.lower() for line in lines)]
     assert rows
     status_is(page, f"{len(rows)} of 45 sentences")
@@ -89,7 +93,8 @@ def test_searches_source_reference_and_hypotheses_whatever_the_case(page, report
     box.clear()
     box.send_keys("source", Keys.ENTER)
     page.find_element(By.ID, "differ").click()
-    differing = [row for row in range(45) if report.hypotheses[0][row] != report.hypotheses[1][row]]
+    ours, theirs = hypotheses(report)
+    differing = [row for row in range(45) if ours[row] != theirs[row]]
     status_is(page, f"{len(differing)} of 45 sentences")
 
 
@@ -140,7 +145,7 @@ def test_marks_differences(page, report):
             parts = page.execute_script(
                 "return [...arguments[0].childNodes].map(n => [n.nodeName, n.textContent])", text
             )
-            assert joined(parts, "INS") == report.hypotheses[place][row]
+            assert joined(parts, "INS") == hypotheses(report)[place][row]
             assert joined(parts, "DEL") == report.references[row]
     Select(page.find_element(By.ID, "against")).select_by_visible_text("nothing")
     assert not page.find_elements(By.CSS_SELECTOR, ".example ins, .example del")
@@ -166,11 +171,11 @@ def test_opens_an_alignment_with_the_keyboard(page, report):
     button.send_keys(Keys.ENTER)
     dialog = page.find_element(By.ID, "alignment")
     assert dialog.is_displayed()
-    assert texts(page, ".matrix tbody th") == report.hypotheses[0][0].split()
+    assert texts(page, ".matrix tbody th") == hypotheses(report)[0][0].split()
     assert len(page.find_elements(By.CSS_SELECTOR, ".matrix thead th")) == 1 + len(report.sources[0].split())
     assert texts(page, ".matrix tbody tr:first-child td")[:3] == ["99", "-5", "-5"]
     places = "return [...document.querySelectorAll('.best')].map(n => [n.cellIndex - 1, n.parentElement.rowIndex - 1])"
-    assert sorted(map(tuple, page.execute_script(places))) == sorted(report.alignments[0][0].links)
+    assert sorted(map(tuple, page.execute_script(places))) == sorted(report.systems[0].alignments[0].links)
     assert "for each target word, 2-0 0-1." in page.find_element(By.ID, "alignment-note").text
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not dialog.is_displayed()
@@ -260,9 +265,9 @@ def test_a_phone_needs_no_sideways_scrolling(page):
 
 
 def test_long_names_have_room(page, report, tmp_path):
-    long = dataclasses.replace(
-        report, systems=["transformer_with_areas_" * 3 + "1", "transformer_with_areas_" * 3 + "2"]
-    )
+    names = [f"{'transformer_with_areas_' * 3}{number}" for number in (1, 2)]
+    systems = [dataclasses.replace(own, name=name) for own, name in zip(report.systems, names, strict=True)]
+    long = dataclasses.replace(report, systems=systems)
     write_report(long, tmp_path / "long.html")
     page.get((tmp_path / "long.html").as_uri())
     for width in (1200, 390):
@@ -287,11 +292,13 @@ def test_everything_has_a_name_for_screen_readers(page):
 
 
 def test_a_hundred_thousand_sentences(chromium, report, invented, tmp_path):
-    sources, references, (ours, theirs) = invented(100_000, (0.1, 0.2))
-    scores = [[np.arange(100_000) % 97 / 10 for _ in report.metrics] for _ in report.systems]
-    large = dataclasses.replace(
-        report, sources=sources, references=references, hypotheses=[ours, theirs], segment_scores=scores, alignments=[]
-    )
+    sources, references, translations = invented(100_000, (0.1, 0.2))
+    scores = [np.arange(100_000) % 97 / 10 for _ in report.metrics]
+    systems = [
+        dataclasses.replace(own, runs=[lines], segment_scores=scores, alignments={})
+        for own, lines in zip(report.systems, translations, strict=True)
+    ]
+    large = dataclasses.replace(report, sources=sources, references=references, systems=systems)
     write_report(large, tmp_path / "report.html")
     emulate(chromium)
     chromium.get((tmp_path / "report.html").as_uri())

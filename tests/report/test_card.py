@@ -11,7 +11,7 @@ from csan_hf import CsanConfig
 from csan_hf.analysis.figures import new_figure
 from csan_hf.hub import card_problems, copy_model_card, write_model_card
 from csan_hf.hub.public_files import public_content, public_files
-from csan_hf.report import Report, ReportPlot, show_in_card
+from csan_hf.report import Report, ReportPlot, System, show_in_card
 
 RESULTS = {"parameters": 7, "scores": {"test": {"exact_match": 50.0, "sentences": 4}}}
 RECIPE = {"name": "tiny", "license": "mit", "language": ["de", "en"]}
@@ -35,7 +35,7 @@ def run(tmp_path, monkeypatch):
 
 
 def show(run, *plots):
-    show_in_card(Report("t", [], [], [], ["run", "theirs"], [], [], [], list(plots)), run)
+    show_in_card(Report("t", [], [], [], [System("run", [[]]), System("theirs", [[]])], list(plots)), run)
     return (run / "README.md").read_text()
 
 

@@ -34,9 +34,9 @@ from csan_hf.evaluation.metrics import (
     unregister_metric,
 )
 from csan_hf.evaluation.significance import confidence_interval, paired_test, resample
-from csan_hf.report import System, compare, compare_systems, load_systems, render_report, write_report
-from csan_hf.report.page import Report, ScoreCell
+from csan_hf.report import Report, System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.plots import alignment_plots, attention_plots
+from csan_hf.report.systems import ScoreCell
 from csan_hf.text_files import open_lines
 
 SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "six seven eight"]
@@ -61,15 +61,15 @@ def test_scores_intervals_and_tests():
     for place, name in enumerate(("bleu", "wer")):
         metric = load_metric(name)
         counts, baseline = (metric.statistics(lines, REFERENCES) for lines in (OURS, THEIRS))
-        ours, theirs = report.scores[0][place], report.scores[1][place]
+        ours, theirs = (system.scores[place] for system in report.systems)
         assert ours.score == score_translations(OURS, REFERENCES, metrics=[name])[name]
         assert ours.interval == confidence_interval(resample(metric, [counts], samples=80).draws[:, 0])
         assert ours.test is None
         assert theirs.score == score_translations(THEIRS, REFERENCES, metrics=[name])[name]
         assert theirs.test == paired_test(metric, [counts], [baseline], samples=80)
-    assert report.segment_scores[0][1] == pytest.approx([0, 0, 25, 0, 100 / 3])
-    assert report.scores[1][0].test.difference > 0
-    assert report.scores[1][1].test.difference < 0
+    assert report.systems[0].segment_scores[1] == pytest.approx([0, 0, 25, 0, 100 / 3])
+    assert report.systems[1].scores[0].test.difference > 0
+    assert report.systems[1].scores[1].test.difference < 0
     assert [plot.name for plot in report.plots] == ["scores_by_length", "ngram_accuracy", "ngram_gap"]
 
 
@@ -77,8 +77,7 @@ def test_several_seeds_are_a_mean():
     report = compare_systems(
         [System("ours", [OURS, THEIRS])], SOURCES, REFERENCES, metrics=["exact_match"], samples=50
     )
-    assert report.scores[0][0].score == pytest.approx((60 + 20) / 2)
-    assert report.runs == [2]
+    assert report.systems[0].scores[0].score == pytest.approx((60 + 20) / 2)
     assert "mean of 2 seeds" in render_report(report)
 
 
@@ -91,12 +90,9 @@ def test_several_seeds_are_a_mean():
     ],
 )
 def test_a_page_says_what_its_p_values_are_about(test, runs, words):
-    cell = ScoreCell(1.0, (0.0, 2.0))
-    scores = [np.ones(5)]
-    report = Report(
-        "title", load_metrics(["wer"]), SOURCES, REFERENCES, ["a", "b"], [OURS, OURS], [[cell], [cell]],
-        [scores, scores], test=test, runs=[1, runs],
-    )  # fmt: skip
+    own = {"scores": [ScoreCell(1.0, (0.0, 2.0))], "segment_scores": [np.ones(5)]}
+    systems = [System("a", [OURS], **own), System("b", [OURS] * runs, **own)]
+    report = Report("title", load_metrics(["wer"]), SOURCES, REFERENCES, systems, test=test)
     page = html.unescape(render_report(report)).replace("<bdi>a</bdi>", "A")
     assert words in " ".join(page.split())
 
@@ -177,15 +173,15 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
         f"{name}_checkpoint" for name in ("distance", "entropy", "windows", "area", "alignment")
     ]
     assert all(plot.system == ("checkpoint" if plot.name.endswith("_checkpoint") else None) for plot in report.plots)
-    for number, alignment in report.alignments[0].items():
-        shape = len(report.hypotheses[0][number].split()), len(SOURCES[number].split())
+    for number, alignment in report.systems[0].alignments.items():
+        shape = len(ours.runs[0][number].split()), len(SOURCES[number].split())
         assert np.array(alignment.matrix).shape == shape
         assert np.abs(alignment.matrix).max() == 99
-        pair = [SOURCES[number]], [report.hypotheses[0][number]]
+        pair = [SOURCES[number]], [ours.runs[0][number]]
         assert alignment.links == align(ours.model, ours.tokenizers, *pair)[0].links()
-    assert set(report.alignments[0]) <= {0, 1, 2}
-    assert report.alignments[0]
-    assert report.alignments[1] == {}
+    assert set(report.systems[0].alignments) <= {0, 1, 2}
+    assert report.systems[0].alignments
+    assert report.systems[1].alignments == {}
     write_report(report, tmp_path / "report.html", plots=tmp_path / "plots")
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         f"{plot.name}.{ending}" for plot in report.plots for ending in ("png", "svg")
@@ -224,7 +220,7 @@ def test_sentences_beyond_the_positions_of_a_model_are_not_aligned():
     sources, ours = ["one two", "1 " * 50, "two"], ["eins", "zwei", "2 " * 50]
     system = System("ours", [ours], MarianMTModel(config), TokenizerPair(tokenizer, tokenizer))
     report = compare_systems([system], sources, ours, samples=2)
-    assert set(report.alignments[0]) == {0}
+    assert set(report.systems[0].alignments) == {0}
     assert "alignment_ours" in [plot.name for plot in report.plots]
     assert not attention_plots(system, "ours", sources[1:2])
 
@@ -252,9 +248,9 @@ def test_files_are_read_a_part_at_a_time(long_files, monkeypatch):
     monkeypatch.setattr(WordErrorRate, "statistics", statistics)
     report = compare_systems([System("ours", [ours_file])], source_file, reference_file, **options)
     assert parts == [1000, 10]
-    assert report.scores == expected.scores
+    assert report.systems[0].scores == expected.systems[0].scores
     assert [plot.rows for plot in report.plots] == [plot.rows for plot in expected.plots]
-    assert report.scores[0][0].score == score_translations(ours, references, metrics=["wer"])["wer"]
+    assert report.systems[0].scores[0].score == score_translations(ours, references, metrics=["wer"])["wer"]
     page = render_report(report)
     assert "The first 50 of 1,010 sentences are listed" in page
     assert embedded(page)["sources"] == sources[:50]
@@ -297,22 +293,6 @@ def test_names_without_a_picture_and_long_names(tmp_path):
     assert "<bdi>c\x01\u202ed</bdi>" in page  # the direction of a name ends with it
 
 
-def test_a_sentence_without_a_score_is_named():
-    class Odd(WordErrorRate):
-        name = "odd"
-        label = "odd"
-
-        def segment_score(self, counts):
-            return float("nan") if counts[1] == 1 else 1.0
-
-    register_metric(Odd)
-    try:
-        with pytest.raises(ValueError, match="odd of sentence 4 is nan; a score must be a finite number"):
-            compare_systems([System("a", [OURS])], SOURCES, REFERENCES, metrics=["odd"], samples=2)
-    finally:
-        unregister_metric("odd")
-
-
 def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("csan_hf.report.systems.translate", None)
     (tmp_path / "short.txt").write_text("eins\n")
@@ -332,9 +312,6 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
         (["--plots", "{folder}/s"], "{folder}/s/scores_by_length.png: Not a directory"),
         (["--bleu_tokenize", "31a"], "tokenize must be one of none, zh"),
         (["--metrics", "bleu", "comet"], "COMET needs the program comet-score"),
-        (["--metrics", "aer"], "metrics: 'aer' scores alignments and not translations"),
-        (["--samples", "0"], "samples must be at least 1, got 0"),
-        (["--aligned", "-1"], "aligned must be at least 0, got -1"),
         (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 runs and 2 of the baseline"),
     ],
 )
@@ -354,11 +331,9 @@ def test_signs_of_the_argument_in_the_names_of_files(tmp_path):
     for argument, name in ((str(path), "lr=0.1,x.txt"), (f"ours={path}", "ours")):
         [system] = load_systems([argument], SOURCES)
         assert (system.name, [list(run) for run in system.runs]) == (name, [OURS])
-    for name in ("missing.txt", "./a/b", "/a", "a/b/c"):
+    for name in ("missing.txt", "./a/b", "/a", "a/b/c", ""):
         with pytest.raises(FileNotFoundError, match=rf"^{re.escape(name)}: no such file or checkpoint$"):
             load_systems([name], SOURCES)
-    with pytest.raises(ValueError, match=r"'ours=' names no file or checkpoint"):
-        load_systems(["ours="], SOURCES)
 
 
 def test_files_of_every_kind(tmp_path):
@@ -382,5 +357,3 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         load_systems([str(tmp_path / "short.txt")], SOURCES)
     with pytest.raises(ValueError, match="Two systems have one name among a, a: write NAME=PATH"):
         compare_systems([System("a", [OURS]), System("a", [THEIRS])], SOURCES, REFERENCES)
-    with pytest.raises(ValueError, match="0 systems"):
-        compare_systems([], SOURCES, REFERENCES)
