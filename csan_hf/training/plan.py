@@ -103,7 +103,7 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
         RecipeError: If something cannot work; the message names the key, its value and what would do.
     """
     refuse_credentials(recipe.to_dict(), "the recipe")
-    with refusing("The recipe holds half of a character, which no file can"):
+    with refusing("The recipe holds half of a character, which no file can hold"):
         json.dumps(recipe.to_dict(), ensure_ascii=False, default=str).encode()
     arguments, data, family = recipe.training_arguments(), recipe.data_arguments(), find_family(recipe.model)
     _check_initial_folder(recipe.init_from, arguments.output_dir)

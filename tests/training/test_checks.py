@@ -61,6 +61,7 @@ def no_data(monkeypatch):
         ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type warmup_stable_decay: .*num_decay_steps"),
         ({"optim_args": "fast"}, "section training is refused: .*optim_args fast"),
         ({"optim": "adamw_8bit"}, "section training is refused: .*You need to install `bitsandbytes`"),
+        ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
         ({"eval_steps": "0"}, "training.eval_steps must be above 0 and finite, got 0"),
         ({"accelerator_config": "/no/such/file.json"}, "section training is refused: .*No such file"),
         ({"tokenizer.vocab_size": "258"}, "section tokenizer is refused: vocab_size is 258; it must be at least 259"),
