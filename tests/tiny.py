@@ -78,24 +78,26 @@ SHARED = {
 }
 
 
+CSAN_SIZES = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS,
+    "encoder_attention_heads": HEADS,
+    "decoder_attention_heads": HEADS,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 128,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": PAD,
+    "dropout": 0.0,
+}
+
+
 def csan(seed: int = 0, attn_implementation: str | None = None, **options) -> CsanForConditionalGeneration:
     """A model in eval mode whose weights are large enough for outputs that differ."""
-    sizes = {
-        "vocab_size": VOCABULARY,
-        "d_model": 32,
-        "encoder_layers": LAYERS,
-        "decoder_layers": LAYERS,
-        "encoder_attention_heads": HEADS,
-        "decoder_attention_heads": HEADS,
-        "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48,
-        "max_position_embeddings": 128,
-        "pad_token_id": PAD,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": PAD,
-        "dropout": 0.0,
-    }
-    config = CsanConfig(**{**sizes, **options})
+    config = CsanConfig(**{**CSAN_SIZES, **options})
     if attn_implementation is not None:
         config._attn_implementation = attn_implementation
     model = CsanForConditionalGeneration(config)

@@ -16,7 +16,6 @@ from .locality import (
     AttentionSite,
     LayerLocality,
     check_head_area,
-    check_window,
     layer_locality,
     locality_presets,
     register_locality,
@@ -38,10 +37,9 @@ class CsanConfig(Seq2SeqConfig):
     The defaults are the paper's 2D-CSAN on Transformer-base (Yang et al., NAACL 2019): a window of 11 tokens and an
     area of 3 heads in the lowest three encoder layers. `local_window=None, head_area=1` is the plain Transformer.
 
-    Locality has a short form, one setting for all local layers (the fields from `local_window` to
-    `cross_localness_layers`), and a long form, a specification for every layer of a part (`encoder_locality`,
-    `decoder_locality`, `cross_locality`). A part follows its long form where it has one. Whichever form was used,
-    `layer_locality(part, index)` returns the locality of a layer.
+    Locality has a short form, one setting for all local layers (`local_window` to `cross_localness_layers`), and a
+    long form, a specification for every layer of a part (`encoder_locality`, `decoder_locality`, `cross_locality`),
+    which a part follows where it has one. `layer_locality(part, index)` reads either.
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
@@ -65,8 +63,7 @@ class CsanConfig(Seq2SeqConfig):
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
-            and NLLB: other frequencies, the first position is `pad_token_id` + 1); see
-            `SinusoidalPositionalEmbedding`.
+            and NLLB); see `SinusoidalPositionalEmbedding`.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
         init_gain: Gain of `initialization="xavier"`, for matrices and embeddings alike.
@@ -97,11 +94,9 @@ class CsanConfig(Seq2SeqConfig):
         forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
-        ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the
-            value. (A keyword that resembles no field gives a warning and is kept as an attribute, as in transformers.)
+        ValueError: See `Seq2SeqConfig`.
 
     Example:
-        >>> from csan_hf import CsanConfig, CsanForConditionalGeneration
         >>> model = CsanForConditionalGeneration(CsanConfig.base(vocab_size=8000, local_window=11, head_area=1))
     """
 
@@ -135,8 +130,8 @@ class CsanConfig(Seq2SeqConfig):
     init_gain: float | int = bounded(0.5, above=0)
     init_std: float | int = bounded(0.02, above=0)
 
-    local_window: int | None = 11
-    head_area: int = 3
+    local_window: int | None = bounded(11, 1, MOST_TOKENS, odd=True)
+    head_area: int = bounded(3, 1, odd=True)
     head_boundary: Literal["mask", "circular"] = "mask"
     localness_window: Literal["fixed", "layer", "query", "head"] | None = None
     localness_window_size: float | int = bounded(10.0, above=0, most=MOST_TOKENS)
@@ -166,8 +161,8 @@ class CsanConfig(Seq2SeqConfig):
         Args:
             name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`, `"block"`, `"cnn"`,
                 `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), or a preset of another registered method.
-            **fields: Fields of the config; they win over the preset's. Locality in its short form comes beside the
-                preset's: `preset("rel_pos", local_window=11)` is REL_POS within a window.
+            **fields: Fields of the config; they win over the preset's. Short-form locality comes beside it:
+                `preset("rel_pos", local_window=11)` is REL_POS within a window.
 
         Raises:
             ValueError: There is no such preset, or a field is out of range.
@@ -183,14 +178,14 @@ class CsanConfig(Seq2SeqConfig):
             close = difflib.get_close_matches(str(name), presets, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-        beside = beside or {}
-        given = {key: value for key, value in beside.items() if key in _SHORT_FORM}
+        beside = dict(beside or {})
+        given = {key: beside[key] for key in ("encoder_locality", *_SHORT_FORM) if key in beside}
+        if given.get("encoder_locality", True) is None:
+            del given["encoder_locality"]
         values = {**_FULL_ATTENTION, **presets[name], **given}
         specification = values.get("encoder_locality")
         if not isinstance(specification, Mapping):
             return values
-        if beside.get("encoder_locality") is not None:
-            return {**values, "encoder_locality": beside["encoder_locality"]}
         layers = values.pop("localness_layers", None)
         layers = range(min(_LOCAL_BY_DEFAULT, encoder_layers)) if layers is None else layers
         own = _long_form("encoder", values)
@@ -209,19 +204,17 @@ class CsanConfig(Seq2SeqConfig):
         long: Sequence[Mapping[str, Any] | None] | None = getattr(self, f"{part}_locality")
         if long is not None:
             return long
-        depth = self.encoder_layers if part == "encoder" else self.decoder_layers
         layers = getattr(self, _LAYER_FIELDS[part])
         if layers is None:
             layers = range(_LOCAL_BY_DEFAULT) if part == "encoder" else []
         specification = _long_form(part, vars(self))
-        return [specification if index in layers else None for index in range(depth)]
+        return [specification if index in layers else None for index in range(self._depth(part))]
+
+    def _depth(self, part: str) -> int:
+        return self.encoder_layers if part == "encoder" else self.decoder_layers
 
     def layer_locality(self, part: str, index: int) -> LayerLocality | None:
-        """What is local in the attention of a part's layer, counted from 0; `None` = full attention.
-
-        Raises:
-            ValueError: A specification is impossible, or names a method that is not registered.
-        """
+        """What is local in the attention of a part's layer, counted from 0; `None` = full attention."""
         specification = self.specifications(part)[index]
         if specification is None:
             return None
@@ -248,90 +241,58 @@ class CsanConfig(Seq2SeqConfig):
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, name):
                 raise ValueError(f"`d_model` ({self.d_model}) must be a multiple of `{name}` ({getattr(self, name)}).")
-        if self.sinusoids == "m2m_100" and (self.d_model < 4 or self.d_model % 2):
-            raise ValueError(f"`d_model` must be even and at least 4 with sinusoids='m2m_100', got {self.d_model}.")
         if self.activation_function not in ACT2FN:
-            raise ValueError(
-                f"`activation_function` must be a name that transformers knows, such as 'relu', 'gelu' or 'silu', got "
-                f"{self.activation_function!r}."
-            )
-        self._validate_locality()
-
-    def _validate_locality(self) -> None:
-        check_window(self.local_window, "local_window")
-        check_head_area(self.head_area, None, self.head_boundary)
+            known = "a name in transformers' ACT2FN, such as 'relu' or 'gelu'"
+            raise ValueError(f"`activation_function` must be {known}, got {self.activation_function!r}.")
         for part, name in _LAYER_FIELDS.items():
-            long, layers = getattr(self, f"{part}_locality"), getattr(self, name)
-            depth = self.encoder_layers if part == "encoder" else self.decoder_layers
+            long, layers, depth = getattr(self, f"{part}_locality"), getattr(self, name), self._depth(part)
             if layers is not None and (len(set(layers)) < len(layers) or not set(layers) <= set(range(depth))):
                 raise ValueError(f"`{name}` must hold layer numbers from 0 to {depth - 1}, each once, got {layers}.")
             if long is not None and len(long) != depth:
-                raise ValueError(
-                    f"`{part}_locality` must hold one specification (or None) for each of the {depth} layers, got "
-                    f"{long!r}."
-                )
-            if long is not None and layers:
-                raise ValueError(
-                    f"`{part}_locality` and `{name}` ({layers}) both say which layers are local: leave one out."
-                )
+                raise ValueError(f"`{part}_locality` must hold one item for each of the {depth} layers, got {long!r}.")
             if long is None and part != "cross" and any(self.specifications(part)):
                 check_head_area(self.head_area, self.attention_site(part, 0).num_heads, self.head_boundary)
-        if self.cross_localness_layers and self.localness_window is None:
-            raise ValueError(
-                f"`cross_localness_layers` ({self.cross_localness_layers}) needs a `localness_window`: only the "
-                f"Gaussian applies to cross-attention."
-            )
-        self.localities()  # every specification is possible
         self._check_short_form_is_read()
+        self.localities()  # every specification is possible
 
     def _check_short_form_is_read(self) -> None:
         """Refuse or warn about short-form fields that no layer reads."""
         long = [part for part in PARTS if getattr(self, f"{part}_locality") is not None]
-        names = _SHORT_FORM[:3] if self.transformers_version else _SHORT_FORM[:5]
-        given = [name for name in names if getattr(self, name) not in (None, 1, getattr(type(self), name))]
-        if given and long and not any(any(self.specifications(part)) for part in PARTS if part not in long):
-            fields = ", ".join(f"`{part}_locality`" for part in long)
-            raise ValueError(
-                f"`{given[0]}` ({getattr(self, given[0])}) has no effect beside {fields}, which says what is local: "
-                f"put it into the specifications, or leave it out."
-            )
-        for name in _LAYER_FIELDS.values():
-            if getattr(self, name) and not _long_form("cross" if "cross" in name else "encoder", vars(self)):
-                logger.warning_once(
-                    f"`{name}` ({getattr(self, name)}) has no effect: locality is off (local_window=None, "
-                    f"head_area=1, localness_window=None)."
-                )
+        unread = [name for part, name in _LAYER_FIELDS.items() if part in long and getattr(self, name)]
+        if long and not any(any(self.specifications(part)) for part in PARTS if part not in long):
+            names = _SHORT_FORM[:3] if self.transformers_version else _SHORT_FORM[:5]
+            unread += [name for name in names if getattr(self, name) not in (None, 1, getattr(type(self), name))]
+        beside = ", ".join(f"`{part}_locality`" for part in long)
+        reasons = dict.fromkeys(unread, f"beside {beside}, which says what is local: leave one out")
+        if self.cross_localness_layers and self.localness_window is None:
+            reasons.setdefault("cross_localness_layers", "without a `localness_window`: cross-attention has no other")
+        if reasons:
+            name, reason = next(iter(reasons.items()))
+            raise ValueError(f"`{name}` ({getattr(self, name)}) has no effect {reason}.")
+        layers = self.localness_layers or self.decoder_localness_layers
+        if layers and not _long_form("encoder", vars(self)):
+            off = "`local_window`, `head_area` and `localness_window` are off"
+            logger.warning_once(f"Layers {layers} are to be local, but {off}.")
 
 
 def _long_form(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The specification that the flat fields amount to in a local layer of a part."""
+    fields = {name: getattr(CsanConfig, name) for name in _SHORT_FORM} | dict(fields)
     specification: dict[str, Any] = {}
     if part != "cross" and fields["local_window"] is not None:
         specification["window"] = fields["local_window"]
     if part != "cross" and fields["head_area"] != 1:
-        boundary = fields.get("head_boundary", CsanConfig.head_boundary)
-        specification["head_area"] = {"size": fields["head_area"], "boundary": boundary}
-    if fields.get("localness_window") is not None:
-        size = fields.get("localness_window_size", CsanConfig.localness_window_size)
-        specification["gaussian"] = {"width": fields["localness_window"], "size": size}
+        specification["head_area"] = {"size": fields["head_area"], "boundary": fields["head_boundary"]}
+    if fields["localness_window"] is not None:
+        specification["gaussian"] = {"width": fields["localness_window"], "size": fields["localness_window_size"]}
     return specification
 
 
-_LAYER_FIELDS = {
-    "encoder": "localness_layers",
-    "decoder": "decoder_localness_layers",
-    "cross": "cross_localness_layers",
-}
+_LAYER_FIELDS = {part: f"{part}_localness_layers".removeprefix("encoder_") for part in PARTS}
 _LOCAL_BY_DEFAULT = 3
 """Encoder layers, from the lowest, that are local where nothing else is said (NAACL 2019, section 4.2)."""
-_SHORT_FORM = (
-    "local_window",
-    "head_area",
-    "localness_window",
-    "head_boundary",
-    "localness_window_size",
-    *_LAYER_FIELDS.values(),
-)
+_SHORT_FORM: tuple[str, ...] = ("local_window", "head_area", "localness_window", "head_boundary")
+_SHORT_FORM += ("localness_window_size", *_LAYER_FIELDS.values())
 _FULL_ATTENTION: dict[str, Any] = {"local_window": None, "head_area": 1, "localness_window": None}
 
 CsanConfig.register_for_auto_class()

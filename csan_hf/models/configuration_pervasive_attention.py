@@ -66,7 +66,7 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
     target_embed_dim: int = bounded(128, 1)
     num_layers: int = bounded(24, 1, MOST_LAYERS)
     growth_rate: int = bounded(32, 1)
-    kernel_size: int = bounded(5, 1)
+    kernel_size: int = bounded(5, 1, odd=True)
     bottleneck_factor: int = bounded(4, 1)
     gated: bool = False
     aggregation: Literal["max", "average", "attention", "max_attention"] = "max"
@@ -101,8 +101,6 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""
         super().validate_fields()
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"`kernel_size` must be odd, got {self.kernel_size}.")
         source, target = self.source_embed_dim, self.target_embed_dim
         if (source + target) % 2:
             raise ValueError(

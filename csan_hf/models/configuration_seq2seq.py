@@ -14,8 +14,7 @@ from transformers.utils.versions import require_version
 MINIMUM_TRANSFORMERS = "5.23"
 require_version(
     f"transformers>={MINIMUM_TRANSFORMERS}",
-    f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: "
-    f"pip install -U 'transformers>={MINIMUM_TRANSFORMERS}'",
+    f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: pip install -U transformers",
 )
 
 # An older transformers lacks what follows
@@ -27,46 +26,19 @@ logger = logging.get_logger(__name__)
 
 MOST_LAYERS = 1000
 """Bound of numbers of layers: a config.json that asks for millions would keep the machine busy without a word."""
-# What transformers and its companions keep in a config beside the fields of its class, or hand to it.
-_OF_THE_LIBRARY = {
-    "attn_implementation",
-    "auto_map",
-    "custom_pipelines",
-    "experts_implementation",
-    "model_type",
-    "name_or_path",
-    "num_labels",
-    "output_attentions",
-    "per_layer_config",
-    "prefix",
-    "problem_type",
-    "pruned_heads",
-    "quantization_config",
-    "task_specific_params",
-    "tokenizer_class",
-    "torch_dtype",
-    "torchscript",
-    "transformers_version",
-}
+# What transformers and its companions hand to a config or keep in it, beside its fields and properties
+_OF_THE_LIBRARY = {"attn_implementation", "experts_implementation", "auto_map", "custom_pipelines", "tokenizer_class"}
+_OF_THE_LIBRARY |= {"prefix", "pruned_heads", "quantization_config", "task_specific_params", "torchscript"}
 
 
 def bounded(
-    default: Any,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
+    default: Any, least: Any = None, most: Any = None, above: Any = None, below: Any = None, odd: Any = None
 ) -> Any:
     """A field of a config with the numbers that it may hold: `dropout: float | int = bounded(0.1, 0, 1)`.
 
-    Args:
-        default: Its default.
-        least: The least number allowed; None = no bound.
-        most: The largest number allowed.
-        above: A number that it must exceed.
-        below: A number that it must stay under.
+    From `least` to `most`, strictly `above` and `below`, `odd=True`; None = no bound.
     """
-    bounds = {"above": above, "at least": least, "below": below, "at most": most}
+    bounds = {"above": above, "at least": least, "below": below, "at most": most, "odd": odd}
     bounds = {words: bound for words, bound in bounds.items() if bound is not None}
     return dataclasses.field(default=default, metadata={"bounds": bounds})
 
@@ -74,12 +46,9 @@ def bounded(
 class Seq2SeqConfig(PreTrainedConfig):
     """Base of the families' configurations: encoder-decoders with one shared or two separate vocabularies.
 
-    Fields are checked by their types and by the bounds declared beside them (`bounded`), on construction, on loading
-    (with overrides: `from_pretrained(d, dropout=0.3)`) and before saving, so that what is saved loads.
-
-    Raises:
-        ValueError: A field is out of range, or a keyword is a misspelt field; the message names the field and the
-            value. (A keyword that resembles no field gives a warning and is kept as an attribute, as in transformers.)
+    Fields are checked by their types and the bounds declared beside them (`bounded`) on construction, on loading, with
+    overrides, too, and before saving: a ValueError names field and value. A misspelt field is refused; any other
+    keyword gives a warning and is kept as an attribute, as in transformers.
     """
 
     architectures: list[str] | None = None
@@ -107,9 +76,8 @@ class Seq2SeqConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Make a config as transformers does, with overrides among its fields checked like all others."""
-        fields = {field.name for field in dataclasses.fields(cls)} - {"dtype"}
-        overrides = {name: kwargs.pop(name) for name in list(kwargs) if cls.attribute_map.get(name, name) in fields}
-        overrides = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}
+        names = {name: cls.attribute_map.get(name, name) for name in kwargs if name != "dtype"}
+        overrides = {own: kwargs.pop(name) for name, own in names.items() if own in cls.__dataclass_fields__}
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:  # type: ignore[override]
@@ -122,29 +90,22 @@ class Seq2SeqConfig(PreTrainedConfig):
         for field in dataclasses.fields(self):
             _check_field(field, getattr(self, field.name))  # transformers' own have no types at run time
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
-            raise ValueError(
-                f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size}) with "
-                f"share_encoder_decoder_embeddings=True; set it to False for separate vocabularies."
-            )
+            sizes = f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size})"
+            raise ValueError(f"{sizes} with share_encoder_decoder_embeddings=True.")
         for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id", "bos_token_id", "forced_eos_token_id"):
-            # Padding stands on both sides
-            size = min(self.vocab_size, self.decoder_vocab_size) if name == "pad_token_id" else self.decoder_vocab_size
+            size = self.decoder_vocab_size if name != "pad_token_id" else min(self.vocab_size, self.decoder_vocab_size)
             value = getattr(self, name)
-            tokens = value if isinstance(value, list) else [] if value is None else [value]
-            if value == [] or not all(0 <= token < size for token in tokens):
+            tokens = value if isinstance(value, list) else [0 if value is None else value]
+            if not tokens or not all(0 <= token < size for token in tokens):
                 raise ValueError(f"`{name}` must be a token of the vocabulary, 0 to {size - 1}, got {value!r}.")
 
     def _check_keywords(self, keywords: dict[str, Any]) -> None:
-        """Refuse or warn about keywords that name no field: transformers would keep them without effect.
-
-        For a config that was saved earlier (it names a `transformers_version`) there are only warnings: it loads.
-        """
+        """Refuse misspelt fields, and warn of other keywords that name none; a config saved earlier always loads."""
         known = {*_OF_THE_LIBRARY, *self.attribute_map, *GenerationConfig._get_default_generation_params()}
         for name in keywords:
             if name in known or name.startswith("_") or hasattr(type(self), name):
                 continue
-            fields = [field.name for field in dataclasses.fields(self)]
-            close = difflib.get_close_matches(name, fields, n=1, cutoff=0.8)
+            close = difflib.get_close_matches(name, type(self).__dataclass_fields__, n=1, cutoff=0.8)
             message = f"{type(self).__name__} has no field {name!r}"
             if close and self.transformers_version is None:
                 raise ValueError(f"{message}. Did you mean {close[0]!r}?")
@@ -160,21 +121,22 @@ def _check_field(field: dataclasses.Field, value: Any) -> None:
     except TypeError:
         fits = False
     if not fits or value in (float("inf"), float("-inf")):
-        limits = " and ".join(f"{words} {bound}" for words, bound in bounds.items())
+        limits = " and ".join(words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items())
         raise ValueError(f"`{field.name}` must be {_in_words(field.type)} {limits}".strip() + f", got {value!r}.")
 
 
 def _in_words(kind: Any) -> str:
     """A type as a message names it."""
+    parts = get_args(kind)
     if get_origin(kind) is Literal:
-        return f"one of {list(get_args(kind))}"
+        return f"one of {list(parts)}"
     if get_origin(kind) in (Union, UnionType):
-        kinds = get_args(kind)
-        return " or ".join(_in_words(each) for each in kinds if each is not int or float not in kinds)
+        return " or ".join(_in_words(part) for part in parts if part is not int or float not in parts)
     return _WORDS.get(kind) or str(kind)
 
 
-_HOLDS = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+_HOLDS: dict[str, Any] = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+_HOLDS["odd"] = lambda value, odd: value % 2 == odd
 _WORDS = {bool: "True or False", int: "an integer", float: "a number", str: "a string", type(None): "None"}
 
 

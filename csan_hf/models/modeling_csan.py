@@ -6,22 +6,19 @@ I queries, J keys, T positions, d model width, D = d / H head width.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-)
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -55,13 +52,19 @@ if TYPE_CHECKING:
 
 
 class _ResidualLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: residual sub-layers and the feed-forward one, under Marian's names."""
+    """What encoder and decoder layers share: self-attention and the feed-forward sub-layer, under Marian's names."""
 
-    dropout: float
-    normalize_before: bool
-    activation_dropout: float
+    part: ClassVar[str]
 
-    def _build_feed_forward(self, config: CsanConfig, width: int) -> None:
+    def __init__(self, config: CsanConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.dropout, self.normalize_before = config.dropout, config.normalize_before
+        self.self_attn = CsanAttention(config, self.part, layer_idx)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        width = getattr(config, f"{self.part}_ffn_dim")
+        if self.part == "decoder":
+            self.encoder_attn = CsanAttention(config, "cross", layer_idx)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
         self.activation_fn = ACT2FN[config.activation_function]
         self.activation_dropout = config.activation_dropout
         self.fc1 = nn.Linear(config.d_model, width)
@@ -77,27 +80,17 @@ class _ResidualLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Residual connection, dropout and layer normalisation around a sub-layer, post- or pre-norm."""
         output = function(norm(hidden_states) if self.normalize_before else hidden_states)
-        output = _clamp_half(hidden_states + drop(output, self.dropout, self.training))
+        output = hidden_states + drop(output, self.dropout, self.training)
+        if output.dtype == torch.float16:  # kept finite: a layer normalisation would make NaN of an infinite one
+            limit = torch.finfo(torch.float16).max - 1000
+            output = output.clamp(min=-limit, max=limit)
         return output if self.normalize_before else norm(output)
-
-
-def _clamp_half(hidden_states: torch.Tensor) -> torch.Tensor:
-    """Keep float16 activations finite: a layer normalisation would make NaN of an infinite one."""
-    if hidden_states.dtype != torch.float16:
-        return hidden_states
-    limit = torch.finfo(torch.float16).max - 1000
-    return hidden_states.clamp(min=-limit, max=limit)
 
 
 class CsanEncoderLayer(_ResidualLayer):
     """Self-attention and feed-forward; local where the config says so."""
 
-    def __init__(self, config: CsanConfig, layer_idx: int) -> None:
-        super().__init__()
-        self.dropout, self.normalize_before = config.dropout, config.normalize_before
-        self.self_attn = CsanAttention(config, "encoder", layer_idx)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-        self._build_feed_forward(config, config.encoder_ffn_dim)
+    part = "encoder"
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: AttentionMasks | None = None, **kwargs: Any
@@ -115,14 +108,7 @@ class CsanEncoderLayer(_ResidualLayer):
 class CsanDecoderLayer(_ResidualLayer):
     """Causal self-attention, cross-attention and feed-forward, each attention local where the config says so."""
 
-    def __init__(self, config: CsanConfig, layer_idx: int) -> None:
-        super().__init__()
-        self.dropout, self.normalize_before = config.dropout, config.normalize_before
-        self.self_attn = CsanAttention(config, "decoder", layer_idx)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-        self.encoder_attn = CsanAttention(config, "cross", layer_idx)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
-        self._build_feed_forward(config, config.decoder_ffn_dim)
+    part = "decoder"
 
     def forward(
         self,
@@ -135,29 +121,16 @@ class CsanDecoderLayer(_ResidualLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
+        kwargs = {"past_key_values": past_key_values, "query_offset": query_offset, **kwargs}
         hidden_states = self._sublayer(
             self.self_attn_layer_norm,
             hidden_states,
-            lambda states: self.self_attn(
-                states,
-                past_key_values=past_key_values,
-                attention_mask=attention_mask,
-                query_offset=query_offset,
-                **kwargs,
-            )[0],
+            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
         )
         if encoder_hidden_states is not None:
+            kwargs.update(key_value_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
             hidden_states = self._sublayer(
-                self.encoder_attn_layer_norm,
-                hidden_states,
-                lambda states: self.encoder_attn(
-                    states,
-                    key_value_states=encoder_hidden_states,
-                    past_key_values=past_key_values,
-                    attention_mask=encoder_attention_mask,
-                    query_offset=query_offset,
-                    **kwargs,
-                )[0],
+                self.encoder_attn_layer_norm, hidden_states, lambda states: self.encoder_attn(states, **kwargs)[0]
             )
         return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
@@ -237,18 +210,6 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
                 check_local_implementation(attn_implementation, locality)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
-    def _run_layer(
-        self, drop: float, layer: nn.Module, hidden_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> torch.Tensor:
-        """The layer's output [B, T, d], or in training with probability `drop` its input (LayerDrop)."""
-        if not self.training or drop == 0.0:
-            return layer(hidden_states, *args, **kwargs)
-        if torch.compiler.is_compiling():
-            # A compiled graph does not branch: the layer is computed, and its output perhaps discarded.
-            dropped = torch.rand([], device=hidden_states.device) < drop
-            return torch.where(dropped, hidden_states, layer(hidden_states, *args, **kwargs))
-        return hidden_states if torch.rand([]) < drop else layer(hidden_states, *args, **kwargs)
-
 
 class CsanScaledWordEmbedding(nn.Embedding):
     """Word embeddings, multiplied by sqrt(d) with `config.scale_embedding`.
@@ -265,46 +226,74 @@ class CsanScaledWordEmbedding(nn.Embedding):
         return super().forward(input_ids) * self.embed_scale
 
 
-def _padding_mask(
-    attention_mask: torch.Tensor | None, batch: int, length: int | None, name: str, any_local: bool
-) -> torch.Tensor | None:
-    """[B, T] boolean for local layers; None where a ready-made mask [B, H, I, J] is all that there is."""
-    if not isinstance(attention_mask, torch.Tensor):
-        return None
-    if attention_mask.dim() != 4:
-        return padding_mask(attention_mask, batch, length, name)
-    if attention_mask.dtype != torch.bool and not attention_mask.is_floating_point():
-        raise ValueError(
-            f"A ready-made 4D mask `{name}` must be boolean (True = visible) or floating (added to the energies), got "
-            f"{attention_mask.dtype}."
-        )
-    if any_local:
-        raise ValueError(
-            f"Local layers take a padding mask `{name}` of shape [batch, length], got {list(attention_mask.shape)}; "
-            f"a ready-made 4D mask works only with locality off (local_window=None, head_area=1)."
-        )
-    return None
+class _CsanStack(CsanPreTrainedModel):
+    """What encoder and decoder share: embeddings, layers and what leads from one to the next."""
 
-
-def _position_embedding(config: CsanConfig) -> SinusoidalPositionalEmbedding:
-    return SinusoidalPositionalEmbedding(
-        config.max_position_embeddings, config.d_model, config.sinusoids, config.pad_token_id
-    )
-
-
-class CsanEncoder(CsanPreTrainedModel):
-    """A stack of `CsanEncoderLayer`."""
-
-    _can_record_outputs = {"hidden_states": CsanEncoderLayer, "attentions": CsanAttention}  # noqa: RUF012
+    layer_class: ClassVar[type[_ResidualLayer]]
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
-        self.embed_positions = _position_embedding(config)
-        self.layers = nn.ModuleList([CsanEncoderLayer(config, i) for i in range(config.encoder_layers)])
+        part = self.layer_class.part
+        vocab_size = config.vocab_size if part == "encoder" else config.decoder_vocab_size
+        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
+        self.embed_positions = SinusoidalPositionalEmbedding(
+            config.max_position_embeddings, config.d_model, config.sinusoids, config.pad_token_id
+        )
+        depth = getattr(config, f"{part}_layers")
+        self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(depth)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
+
+    def _masks(
+        self,
+        attention: str,
+        name: str,
+        mask: torch.Tensor | None,
+        shape: tuple[int, int | None],
+        make_full: Callable[..., Any],
+        **inputs: Any,
+    ) -> AttentionMasks:
+        """The masks of all layers' modules `attention`, local and full.
+
+        `mask`, which the caller calls `name`, is a padding mask of `shape` [B, T] (T may be unknown), or a ready-made
+        one [B, H, I, J] where no layer is local. `make_full` is the library's function for full attention, `inputs`
+        its other arguments.
+        """
+        modules: list[Any] = [layer.get_submodule(attention) for layer in self.layers]
+        is_local = [module.locality is not None for module in modules]
+        padding = full = None
+        if isinstance(mask, torch.Tensor) and (any(is_local) or mask.dim() != 4):
+            padding = padding_mask(mask, *shape, name)
+        if not all(is_local):
+            full = make_full(config=mask_config(self.config), attention_mask=mask, **inputs)
+        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
+
+    def _run(
+        self, embeddings: torch.Tensor, offset: int | torch.Tensor, masks: AttentionMasks, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
+        hidden_states = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
+        hidden_states = drop(hidden_states, self.config.dropout, self.training)
+        layerdrop = getattr(self.config, f"{self.layer_class.part}_layerdrop")
+        may_drop = self.training and layerdrop > 0
+        for layer in self.layers:
+            if not may_drop:
+                hidden_states = layer(hidden_states, masks, *args, **kwargs)
+            elif torch.compiler.is_compiling():
+                # A compiled graph does not branch: the layer is computed, and its output perhaps discarded.
+                dropped = torch.rand([], device=hidden_states.device) < layerdrop
+                hidden_states = torch.where(dropped, hidden_states, layer(hidden_states, masks, *args, **kwargs))
+            elif torch.rand([]) >= layerdrop:
+                hidden_states = layer(hidden_states, masks, *args, **kwargs)
+        return self.layer_norm(hidden_states)
+
+
+class CsanEncoder(_CsanStack):
+    """A stack of `CsanEncoderLayer`."""
+
+    layer_class = CsanEncoderLayer
+    _can_record_outputs = {"hidden_states": CsanEncoderLayer, "attentions": CsanAttention}  # noqa: RUF012
 
     @merge_with_config_defaults
     @capture_outputs
@@ -315,59 +304,24 @@ class CsanEncoder(CsanPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Encode source sentences.
-
-        Args:
-            input_ids: [B, J].
-            attention_mask: [B, J], 1 = a real token.
-            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives, already scaled.
-
-        Returns:
-            `last_hidden_state` [B, J, d].
-        """
+        """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B, J]."""
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
-        masks = self._masks(embeddings, attention_mask)
-        hidden_states = embeddings + self.embed_positions(embeddings.shape[1], 0, masks.first_real)
-        hidden_states = drop(hidden_states, self.config.dropout, self.training)
-        for layer in self.layers:
-            hidden_states = self._run_layer(self.config.encoder_layerdrop, layer, hidden_states, masks, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
-
-    def _masks(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None) -> AttentionMasks:
-        local = _local_attentions(self.layers, "self_attn")
-        batch, length = embeddings.shape[:2]
-        padding = _padding_mask(attention_mask, batch, length, "attention_mask", any(local))
-        full = None
-        if not all(local):
-            full = create_bidirectional_mask(
-                config=mask_config(self.config), inputs_embeds=embeddings, attention_mask=attention_mask
-            )
-        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
+        shape = embeddings.shape[0], embeddings.shape[1]
+        masks = self._masks(
+            "self_attn", "attention_mask", attention_mask, shape, create_bidirectional_mask, inputs_embeds=embeddings
+        )
+        return BaseModelOutput(last_hidden_state=self._run(embeddings, 0, masks, **kwargs))
 
 
-def _local_attentions(layers: Iterable[nn.Module], name: str) -> list[bool]:
-    """For each layer, whether its attention module `name` is local."""
-    modules: list[Any] = [layer.get_submodule(name) for layer in layers]
-    return [module.locality is not None for module in modules]
-
-
-class CsanDecoder(CsanPreTrainedModel):
+class CsanDecoder(_CsanStack):
     """A stack of `CsanDecoderLayer`."""
 
+    layer_class = CsanDecoderLayer
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": CsanDecoderLayer,
         "attentions": OutputRecorder(CsanAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(CsanAttention, index=1, layer_name="encoder_attn"),
     }
-
-    def __init__(self, config: CsanConfig) -> None:
-        super().__init__(config)
-        self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, config.decoder_vocab_size)
-        self.embed_positions = _position_embedding(config)
-        self.layers = nn.ModuleList([CsanDecoderLayer(config, i) for i in range(config.decoder_layers)])
-        self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
-        self.gradient_checkpointing = False
-        self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
@@ -382,96 +336,58 @@ class CsanDecoder(CsanPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode target prefixes.
+        """Decode targets [B, I] (or embeddings [B, I, d], already scaled) that follow those in the cache.
 
-        Args:
-            input_ids: [B, I], the positions after those in the cache.
-            attention_mask: [B, past + I], 1 = a real token.
-            encoder_hidden_states: [B, J, d].
-            encoder_attention_mask: [B, J], 1 = a real token.
-            past_key_values: Cache of earlier positions.
-            inputs_embeds: [B, I, d] instead of `input_ids`, already scaled.
-            use_cache: Whether to keep keys and values.
-
-        Returns:
-            `last_hidden_state` [B, I, d] and the cache.
+        The padding masks are [B, past + I] and [B, J], encoder states [B, J, d].
         """
-        names = "decoder_input_ids", "decoder_inputs_embeds"
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
         if use_cache and past_key_values is None:
             past_key_values = make_decoder_cache(self.config)
         offset = past_key_values.get_seq_length() if past_key_values is not None else 0
         if isinstance(offset, torch.Tensor):
             offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
-        masks = self._self_attention_masks(embeddings, attention_mask, past_key_values, offset)
-        cross_masks = self._cross_attention_masks(embeddings, encoder_hidden_states, encoder_attention_mask)
-        hidden_states = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
-        hidden_states = drop(hidden_states, self.config.dropout, self.training)
-        for layer in self.layers:
-            hidden_states = self._run_layer(
-                self.config.decoder_layerdrop,
-                layer,
-                hidden_states,
-                masks,
-                encoder_hidden_states,  # positional, so that gradient checkpointing sees it
-                encoder_attention_mask=cross_masks,
-                past_key_values=past_key_values,
-                query_offset=offset,
-                **kwargs,
-            )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
-        )
-
-    def _self_attention_masks(
-        self,
-        embeddings: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None,
-        offset: int | torch.Tensor,
-    ) -> AttentionMasks:
-        local = _local_attentions(self.layers, "self_attn")
         batch, length = embeddings.shape[:2]
-        seen = None if isinstance(offset, torch.Tensor) else offset + length
-        padding = _padding_mask(attention_mask, batch, seen, "decoder_attention_mask", any(local))
-        full = None
-        if not all(local):
-            cache = past_key_values
-            if isinstance(cache, EncoderDecoderCache):
-                cache = cache.self_attention_cache
-            full = create_causal_mask(
-                config=mask_config(self.config),
+        masks = self._masks(
+            "self_attn",
+            "decoder_attention_mask",
+            attention_mask,
+            (batch, None if isinstance(offset, torch.Tensor) else offset + length),
+            create_causal_mask,
+            inputs_embeds=embeddings,
+            past_key_values=getattr(past_key_values, "self_attention_cache", past_key_values),
+        )
+        cross_masks = AttentionMasks()
+        if encoder_hidden_states is not None:
+            sources, source_length = encoder_hidden_states.shape[:2]
+            if sources != batch:
+                raise ValueError(
+                    f"Sources and targets must have the same number of sentences, got {sources} sources and {batch} "
+                    "targets."
+                )
+            cross_masks = self._masks(
+                "encoder_attn",
+                "attention_mask",
+                encoder_attention_mask,
+                (sources, source_length),
+                create_bidirectional_mask,
                 inputs_embeds=embeddings,
-                attention_mask=attention_mask,
-                past_key_values=cache,
-            )
-        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
-
-    def _cross_attention_masks(
-        self,
-        embeddings: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None,
-        encoder_attention_mask: torch.Tensor | None,
-    ) -> AttentionMasks:
-        if encoder_hidden_states is None:
-            return AttentionMasks()
-        local = _local_attentions(self.layers, "encoder_attn")
-        batch, length = encoder_hidden_states.shape[:2]
-        if batch != embeddings.shape[0]:
-            raise ValueError(
-                f"Sources and targets must have the same number of sentences, got {batch} sources and "
-                f"{embeddings.shape[0]} targets."
-            )
-        padding = _padding_mask(encoder_attention_mask, batch, length, "attention_mask", any(local))
-        full = None
-        if not all(local):
-            full = create_bidirectional_mask(
-                config=mask_config(self.config),
-                inputs_embeds=embeddings,
-                attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
+        hidden_states = self._run(
+            *(
+                embeddings,
+                offset,
+                masks,
+                encoder_hidden_states,
+            ),  # positional, so that gradient checkpointing sees them
+            encoder_attention_mask=cross_masks,
+            past_key_values=past_key_values,
+            query_offset=offset,
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
 
 
 class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
@@ -498,27 +414,12 @@ class CsanForConditionalGeneration(  # type: ignore[misc, override]
         self.lm_head = CsanOutputProjection(config.d_model, config.decoder_vocab_size, bias=False)
         self.post_init()
 
-    def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
-    ) -> nn.Embedding:
-        """See `Seq2SeqPreTrained`; resizes the bias of a shared vocabulary, too."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if self.config.share_encoder_decoder_embeddings:
-            self._resize_final_logits_bias(self.config.vocab_size)
-        return embeddings
-
-    def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
-        """See `Seq2SeqHead`; resizes the bias, too."""
-        embeddings = super().resize_decoder_token_embeddings(new_num_tokens)
-        self._resize_final_logits_bias(new_num_tokens)
-        return embeddings
-
-    def _resize_final_logits_bias(self, new_num_tokens: int) -> None:
-        bias = self.final_logits_bias[:, :new_num_tokens]
-        self.final_logits_bias = nn.Buffer(F.pad(bias, (0, new_num_tokens - bias.shape[1])))
+    def _get_resized_lm_head(self, old_lm_head: Any, new_num_tokens: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        """See transformers; resizes the bias, too."""
+        if new_num_tokens is not None:
+            bias = self.final_logits_bias[:, :new_num_tokens]
+            self.final_logits_bias = nn.Buffer(F.pad(bias, (0, new_num_tokens - bias.shape[1])))
+        return super()._get_resized_lm_head(old_lm_head, new_num_tokens, **kwargs)
 
     def _project(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if isinstance(self.lm_head, CsanOutputProjection):
@@ -526,7 +427,7 @@ class CsanForConditionalGeneration(  # type: ignore[misc, override]
         return self.lm_head(hidden_states) + self.final_logits_bias  # replaced by the user or by an adapter
 
     def make_cache(self, num_beams: int) -> Cache:
-        """Windowed layers keep their window alone; see `make_decoder_cache`."""
+        """See `Seq2SeqHead`: a decoder layer with a window keeps no more than that."""
         return make_decoder_cache(self.config, num_beams)
 
 

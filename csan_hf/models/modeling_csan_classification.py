@@ -6,7 +6,7 @@ There is no decoder and there are no decoder parameters. The encoder's weights h
 T positions, d model width, C labels.
 """
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,10 +16,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
 from .modeling_csan import CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
-from .seq2seq_model import check_forward_keywords
-
-IGNORED_LABEL = -100
-ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+from .seq2seq_model import Seq2SeqEmbeddings, check_forward_keywords, count_labels
 
 
 def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -41,7 +38,7 @@ def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     return (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
 
 
-class CsanEncoderModel(CsanPreTrainedModel):
+class CsanEncoderModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
     """The encoder half of `CsanModel`, its weights under the same names."""
 
     # What a checkpoint with a decoder holds beyond the encoder
@@ -53,22 +50,6 @@ class CsanEncoderModel(CsanPreTrainedModel):
             self.shared: nn.Embedding = CsanScaledWordEmbedding(config, config.vocab_size)
         self.encoder = CsanEncoder(config)
         self.post_init()
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
-        if not self.config.share_encoder_decoder_embeddings:
-            return {}
-        return {"encoder.embed_tokens.weight": "shared.weight"}
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source embedding."""
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        """Replace the source embedding; used as it is, not scaled."""
-        if self.config.share_encoder_decoder_embeddings:
-            self.shared = value
-        self.encoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -90,26 +71,13 @@ class _CsanClassifier(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        if not config.num_labels:
-            raise ValueError(f"`num_labels` must be at least 1 for {type(self).__name__}, got {config.num_labels!r}.")
-        self.num_labels = config.num_labels
+        labels: Any = config.num_labels
+        self.num_labels = labels
         self.model = CsanEncoderModel(config)
         dropout = config.dropout if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(dropout)
-        self.score = nn.Linear(config.d_model, config.num_labels)
+        self.score = nn.Linear(config.d_model, labels)
         self.post_init()
-
-    @property
-    def _tied_weights_keys(self) -> dict[str, str]:  # type: ignore[override]
-        return {f"model.{name}": f"model.{source}" for name, source in self.model._tied_weights_keys.items()}
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source embedding."""
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:  # type: ignore[override]
-        """Replace the source embedding; used as it is, not scaled."""
-        self.model.set_input_embeddings(value)
 
 
 class CsanForSequenceClassification(_CsanClassifier):
@@ -145,15 +113,10 @@ class CsanForSequenceClassification(_CsanClassifier):
             `num_items_in_batch` where the Trainer passes it.
 
         Raises:
-            ValueError: `attention_mask` is not [B, T], or `labels` do not fit the problem.
+            ValueError: `labels` do not fit the problem.
         """
         check_forward_keywords(kwargs, CsanForSequenceClassification.forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        if attention_mask is not None and attention_mask.dim() != 2:
-            raise ValueError(
-                f"The mean over real tokens takes a padding mask `attention_mask` of shape [batch, length], got "
-                f"{list(attention_mask.shape)}."
-            )
         outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         pooled = masked_mean(outputs.last_hidden_state, attention_mask)
         logits = self.score(self.dropout(pooled))
@@ -167,28 +130,26 @@ class CsanForSequenceClassification(_CsanClassifier):
     def _loss(
         self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
     ) -> torch.Tensor:
-        if self.config.problem_type is None:
-            # Kept in the config as the library does: a saved model knows how its logits are to be read.
-            self.config.problem_type = _problem_type(self.num_labels, labels)
-        problem = self.config.problem_type
-        labels = labels.to(logits.device)
-        if problem == "single_label_classification":
-            _check_classes(labels, self.num_labels, [logits.shape[0]])
-            count = _count_items(labels, num_items_in_batch)
+        config: Any = self.config
+        if config.problem_type is None:
+            # Inferred and kept in the config as the library does: a saved model knows how its logits are to be read.
+            kind = "single" if labels.dtype in (torch.int64, torch.int32) else "multi"
+            config.problem_type = "regression" if self.num_labels == 1 else f"{kind}_label_classification"
+        labels, count = labels.to(logits.device), count_labels(labels, num_items_in_batch)
+        if config.problem_type == "single_label_classification":
+            _check_classes(labels, logits.shape[:1])
             return self.loss_function(
-                labels=labels.long(), pooled_logits=logits.float(), config=self.config, num_items_in_batch=count
+                labels=labels.long(), pooled_logits=logits.float(), config=config, num_items_in_batch=count
             )
-        if labels.shape != logits.shape and (self.num_labels > 1 or labels.shape != logits.shape[:1]):
+        if labels.shape != logits.shape and (logits.shape[1] > 1 or labels.shape != logits.shape[:1]):
             raise ValueError(
-                f"`labels` must have the shape {list(logits.shape)} with problem_type={problem!r}, got "
+                f"`labels` must have the shape {list(logits.shape)} with problem_type={config.problem_type!r}, got "
                 f"{list(labels.shape)}."
             )
         labels = labels.float().view(logits.shape)
-        loss = self.loss_function(labels=labels, pooled_logits=logits.float(), config=self.config)
-        if num_items_in_batch is None:
-            return loss
+        loss = self.loss_function(labels=labels, pooled_logits=logits.float(), config=config)
         # The library's other two losses are means over this batch, whatever the Trainer says.
-        return loss * (labels.numel() / _count_items(labels, num_items_in_batch))
+        return loss if num_items_in_batch is None else loss * (labels.numel() / count)
 
 
 class CsanForTokenClassification(_CsanClassifier):
@@ -216,7 +177,7 @@ class CsanForTokenClassification(_CsanClassifier):
             sum divided by `num_items_in_batch` where the Trainer passes it.
 
         Raises:
-            ValueError: `labels` have another shape or dtype, or name a class that is not there.
+            ValueError: `labels` have another shape or dtype.
         """
         check_forward_keywords(kwargs, CsanForTokenClassification.forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
@@ -224,48 +185,21 @@ class CsanForTokenClassification(_CsanClassifier):
         logits = self.score(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:
-            _check_classes(labels, self.num_labels, list(logits.shape[:-1]))
-            count = _count_items(labels.to(logits.device), num_items_in_batch)
+            _check_classes(labels, logits.shape[:-1])
+            count = count_labels(labels.to(logits.device), num_items_in_batch)
             loss = self.loss_function(logits, labels.long(), self.config, num_items_in_batch=count)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
-def _problem_type(num_labels: int, labels: torch.Tensor) -> ProblemType:
-    """The problem that transformers infers from labels."""
-    if num_labels == 1:
-        return "regression"
-    is_class = labels.dtype in (torch.long, torch.int)
-    return "single_label_classification" if is_class else "multi_label_classification"
-
-
-def _count_items(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """What a sum over `labels` is divided by; at least 1, so that a batch without labels has the loss 0."""
-    if num_items_in_batch is None:
-        return labels.ne(IGNORED_LABEL).sum().clamp(min=1)
-    if isinstance(num_items_in_batch, torch.Tensor):
-        return num_items_in_batch.to(labels.device).clamp(min=1)
-    return max(num_items_in_batch, 1)
-
-
-def _check_classes(labels: torch.Tensor, num_labels: int, shape: list[int]) -> None:
-    """Refuse `labels` that are not classes: integers of `shape`, 0 to `num_labels` - 1 or -100."""
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"`labels` must be integers, the numbers of the classes, got {labels.dtype}.")
-    if list(labels.shape) not in (shape, [*shape, 1]):
+def _check_classes(labels: torch.Tensor, shape: torch.Size) -> None:
+    """Refuse `labels` that are no integers of `shape`, one class each; torch finds those beyond the last class."""
+    is_integer = labels.dtype in (torch.int64, torch.int32)
+    if not is_integer or labels.shape not in (shape, torch.Size([*shape, 1])):
         raise ValueError(
-            f"`labels` must have the shape {shape}, one class each, got {list(labels.shape)}; for several labels per "
-            f"sentence set problem_type='multi_label_classification' in the config."
-        )
-    # Reading values would stall an accelerator and break a graph; there torch's own check answers.
-    if labels.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    wrong = labels[(labels != IGNORED_LABEL) & ((labels < 0) | (labels >= num_labels))]
-    if wrong.numel():
-        raise ValueError(
-            f"`labels` must lie between 0 and {num_labels - 1} (num_labels={num_labels}) or be {IGNORED_LABEL}, got "
-            f"{wrong[0].item()}; set `num_labels` in the config if there are more classes."
+            f"`labels` must be integers of shape {list(shape)}, one class each, got {labels.dtype} "
+            f"{list(labels.shape)}; for several labels per sentence set problem_type='multi_label_classification'."
         )
 
 

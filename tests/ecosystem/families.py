@@ -43,16 +43,7 @@ PLAIN_LAYER = {**tiny.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models.
-
-    Args:
-        tiny_model: makes a tiny model in eval mode; takes a seed and fields of the configuration.
-        config_class: its configuration.
-        model_class: its class for translation.
-        shared: fields that make source and target share one embedding.
-        separate: fields that give each its own, of different sizes.
-        small: fields of a model that is quick to compile.
-    """
+    """A family: how a tiny model of it is made, its classes, and fields for vocabularies and for quick compilation."""
 
     tiny_model: Callable
     config_class: type

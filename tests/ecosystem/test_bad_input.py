@@ -2,12 +2,11 @@
 """Bad input to models and configurations: a clear error, or the right answer."""
 
 import json
-import shutil
 
 import pytest
 import tiny
 import torch
-from families import EOS, FAMILIES, both_families, gradients, sources, targets, training_batch
+from families import EOS, FAMILIES, gradients, sources, targets, training_batch
 from safetensors.torch import load_file, save_file
 
 from csan_hf import CsanConfig, PervasiveAttentionConfig
@@ -36,33 +35,14 @@ BAD_CALLS = {
     "an empty batch": ({"input_ids": IDS[:0], "attention_mask": MASK[:0], "labels": LABELS[:0]}, "at least one"),
     "sources of length 0": ({"input_ids": IDS[:, :0], "attention_mask": MASK[:, :0]}, "at least one"),
     "targets of length 0": ({"labels": LABELS[:, :0]}, "at least one"),
-    "decoder inputs of length 0": ({"labels": None, "decoder_input_ids": TARGETS[:, :0]}, "at least one"),
     "a source word past the vocabulary": ({"input_ids": IDS + 100}, r"`input_ids` must be tokens.*0 to \d+.*109"),
     "a negative source word": ({"input_ids": IDS - 5}, r"`input_ids` must be tokens .*-5"),
-    "a decoder word past the vocabulary": (
-        {"labels": None, "decoder_input_ids": TARGETS + 100},
-        r"`decoder_input_ids` must be tokens of the vocabulary, 0 to \d+, got numbers from 100",
-    ),
     "a label past the vocabulary": ({"labels": LABELS + 200}, r"`decoder_input_ids` must be tokens.*`labels`"),
-    "a label past the vocabulary beside decoder inputs": (
-        {"labels": LABELS.clamp(min=0) + 200, "decoder_input_ids": TARGETS},
-        r"`labels` must be tokens of the vocabulary, 0 to \d+, or -100.*got numbers from 200",
-    ),
-    "a negative label": ({"labels": LABELS.clamp(min=0) - 7, "decoder_input_ids": TARGETS}, r"`labels`.* from -7 to"),
-    "words as decimals": ({"input_ids": IDS.float()}, r"`input_ids` .*int64 or int32, got torch.float32"),
-    "labels as decimals": ({"labels": LABELS.float()}, r"`labels` .*int64 or int32, got torch.float32"),
-    "decoder inputs as decimals": ({"labels": None, "decoder_input_ids": TARGETS.float()}, r"`decoder_input_ids` "),
+    "words as decimals": ({"input_ids": IDS.float()}, r"`input_ids` .*int64 or int32.*got torch.float32"),
+    "labels as decimals": ({"labels": LABELS.float()}, r"`labels` .*int64 or int32.*got torch.float32"),
     "a list of words": ({"input_ids": IDS.tolist()}, r"`input_ids` must be a tensor .* got list"),
-    "a sentence without a batch": ({"input_ids": IDS[0]}, r"`input_ids` .*\[batch, length\], got \[7\]"),
-    "labels of another length": (
-        {"labels": LABELS[:, 1:], "decoder_input_ids": TARGETS},
-        r"`labels`.*\[3, 6\].*\[3, 5",
-    ),
+    "a sentence without a batch": ({"input_ids": IDS[0]}, r"`input_ids` .*\[batch, length\].*got torch.int64 \[7\]"),
     "labels of another batch": ({"labels": LABELS[:2]}, "same number of sentences, got 3 sources and 2 targets"),
-    "decoder inputs of another batch": (
-        {"labels": None, "decoder_input_ids": TARGETS[:2]},
-        "got 3 sources and 2 targets",
-    ),
     "no source": ({"input_ids": None}, "Exactly one of `input_ids` and `inputs_embeds`"),
     "two sources": ({"inputs_embeds": torch.randn(3, 7, 4)}, "Exactly one of `input_ids` and `inputs_embeds`"),
     "embeddings of another width": (
@@ -75,14 +55,9 @@ BAD_CALLS = {
     ),
     "a mask too long": ({"attention_mask": torch.ones(3, 8)}, r"`attention_mask` .* = \[3, 7\], got \[3, 8\]"),
     "a mask of another batch": ({"attention_mask": torch.ones(2, 7)}, r"`attention_mask` .* = \[3, 7\], got \[2, 7\]"),
-    "a mask of one dimension": ({"attention_mask": torch.ones(7)}, r"`attention_mask` .* = \[3, 7\], got \[7\]"),
     "a decoder mask too long": ({"decoder_attention_mask": torch.ones(3, 7)}, r"`decoder_attention_mask` .*\[3, 6\]"),
     "a mask with minus infinity": ({"attention_mask": masked(-INFINITY)}, "must hold 1 .* and 0 .*got -inf"),
     "a mask of weights": ({"attention_mask": masked(0.5)}, r"must hold 1 .* and 0 .*got 0\.5"),
-    "a decoder mask with minus infinity": (
-        {"decoder_attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -INFINITY]] * 3)},
-        "`decoder_attention_mask` must hold 1 .* and 0 .*got -inf",
-    ),
 }
 
 
@@ -147,18 +122,6 @@ def test_a_mask_with_a_hole_gets_a_warning(make, caplog):
 
 
 @every_model
-def test_a_sentence_without_labels_among_others(make):
-    model = make()
-    labels = LABELS.clone()
-    labels[1] = -100
-    found = model(input_ids=IDS, attention_mask=MASK, labels=labels).loss
-    rest = [0, 2]
-    torch.testing.assert_close(
-        found, model(input_ids=IDS[rest], attention_mask=MASK[rest], labels=labels[rest]).loss, rtol=1e-5, atol=1e-5
-    )
-
-
-@every_model
 def test_sources_of_padding_only(make):
     """Nothing is visible: finite logits and loss, and whole sentences can be generated."""
     model = make()
@@ -177,14 +140,6 @@ def test_a_single_word(make):
     ids = torch.tensor([[EOS]])
     assert model(input_ids=ids, labels=ids).loss.isfinite()
     assert model.generate(input_ids=ids, max_new_tokens=3).shape[0] == 1
-
-
-@every_model
-def test_ids_in_generation(make):
-    with pytest.raises(ValueError, match="`input_ids` must be tokens of the vocabulary"):
-        make().generate(input_ids=IDS + 100, max_new_tokens=3)
-    with pytest.raises(ValueError, match="`attention_mask`"):
-        make().generate(input_ids=IDS, attention_mask=MASK[:, 1:], max_new_tokens=3)
 
 
 SINUSOIDS = {
@@ -241,7 +196,7 @@ def test_damaged_weights_are_refused_by_file(saved, kept):
     path = folder / "model.safetensors"
     data = path.read_bytes()
     path.write_bytes(kept.encode() if isinstance(kept, str) else data[: int(kept * len(data))])
-    with pytest.raises(OSError, match=rf"{folder.name}/model\.safetensors is damaged"):
+    with pytest.raises(OSError, match=rf"A file of weights of '.*{folder.name}' is damaged"):
         family.model_class.from_pretrained(folder)
 
 
@@ -265,18 +220,6 @@ def test_what_is_new_by_intention_is_not_missing(tmp_path):
         type(model).from_pretrained(tmp_path)
 
 
-TOO_LARGE = [
-    *[(CsanConfig, {name: 10**7}) for name in ("encoder_layers", "decoder_layers")],
-    (PervasiveAttentionConfig, {"num_layers": 10**7}),
-]
-
-
-@pytest.mark.parametrize(("config", "fields"), TOO_LARGE, ids=str)
-def test_absurd_sizes_are_refused_before_a_model_is_built(config, fields):
-    with pytest.raises(ValueError, match=rf"`{next(iter(fields))}`.*at most 1000"):
-        config(**fields)
-
-
 def test_weights_of_another_shape_are_refused(saved):
     family, folder = saved
     names = []
@@ -288,13 +231,6 @@ def test_weights_of_another_shape_are_refused(saved):
     change_weights(folder, cut)
     with pytest.raises((RuntimeError, ValueError), match=r"(?i)mismatch"):
         family.model_class.from_pretrained(folder)
-
-
-def test_a_tensor_too_many_is_reported(saved):
-    family, folder = saved
-    change_weights(folder, lambda weights: weights.update({"model.newer_part.weight": torch.ones(2)}))
-    _, info = family.model_class.from_pretrained(folder, output_loading_info=True)
-    assert info["unexpected_keys"] == {"model.newer_part.weight"}
 
 
 def change_config(folder, **fields) -> None:
@@ -316,116 +252,74 @@ def test_a_config_from_a_newer_version_loads_and_keeps_what_it_does_not_know(sav
     }
 
 
-def test_a_config_that_is_no_json(saved):
-    family, folder = saved
-    (folder / "config.json").write_text('{"vocab_size": 50,')
-    with pytest.raises(OSError, match=r"config\.json"):
-        family.model_class.from_pretrained(folder)
-
-
-def test_a_config_with_an_impossible_field_is_refused_by_name(saved):
-    family, folder = saved
-    change_config(folder, dropout=7.5)
-    with pytest.raises(ValueError, match=r"dropout.*7\.5"):
-        family.model_class.from_pretrained(folder)
-
-
-@both_families
-def test_a_shard_that_is_missing_is_named(family, tmp_path):
-    family.tiny_model().save_pretrained(tmp_path, max_shard_size="4KB")
-    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
-    shutil.move(shard, tmp_path / "elsewhere")
-    with pytest.raises((OSError, FileNotFoundError), match=shard.name):
-        family.model_class.from_pretrained(tmp_path)
-
-
 # --- configurations --------------------------------------------------------------------------------------------------
 
 NO_SIZES = [None, 0, 1.5, NAN, "x", [1], True]
+NO_DEPTHS = [10**7, *NO_SIZES]
 NO_PROBABILITIES = [None, -0.1, 1.5, NAN, "x", True]
-NO_POSITIVE_NUMBERS = [-1, 0, NAN, INFINITY, "x", True]
+NO_POSITIVE_NUMBERS = [None, -1, 0, NAN, INFINITY, "x", True]
 NO_FLAGS = [None, 1, "true"]
-NO_TOKENS = [-1, 10**6, 1.5, "x", True, [-1]]
-NO_NAMES = ["x", 3]
+NO_TOKENS = [[], -1, 10**6, 1.5, "x", True, [-1]]
+NO_NAMES = [None, "x", 3]
+NO_LAYERS = [[9], [-1], [0, 0], ["x"], [0.0], [True], 1, 0, True, "0", {}, NAN]
+NO_LOCALITY = [
+    [],
+    [None] * 9,
+    ["window"],
+    [{"windw": 3}],
+    [{"gaussian": "x"}],
+    [{1: 2}],
+    1,
+    0,
+    True,
+    "window",
+    {},
+    NAN,
+]
 
 
-def each(fields: tuple[str, ...], values: list) -> dict[str, list]:
+def each(fields: str, values: list) -> dict[str, list]:
     """The same bad values for several fields."""
-    return dict.fromkeys(fields, values)
+    return dict.fromkeys(fields.split(), values)
 
 
+BAD_TOKENS = {
+    **each("pad_token_id decoder_start_token_id", [None, *NO_TOKENS]),
+    **each("eos_token_id bos_token_id forced_eos_token_id", NO_TOKENS),
+}
 BAD_FIELDS: dict[type, dict[str, list]] = {
     CsanConfig: {
-        **each(
-            (
-                "vocab_size",
-                "d_model",
-                "encoder_layers",
-                "decoder_layers",
-                "encoder_attention_heads",
-                "decoder_attention_heads",
-                "encoder_ffn_dim",
-                "decoder_ffn_dim",
-                "max_position_embeddings",
-            ),
-            NO_SIZES,
-        ),
+        **each("vocab_size d_model encoder_attention_heads decoder_attention_heads", NO_SIZES),
+        **each("encoder_ffn_dim decoder_ffn_dim max_position_embeddings", NO_SIZES),
+        **each("encoder_layers decoder_layers", NO_DEPTHS),
         "decoder_vocab_size": NO_SIZES[1:],
-        **each(
-            ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop"),
-            NO_PROBABILITIES,
-        ),
-        **each(("init_gain", "init_std", "localness_window_size"), [None, *NO_POSITIVE_NUMBERS]),
-        **each(
-            (
-                "share_encoder_decoder_embeddings",
-                "tie_word_embeddings",
-                "normalize_before",
-                "scale_embedding",
-                "use_cache",
-            ),
-            NO_FLAGS,
-        ),
-        **each(("pad_token_id", "decoder_start_token_id"), [None, [], *NO_TOKENS]),
-        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), [[], *NO_TOKENS]),
-        **each(("activation_function", "initialization", "head_boundary"), [None, *NO_NAMES]),
-        "localness_window": NO_NAMES,
+        **each("dropout attention_dropout activation_dropout encoder_layerdrop decoder_layerdrop", NO_PROBABILITIES),
+        "classifier_dropout": NO_PROBABILITIES[1:],
+        **each("init_gain init_std localness_window_size", NO_POSITIVE_NUMBERS),
+        **each("share_encoder_decoder_embeddings tie_word_embeddings normalize_before", NO_FLAGS),
+        **each("scale_embedding use_cache", NO_FLAGS),
+        **BAD_TOKENS,
+        **each("activation_function initialization head_boundary sinusoids", NO_NAMES),
+        "localness_window": NO_NAMES[1:],
         "local_window": [0, -3, 4, 2.0, "5", [5], True, NAN],
         "head_area": [None, 0, 2, -1, 99, 1.0, "3", True, NAN],
-        **each(
-            ("localness_layers", "decoder_localness_layers", "cross_localness_layers"),
-            [[9], [-1], [0, 0], ["x"], [0.0], [True], 1, 0, True, "0", {}, NAN],
-        ),
-        **each(
-            ("encoder_locality", "decoder_locality", "cross_locality"),
-            [[], [None] * 9, ["window"], [{"windw": 3}], [{"gaussian": "x"}], [{1: 2}], 1, 0, True, "window", {}, NAN],
-        ),
-        "sinusoids": [None, *NO_NAMES],
+        **each("localness_layers decoder_localness_layers cross_localness_layers", NO_LAYERS),
+        **each("encoder_locality decoder_locality cross_locality", NO_LOCALITY),
     },
     PervasiveAttentionConfig: {
-        **each(
-            (
-                "vocab_size",
-                "source_embed_dim",
-                "target_embed_dim",
-                "num_layers",
-                "growth_rate",
-                "bottleneck_factor",
-                "max_position_embeddings",
-            ),
-            NO_SIZES,
-        ),
+        **each("vocab_size source_embed_dim target_embed_dim growth_rate", NO_SIZES),
+        **each("bottleneck_factor max_position_embeddings", NO_SIZES),
+        "num_layers": NO_DEPTHS,
         "decoder_vocab_size": NO_SIZES[1:],
         "kernel_size": [2, 10, *NO_SIZES],
-        **each(("dropout", "embedding_dropout"), [1.0, *NO_PROBABILITIES]),
-        "batch_norm_eps": [None, *NO_POSITIVE_NUMBERS],
+        **each("dropout embedding_dropout", [1.0, *NO_PROBABILITIES]),
+        "batch_norm_eps": NO_POSITIVE_NUMBERS,
         "batch_norm_momentum": NO_PROBABILITIES,
-        "init_std": NO_POSITIVE_NUMBERS,
-        **each(("share_encoder_decoder_embeddings", "tie_word_embeddings", "gated", "use_cache"), NO_FLAGS),
-        **each(("pad_token_id", "decoder_start_token_id"), [None, [], *NO_TOKENS]),
-        **each(("eos_token_id", "bos_token_id", "forced_eos_token_id"), [[], *NO_TOKENS]),
-        "aggregation": [None, *NO_NAMES],
-        "position_embeddings": NO_NAMES,
+        "init_std": NO_POSITIVE_NUMBERS[1:],
+        **each("share_encoder_decoder_embeddings tie_word_embeddings gated use_cache", NO_FLAGS),
+        **BAD_TOKENS,
+        "aggregation": NO_NAMES,
+        "position_embeddings": NO_NAMES[1:],
     },
 }
 GOOD = {
@@ -448,7 +342,7 @@ BAD_PAIRS = [
     (CsanConfig, {"encoder_layers": 2, "localness_layers": [2]}, "localness_layers"),
     (
         CsanConfig,
-        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 90, "pad_token_id": 60},
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 30, "pad_token_id": 40},
         "pad_token_id",
     ),
     (CsanConfig, {"decoder_attention_heads": 1, "decoder_localness_layers": [0]}, "head_area"),
@@ -478,6 +372,5 @@ def test_fields_that_do_not_go_together_are_refused_by_name(config, fields, name
 
 @pytest.mark.parametrize("config", GOOD, ids=lambda config: config.__name__)
 def test_every_field_was_tried(config):
-    of_the_library = {"is_encoder_decoder", "is_decoder", "classifier_dropout"}
-    own = {name for name in config.__annotations__ if name not in ("model_type", *of_the_library)}
+    own = set(config.__annotations__) - {"model_type", "is_encoder_decoder", "is_decoder"}
     assert own <= set(BAD_FIELDS[config]), own - set(BAD_FIELDS[config])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from families import FAMILIES, ONE_LAYER, PLAIN_LAYER, both_families, sources, targets
+from families import ONE_LAYER, PLAIN_LAYER, sources, targets
 from transformers.exporters.base import ExportedModel
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
@@ -42,34 +42,6 @@ def assert_right(model, exported, shapes=(SEEN, *UNSEEN)) -> None:
         batch = batch_of(lengths, target_length)
         found = torch.as_tensor(np.asarray(exported(**batch).logits))
         torch.testing.assert_close(found, logits_of(model, batch), rtol=1e-4, atol=1e-5)
-
-
-@largest_models
-def test_torch_export(name):
-    """Without the exporter: torch's own function, called as its documentation says."""
-    model = MODELS[name]()
-    with torch.no_grad():
-        program = torch.export.export(
-            model,
-            (),
-            {**batch_of(*SEEN), "use_cache": False},
-            dynamic_shapes={**DYNAMIC, "use_cache": None},
-            strict=False,
-        ).module()
-    for lengths, target_length in (SEEN, *UNSEEN):
-        batch = batch_of(lengths, target_length)
-        found = program(**batch, use_cache=False).logits
-        torch.testing.assert_close(found, logits_of(model, batch), rtol=1e-4, atol=1e-5)
-
-
-@both_families
-def test_static_shapes(family):
-    """Exported for one shape: that shape is right, and another is refused."""
-    model = family.tiny_model(seed=1, **family.small)
-    exported = DynamoExporter().export(model, {**batch_of(*SEEN), "use_cache": False}, config=DynamoConfig())
-    assert_right(model, exported, (SEEN,))
-    with pytest.raises(AssertionError, match="Guard failed"):
-        exported(**batch_of(*UNSEEN[0]))
 
 
 @cache
@@ -119,15 +91,3 @@ def test_beyond_the_sinusoids_an_exported_program_refuses():
     _, exported = exported_for_all_shapes("csan, everything")
     with pytest.raises(AssertionError, match="Guard failed"):
         exported(**batch_of((257,), 3))
-
-
-def test_encoder_alone():
-    model = FAMILIES["csan"].tiny_model(seed=1, **ONE_LAYER)
-    encoder = model.get_encoder()
-    exported = DynamoExporter().export(
-        encoder, sources((6, 4)), config=DynamoConfig(dynamic=True, dynamic_shapes=dict(list(DYNAMIC.items())[:2]))
-    )
-    batch = sources((9, 3, 7))
-    with torch.no_grad():
-        expected = encoder(**batch).last_hidden_state
-    torch.testing.assert_close(exported(**batch).last_hidden_state, expected, rtol=1e-4, atol=1e-5)

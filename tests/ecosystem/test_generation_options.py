@@ -5,17 +5,9 @@ Beam search, greedy search and sampling with a cache equal those without one: se
 and tests/models/test_pervasive_generation.py.
 """
 
-import threading
-
 import pytest
 import torch
 from families import EOS, START, both_families, sources
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    TextIteratorStreamer,
-)
 
 LENGTHS = (7, 4, 6)
 STEPS = 10
@@ -95,65 +87,6 @@ def test_returned_sequences_differ_and_are_sorted(family):
     torch.testing.assert_close(transitions.sum(1) / STEPS, outputs.sequences_scores, rtol=1e-4, atol=1e-4)
 
 
-@both_families
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_prefix_allowed_tokens_fn(family, num_beams):
-    """Each sentence has words of its own; beams keep to their sentence's."""
-    allowed = [[3, 4], [5, 6], [7, 8]]
-    found = family.tiny_model(seed=1).generate(
-        **sources(LENGTHS),
-        max_new_tokens=STEPS,
-        num_beams=num_beams,
-        prefix_allowed_tokens_fn=lambda sentence, prefix: allowed[sentence],
-    )
-    for row, words in enumerate(allowed):
-        assert set(found[row, 1:].tolist()) <= set(words)
-
-
-class Ban(LogitsProcessor):
-    """Forbids a token, and notes the shapes that it is called with."""
-
-    def __init__(self, token: int) -> None:
-        self.token, self.calls = token, 0
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        assert input_ids.shape[0] == scores.shape[0]
-        self.calls += 1
-        return scores.index_fill(1, torch.tensor([self.token]), float("-inf"))
-
-
-@both_families
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_logits_processors(family, num_beams):
-    model = family.tiny_model(seed=1)
-    search = {**VARIED, "num_beams": num_beams}
-    word = model.generate(**sources(LENGTHS), **search)[0, 1].item()
-    ban = Ban(word)
-    found = model.generate(**sources(LENGTHS), **search, logits_processor=LogitsProcessorList([ban]))
-    assert ban.calls == STEPS
-    assert not (found == word).any()
-
-
-class Words:
-    """As much of a tokenizer as a streamer needs: token 7 is `w7`."""
-
-    def decode(self, ids, **kwargs) -> str:
-        return "".join(f"w{int(i)} " for i in ids)
-
-
-@both_families
-def test_text_iterator_streamer(family):
-    model = family.tiny_model(seed=1)
-    streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=60)
-    thread = threading.Thread(target=model.generate, kwargs={**sources((5,)), **VARIED, "streamer": streamer})
-    thread.start()
-    pieces = list(streamer)
-    thread.join()
-    expected = model.generate(**sources((5,)), **VARIED)
-    assert len(pieces) > 2
-    assert "".join(pieces) == Words().decode(expected[0, 1:])
-
-
 # min_new_tokens, not n-grams: an assistant's own candidates must obey the same rules
 ASSISTED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS}
 
@@ -196,17 +129,6 @@ def test_other_ways_to_give_the_source(family, num_beams):
     assert model.generate(inputs_embeds=embeddings, attention_mask=mask, **search).tolist() == expected
     encoded = model.get_encoder()(**batch)
     assert model.generate(encoder_outputs=encoded, attention_mask=mask, **search).tolist() == expected
-
-
-@both_families
-def test_a_generation_config_is_saved_and_used(family, tmp_path):
-    model = family.tiny_model(seed=1)
-    model.generation_config = GenerationConfig.from_model_config(model.config)
-    model.generation_config.update(num_beams=3, max_new_tokens=STEPS, no_repeat_ngram_size=2)
-    model.save_pretrained(tmp_path)
-    loaded = family.model_class.from_pretrained(tmp_path)
-    assert (loaded.generation_config.num_beams, loaded.generation_config.max_new_tokens) == (3, STEPS)
-    assert torch.equal(loaded.generate(**sources(LENGTHS)), model.generate(**sources(LENGTHS)))
 
 
 @both_families

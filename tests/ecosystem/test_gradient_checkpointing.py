@@ -1,25 +1,16 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Activation checkpointing, under its new name and the old one, changes no gradient."""
+"""Activation checkpointing changes no gradient."""
 
 import pytest
 import torch
 from families import FAMILIES, both_families, gradients, training_batch
 
-
-def enable(model, way: str) -> None:
-    if way == "old name":
-        with pytest.warns(FutureWarning, match="activation_checkpointing_enable"):
-            model.gradient_checkpointing_enable()
-    elif way == "reentrant":
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
-    elif way == "every second layer":
-        model.activation_checkpointing_enable(every_n_layers=2)
-    else:
-        model.activation_checkpointing_enable()
+REENTRANT = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
+WAYS = {"every layer": {}, "every second layer": {"every_n_layers": 2}, "reentrant": REENTRANT}
 
 
 @both_families
-@pytest.mark.parametrize("way", ["new name", "old name", "reentrant", "every second layer"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_the_same(family, way, dropout):
     """With dropout, too: the second computation must drop what the first one dropped."""
@@ -30,7 +21,7 @@ def test_gradients_are_the_same(family, way, dropout):
     expected_loss.backward()
     expected = gradients(model)
     model = family.tiny_model(**drops).train()
-    enable(model, way)
+    model.activation_checkpointing_enable(**WAYS[way])
     assert model.is_gradient_checkpointing
     torch.manual_seed(0)
     loss = model(**training_batch()).loss
@@ -60,12 +51,3 @@ def test_less_is_kept(family):
             model(**training_batch()).loss.backward()
         kept.append(total)
     assert kept[1] < 0.8 * kept[0]
-
-
-@both_families
-def test_disabled_again(family):
-    model = family.tiny_model().train()
-    model.activation_checkpointing_enable()
-    model.activation_checkpointing_disable()
-    assert not model.is_gradient_checkpointing
-    model(**training_batch()).loss.backward()

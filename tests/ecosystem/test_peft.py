@@ -52,18 +52,12 @@ def logits_of(model) -> torch.Tensor:
 
 
 @every_case
-def test_adapters_start_as_the_identity(family, modules, options):
-    base = family.tiny_model(seed=1, **options).double()  # in float32 the order of sums shows, on some processors more
-    before = logits_of(base)
-    torch.testing.assert_close(logits_of(adapted(base, modules)), before, rtol=0, atol=1e-13)
-
-
-@every_case
 def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     base = family.tiny_model(seed=1, **options)
     before = logits_of(base)
     frozen = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     model = adapted(base, modules)
+    torch.testing.assert_close(logits_of(model), before, rtol=0, atol=1e-5)  # adapters start as the identity
     losses = train(model)
     assert losses[-1] < losses[0]
     after = logits_of(model)
@@ -82,18 +76,6 @@ def test_trains_saves_loads_and_merges(family, modules, options, tmp_path):
     assert torch.equal(merged.generate(**sources(), **search), expected)
     merged.save_pretrained(tmp_path / "merged")
     assert torch.equal(logits_of(family.model_class.from_pretrained(tmp_path / "merged")), logits_of(merged))
-
-
-@pytest.mark.parametrize("modules", [["conv2"], ["input_projection"]], ids=lambda names: names[0])
-def test_the_grids_other_convolutions_are_refused_by_name(modules):
-    """They are no layers that peft could wrap."""
-    with pytest.raises(ValueError, match=r"(Convolution|JointProjection).*is not supported.*torch.nn.Linear"):
-        adapted(PERVASIVE.tiny_model(), modules)
-
-
-def test_attention_targets_do_not_fit_pervasive_attention():
-    with pytest.raises(ValueError, match=r"'v_proj'.* not found in the base model"):
-        adapted(PERVASIVE.tiny_model(), ["q_proj", "v_proj"])
 
 
 @both_families

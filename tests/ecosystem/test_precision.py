@@ -7,7 +7,7 @@ On a CPU, too, all operations of both families exist in both types.
 import pytest
 import tiny
 import torch
-from families import FAMILIES, both_families, gradients, sources, training_batch
+from families import FAMILIES, both_families, gradients, training_batch
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 both_types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -32,28 +32,6 @@ def test_near_float32(family, dtype, training):
     found = gradients(model)
     assert found.keys() == {name for name, _ in model.named_parameters()}
     assert all(gradient.isfinite().all() for gradient in found.values())
-
-
-@both_families
-@both_types
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_generation(family, dtype, num_beams):
-    model = family.tiny_model(seed=1).to(dtype)
-    search = {"num_beams": num_beams, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
-    outputs = model.generate(**sources(), **search)
-    assert not any(score.isnan().any() for score in outputs.scores)
-
-
-@both_families
-@both_types
-def test_a_row_of_padding(family, dtype):
-    batch = training_batch()
-    model = family.tiny_model(seed=1).to(dtype).train()
-    batch["attention_mask"][1] = 0
-    outputs = model(**batch)
-    outputs.loss.backward()
-    assert outputs.logits.isfinite().all()
-    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])

@@ -1,19 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Random configurations and inputs: valid ones work, impossible ones are refused by name, and nothing is NaN."""
+"""Random valid configurations and inputs work, and nothing is NaN."""
 
 from typing import Any
 
-import pytest
 import torch
 from families import FAMILIES, both_families
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_bad_input import BAD_FIELDS
-
-from csan_hf import CsanConfig, PervasiveAttentionConfig
 
 VALID = settings(max_examples=100)
-INVALID = settings(max_examples=150)
 ODD = (1, 3, 5, 7, 11)
 
 
@@ -58,20 +53,16 @@ def csan_configs(draw: Any) -> dict:
         "decoder_layers": decoder_depth,
         "encoder_attention_heads": heads,
         "decoder_attention_heads": decoder_heads,
-        "encoder_ffn_dim": draw(st.integers(1, 20)),
         "decoder_ffn_dim": draw(st.integers(1, 20)),
         "activation_function": draw(st.sampled_from(["relu", "gelu", "silu", "tanh"])),
         "dropout": draw(probability),
         "attention_dropout": draw(probability),
-        "activation_dropout": draw(probability),
         "encoder_layerdrop": draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
         "decoder_layerdrop": draw(st.sampled_from([0.0, 0.0, 0.5])),
         "normalize_before": draw(st.booleans()),
         "scale_embedding": draw(st.booleans()),
         "max_position_embeddings": draw(st.sampled_from([1, 5, 64])),
         "initialization": draw(st.sampled_from(["xavier", "normal"])),
-        "init_gain": draw(st.sampled_from([0.1, 1, 3.0])),
-        "init_std": draw(st.sampled_from([0.001, 0.5])),
         "local_window": draw(st.none() | st.sampled_from(ODD)),
         "head_area": draw(st.sampled_from([n for n in ODD if n <= largest])),
         "head_boundary": boundary,
@@ -103,9 +94,7 @@ def pervasive_configs(draw: Any) -> dict:
         "embedding_dropout": draw(st.sampled_from([0.0, 0.5])),
         "position_embeddings": draw(st.sampled_from([None, "sinusoidal", "learned"])),
         "max_position_embeddings": 64,
-        "batch_norm_eps": draw(st.sampled_from([1e-5, 0.1])),
         "batch_norm_momentum": draw(st.sampled_from([0.0, 0.1, 1.0])),
-        "init_std": draw(st.none() | st.sampled_from([0.01, 1.0])),
     }
 
 
@@ -185,30 +174,3 @@ def test_valid_configurations_work(family, data):
     )
     assert all(step.isfinite().all() for step in found.logits)
     assert found.sequences.max() < config.decoder_vocab_size
-
-
-def refusal(config: type, **fields: Any) -> str | None:
-    """What the configuration says to these fields; None where it takes them."""
-    try:
-        config(**fields)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-JUNK = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)
-)
-
-
-@pytest.mark.parametrize("config", [CsanConfig, PervasiveAttentionConfig], ids=lambda config: config.__name__)
-@INVALID
-@given(data=st.data())
-def test_any_value_is_taken_or_refused_by_name(config, data):
-    """Whatever a field is given: no other error than a ValueError that names a field.
-
-    (Not always this one: a vocabulary of one word has no place for the end of a sentence.)
-    """
-    field = data.draw(st.sampled_from(sorted(BAD_FIELDS[config])))
-    message = refusal(config, **{field: data.draw(JUNK)})
-    assert message is None or any(f"`{name}`" in message for name in BAD_FIELDS[config])

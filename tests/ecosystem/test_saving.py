@@ -6,8 +6,7 @@ import os
 
 import pytest
 import torch
-from families import both_families, sources, targets, training_batch
-from safetensors import safe_open
+from families import both_families, sources, targets
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -52,10 +51,12 @@ def test_save_and_load_is_bitwise(family, variant, tmp_path):
     loaded, info = family.model_class.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert not loaded.training
+    assert len({id(p) for p in loaded.parameters()}) == len({id(p) for p in model.parameters()}), "as many are tied"
     saved, config = json.loads((tmp_path / "config.json").read_text()), loaded.config.to_dict()
     assert {name: config[name] for name in saved} == saved
     assert_same(model, loaded)
     assert_same(model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path))
+    assert type(AutoModelForSeq2SeqLM.from_config(AutoConfig.from_pretrained(tmp_path))) is family.model_class
 
 
 @both_families
@@ -86,26 +87,10 @@ def test_tied_weights_are_stored_once(family, variant, tmp_path):
 
 
 @both_families
-def test_tied_weights_stay_tied_when_loaded(family, tmp_path):
-    family.tiny_model(**family.shared).save_pretrained(tmp_path)
-    model = family.model_class.from_pretrained(tmp_path)
-    tables = (model.model.shared, model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head)
-    assert len({id(table.weight) for table in tables}) == 1
-
-
-@both_families
 def test_sharded_checkpoints(family, tmp_path):
     model = family.tiny_model(seed=2, **family.shared)
     model.save_pretrained(tmp_path, max_shard_size="4KB")
-    shards = sorted(tmp_path.glob("model-*.safetensors"))
-    assert len(shards) > 1
-    assert not (tmp_path / "model.safetensors").exists()
-    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    names: list[str] = []
-    for shard in shards:
-        with safe_open(shard, "pt") as file:
-            names += file.keys()
-    assert sorted(names) == sorted(index["weight_map"])
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     assert_same(model, family.model_class.from_pretrained(tmp_path))
 
 
@@ -117,24 +102,6 @@ def test_dtype_auto_is_the_type_that_was_saved(family, dtype, tmp_path):
     loaded = family.model_class.from_pretrained(tmp_path, dtype="auto")
     assert loaded.dtype == dtype == logits_of(loaded).dtype
     assert_same(model, loaded)
-
-
-@both_families
-def test_dtype_as_asked_for(family, tmp_path):
-    family.tiny_model(seed=1).save_pretrained(tmp_path)
-    loaded = family.model_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
-    # What no checkpoint holds is made where and as the rest is
-    assert all(buffer.device.type == "cpu" for buffer in loaded.buffers())
-    assert logits_of(loaded).isfinite().all()
-
-
-@both_families
-@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}])
-def test_device_map(family, device_map, tmp_path):
-    model = family.tiny_model(seed=1, **family.shared)
-    model.save_pretrained(tmp_path)
-    assert_same(model, family.model_class.from_pretrained(tmp_path, device_map=device_map))
 
 
 @both_families
@@ -157,23 +124,13 @@ def test_a_device_map_that_offloads_to_disk(family, tmp_path):
 
 
 @both_families
-def test_from_config_and_auto_config(family, tmp_path):
-    config = family.tiny_model().config
-    config.save_pretrained(tmp_path)
-    loaded = AutoConfig.from_pretrained(tmp_path)
-    assert type(loaded) is family.config_class
-    assert loaded.to_diff_dict() == config.to_diff_dict()
-    assert type(AutoModelForSeq2SeqLM.from_config(loaded)) is family.model_class
-
-
-@both_families
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("size", [60, 9], ids=["larger", "smaller"])
 def test_resizing_a_shared_vocabulary(family, tied, size, tmp_path):
     model = family.tiny_model(seed=1, **{**family.shared, "tie_word_embeddings": tied})
     old = model.config.vocab_size
     before = logits_of_words(model, min(size, old))
-    model.resize_token_embeddings(size)
+    (model.resize_token_embeddings if tied else model.resize_decoder_token_embeddings)(size)  # here the same
     assert model.config.vocab_size == model.config.decoder_vocab_size == size
     assert model.get_input_embeddings().num_embeddings == model.lm_head.out_features == size
     assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
@@ -194,12 +151,6 @@ def test_resizing_separate_vocabularies(family, tied, tmp_path):
     assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) == tied
     torch.testing.assert_close(logits_of(model)[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
     assert_still_a_model(family, model, tmp_path)
-
-
-@both_families
-def test_resizing_the_target_of_a_shared_vocabulary_is_refused(family):
-    with pytest.raises(ValueError, match=r"needs separate vocabularies.*call `resize_token_embeddings`"):
-        family.tiny_model(**family.shared).resize_decoder_token_embeddings(60)
 
 
 @both_families
@@ -226,17 +177,6 @@ def assert_still_a_model(family, model, folder) -> None:
     model.save_pretrained(folder)
     loaded = family.model_class.from_pretrained(folder)
     assert torch.equal(logits_of_words(loaded, 9), logits_of_words(model, 9))
-
-
-@both_families
-def test_loading_while_training_goes_on(family, tmp_path):
-    """A model is saved in the state that it has, in training mode, too."""
-    model = family.tiny_model(seed=1).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model(**training_batch()).loss.backward()
-    optimizer.step()
-    model.save_pretrained(tmp_path)
-    assert_same(model.eval(), family.model_class.from_pretrained(tmp_path))
 
 
 @both_families

@@ -38,14 +38,6 @@ def attribute_writes(monkeypatch):
     return watch
 
 
-def test_writes_are_seen(attribute_writes):
-    layer = torch.nn.Linear(2, 2)
-    layer.config, layer.generation_config = TokenizerPair(None, None), layer
-    written = attribute_writes(layer)
-    layer.training = False
-    assert written == ["Linear.training"]
-
-
 @both_families
 @pytest.mark.parametrize("call", CALLS)
 def test_inference_writes_nothing(family, call, attribute_writes):

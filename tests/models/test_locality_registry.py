@@ -81,7 +81,10 @@ def test_neither_form_is_invented(fields, tmp_path):
         ({"cross_locality": [{"relative_positions": 3}, None]}, r"no meaning in cross-attention"),
         ({"encoder_locality": [{"window": 3}]}, r"`encoder_locality` must hold one .* each of the 2 layers"),
         ({"encoder_locality": [7, None]}, r"encoder_locality\[0\].*got 7"),
-        ({"encoder_locality": [None, None], "localness_layers": [1]}, r"`encoder_locality` and `localness_layers`"),
+        (
+            {"encoder_locality": [None, None], "localness_layers": [1]},
+            r"`localness_layers` .* beside `encoder_locality`",
+        ),
         ({"encoder_locality": [None, None], "local_window": 7}, r"`local_window` \(7\).*`encoder_locality`"),
         (
             {"encoder_locality": [{"head_area": 3, "relative_positions": {"per_head": True}}, None]},
@@ -128,7 +131,7 @@ def warnings(caplog):
 
 def test_what_has_no_effect_is_said(warnings):
     CsanConfig(**SHALLOW, local_window=None, head_area=1, decoder_localness_layers=[1])
-    assert "`decoder_localness_layers` ([1]) has no effect" in warnings()
+    assert "Layers [1] are to be local, but `local_window`" in warnings()
     assert CsanConfig(**SHALLOW, curriculum="slow").curriculum == "slow"
     assert "no field 'curriculum'" in warnings()
     assert CsanConfig.from_dict({**CsanConfig(**SHALLOW).to_dict(), "transformers_version": "5", "local_windw": 5})

@@ -4,20 +4,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import (
-    EOS,
-    LOCALITIES,
-    PAD,
-    PLAIN,
-    STRATEGIES,
-    VOCABULARY,
-    padded_sources,
-)
-from tiny import (
-    csan as tiny_model,
-)
-
-from csan_hf import CsanForConditionalGeneration
+from tiny import EOS, LOCALITIES, PAD, PLAIN, STRATEGIES, VOCABULARY, padded_sources
+from tiny import csan as tiny_model
 
 LENGTHS = (9, 4, 13, 1)
 TARGETS = (7, 12, 3, 1)
@@ -53,24 +41,6 @@ def test_a_sentence_does_not_notice_its_batch(locality, implementation):
             input_ids=sources["input_ids"][row : row + 1, :source], labels=labels[row : row + 1, :target]
         ).logits
         torch.testing.assert_close(together[row, :target], alone[0], rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("locality", ["plain", "everything, query", "everything, layer"])
-@torch.no_grad()
-def test_padded_targets_are_invisible(locality):
-    """The target's padding mask hides padded target positions from real ones."""
-    model = tiny_model(**LOCALITIES[locality])
-    ids = labels_of((6,)).roll(1, dims=1)
-    ids[0, 0] = PAD
-    mask = torch.ones(1, 6, dtype=torch.long)
-    mask[0, :2] = 0
-    other = ids.clone()
-    other[0, :2] = 17
-    sources = padded_sources((5,))
-    first = model(**sources, decoder_input_ids=ids, decoder_attention_mask=mask).logits
-    second = model(**sources, decoder_input_ids=other, decoder_attention_mask=mask).logits
-    assert first.isfinite().all()
-    torch.testing.assert_close(first[:, 2:], second[:, 2:], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query", "everything, layer"])
@@ -140,14 +110,6 @@ def test_local_layers_are_the_listed_ones():
     assert field(None, encoder_layers=4) == everything
 
 
-def test_default_locality_is_the_papers_2d_csan():
-    model = tiny_model()
-    assert (model.config.local_window, model.config.head_area) == (11, 3)
-    assert model.config.localness_window is None
-    plain = tiny_model(**PLAIN)
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters())
-
-
 @pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query"])
 def test_loss_is_torchs_cross_entropy(locality):
     """Labels of -100 do not count, and labels are not shifted a second time."""
@@ -163,18 +125,6 @@ def test_loss_is_torchs_cross_entropy(locality):
     real = batch["labels"] != -100
     torch.testing.assert_close(outputs.logits[real], explicit.logits[real], rtol=0, atol=TOLERANCE)
     assert model.prepare_decoder_input_ids_from_labels(batch["labels"]).tolist() == shifted.tolist()
-
-
-def test_label_smoothing_is_torchs():
-    """The Trainer pops the labels and smooths over the logits: the decoder input must then come from the collator."""
-    from transformers.trainer_pt_utils import LabelSmoother
-
-    model = tiny_model(**LOCALITIES["encoder area"])
-    batch = training_batch()
-    labels = batch.pop("labels")
-    outputs = model(**batch, decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels))
-    expected = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=0.1)
-    torch.testing.assert_close(LabelSmoother(epsilon=0.1)(outputs, labels), expected)
 
 
 @pytest.mark.parametrize("locality", ["plain", "encoder area", "everything, query", "everything, layer"])
@@ -244,23 +194,6 @@ def test_implementations_agree(locality):
     ]
     for other in logits[1:]:
         torch.testing.assert_close(logits[0], other, rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("locality", ["plain", "decoder circular area"] + [f"everything, {s}" for s in STRATEGIES])
-@torch.no_grad()
-def test_save_and_load_is_bitwise(locality, tmp_path):
-    model = tiny_model(**LOCALITIES[locality])
-    model.save_pretrained(tmp_path)
-    loaded, info = CsanForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values()), info
-    assert not loaded.training
-    for name in ("local_window", "head_area", "head_boundary", "localness_window", "localness_window_size"):
-        assert getattr(loaded.config, name) == getattr(model.config, name)
-    state, loaded_state = model.state_dict(), loaded.state_dict()
-    assert state.keys() == loaded_state.keys()
-    assert all(torch.equal(state[name], loaded_state[name]) for name in state)
-    batch = training_batch()
-    assert torch.equal(model(**batch).logits, loaded(**batch).logits)
 
 
 @torch.no_grad()
