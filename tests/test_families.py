@@ -4,17 +4,24 @@
 import json
 
 import pytest
-from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+import torch
+import torch.nn.functional as F
+from tiny import padded_sources
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM, GenerationMixin, MarianConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from csan_hf.families import FAMILIES, ModelFamily
+from csan_hf.models.configuration_seq2seq import Seq2SeqConfig, bounded
+from csan_hf.models.seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, embed
 from csan_hf.training import RecipeError, load_recipe, train_from_recipe
 from csan_hf.training.dry_run import dry_run
 
 RECIPE = """
 model: echo
-config: {d_model: 8, echoes: 3, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8,
-         encoder_attention_heads: 2, decoder_attention_heads: 2}
+config: {width: 8, echoes: 3}
 data: {dataset: numbers, train_size: 40, validation_size: 4, test_size: 2}
 tokenizer: {vocab_size: 300}
 training: {max_steps: 2, eval_steps: 2, report_to: none, bf16: false, max_tokens: 5, max_cells: 5000, warmup_steps: 1,
@@ -23,21 +30,83 @@ generation: {num_beams: 1, max_length: 5}
 """
 
 
-class EchoConfig(MarianConfig):
-    """Marian's configuration.
+class EchoConfig(Seq2SeqConfig):
+    """A recurrent network (Cho et al., 2014), which is no Transformer.
 
     Args:
-        echoes: how often everything is said.
+        width: Of embeddings and states.
+        echoes: How often everything is said.
     """
 
     model_type = "echo"
+    width: int = bounded(8, 1)
     echoes: int = 1
 
 
-class EchoModel(MarianMTModel):
-    """Marian's network."""
-
+class EchoPreTrained(Seq2SeqPreTrained, PreTrainedModel):
     config_class = EchoConfig
+    base_model_prefix = "model"
+
+
+class EchoEncoder(EchoPreTrained):
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
+        self.rnn = nn.GRU(config.width, config.width, batch_first=True)
+        self.post_init()
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
+        if attention_mask is None:
+            attention_mask = embeddings.new_ones(embeddings.shape[:2])
+        states = [embeddings.new_zeros(embeddings.shape[0], self.config.width)]
+        for step, real in zip(embeddings.unbind(1), attention_mask.bool().unbind(1), strict=True):
+            state = self.rnn(step[:, None], states[-1][None])[0][:, 0]
+            states.append(torch.where(real[:, None], state, states[-1]))
+        return BaseModelOutput(last_hidden_state=torch.stack(states[1:], dim=1))
+
+
+class EchoDecoder(EchoPreTrained):
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.width)
+        self.rnn = nn.GRU(config.width, config.width, batch_first=True)
+        self.post_init()
+
+    def forward(
+        self, input_ids=None, attention_mask=None, encoder_hidden_states=None, encoder_attention_mask=None,
+        past_key_values=None, inputs_embeds=None, use_cache=None, **kwargs,
+    ):  # fmt: skip
+        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
+        state = encoder_hidden_states[:, -1]
+        if past_key_values is not None and past_key_values.get_seq_length():
+            state = past_key_values.self_attention_cache.layers[0].keys[:, 0, -1]
+        states, _ = self.rnn(embeddings, state[None].contiguous())
+        if past_key_values is not None:
+            past_key_values.self_attention_cache.update(states[:, None], states[:, None], 0)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, past_key_values=past_key_values)
+
+
+class EchoBase(Seq2SeqEmbeddings, EchoPreTrained):
+    def __init__(self, config):
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.width)
+        self.encoder, self.decoder = EchoEncoder(config), EchoDecoder(config)
+        self.post_init()
+
+
+class EchoModel(Seq2SeqHead, EchoPreTrained, GenerationMixin):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = EchoBase(config)
+        self.lm_head = nn.Linear(config.width, config.decoder_vocab_size)
+        self.post_init()
+
+    def make_cache(self, num_beams):
+        own = DynamicCache()
+        own.layers.append(DynamicSlidingWindowLayer(2))  # keeps one state, the last
+        return EncoderDecoderCache(own, DynamicCache())
 
 
 def describe(config, task):
@@ -85,6 +154,27 @@ def test_a_new_family_is_one_entry(echo, tmp_path, monkeypatch):
     assert "Echo of 3" in card
     assert "echoing" in card
     assert (tmp_path / "run" / "locality.png").is_file()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one vocabulary", "separate vocabularies"])
+@torch.no_grad()
+def test_what_the_shared_base_gives_a_family(shared, tmp_path):
+    """Loss, a cache for beam search, tied weights, resizing, saving and loading."""
+    sizes = {"vocab_size": 30, "decoder_vocab_size": 30 if shared else 20, "share_encoder_decoder_embeddings": shared}
+    model = EchoModel(EchoConfig(width=16, **sizes)).eval()
+    sources, labels = padded_sources((7, 4, 6)), torch.randint(2, 9, (3, 5))
+    output = model(**sources, labels=labels)
+    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), labels.flatten()))
+    search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1}
+    translations = model.generate(**sources, **search)
+    assert torch.equal(model.generate(**sources, **search, use_cache=False), translations)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    model.resize_decoder_token_embeddings(33)
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (33 if shared else 30, 33)
+    model.save_pretrained(tmp_path)
+    loaded = EchoModel.from_pretrained(tmp_path)
+    assert torch.equal(loaded(**sources, labels=labels).logits, model(**sources, labels=labels).logits)
+    torch.testing.assert_close(loaded(**sources, labels=labels).logits[..., : output.logits.shape[-1]], output.logits)
 
 
 def test_a_misspelt_family_or_key_suggests_the_new_one(echo):

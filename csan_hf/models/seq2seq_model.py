@@ -367,14 +367,15 @@ class Seq2SeqHead:
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         """Replace the library's default cache by the family's; any other choice is left alone."""
-        given = model_kwargs.get("past_key_values")
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
-        is_default = given is None and generation_config.cache_implementation in (None, "dynamic")
-        cache: Any = self.make_cache(generation_config.num_beams or 1)
-        if is_default and cache is not None and model_kwargs.get("past_key_values") is not None:
-            if generation_config.is_assistant:
-                cache.activate_past_recording()
-            model_kwargs["past_key_values"] = cache
+        is_given = model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False
+        is_default = not is_given and generation_config.cache_implementation in (None, "dynamic")
+        cache: Any = self.make_cache(generation_config.num_beams or 1) if is_default else None
+        if cache is None:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
+            return
+        if generation_config.is_assistant:
+            cache.activate_past_recording()
+        model_kwargs["past_key_values"] = cache
 
     def create_masks_for_generate(
         self, attention_mask: torch.Tensor | None = None, **kwargs: Any

@@ -19,20 +19,11 @@ NAMES = {
 }
 
 # What the library marks its tests with
-MARKERS = (
-    "accelerate_tests",
-    "flash_attn_test",
-    "flash_attn_3_test",
-    "flash_attn_4_test",
-    "generate",
-    "order",
-    "slow",
-    "torch_compile_test",
-)
+MARKERS = "accelerate_tests flash_attn_test flash_attn_3_test flash_attn_4_test generate order slow torch_compile_test"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
+    for marker in MARKERS.split():
         config.addinivalue_line("markers", f"{marker}: a mark of transformers' own tests")
 
 

@@ -1,12 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """transformers' own model tests, fetched at test time; none of their code is kept in this repository.
 
-The source distribution that matches the installed transformers holds `tests/test_modeling_common.py`. It is fetched
-once through pip, without building anything of it but its metadata, and kept in a cache folder. It lacks the tests of
-`generate` and those of single models: `CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers that has them
-(its `tests/generation` and `tests/models/marian` are used); without it they are left out, and the report says so.
-
-`python tests/conformance/library_tests.py` fetches now and prints where the tests are.
+pip fetches the source distribution that matches the installed transformers, which holds
+`tests/test_modeling_common.py`, once into a cache folder. It lacks the tests of `generate` and of single models:
+`CSAN_HF_TRANSFORMERS_TESTS=DIR` names a checkout of transformers that has them; without it they are left out, and the
+report says so. `python tests/conformance/library_tests.py` fetches now and prints where the tests are.
 """
 
 from __future__ import annotations
@@ -37,12 +35,6 @@ class UnavailableError(Exception):
     """The library's tests cannot be had; the message says why."""
 
 
-def cache_folder() -> Path:
-    """Where the tests of the installed version are kept."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "csan_hf"
-    return Path(os.environ.get(CACHE_VARIABLE) or default) / f"transformers-{transformers.__version__}"
-
-
 def fetch() -> Path:
     """The folder that holds the source distribution's `tests`, fetched if it is not in the cache.
 
@@ -52,16 +44,15 @@ def fetch() -> Path:
     Raises:
         UnavailableError: There is no such distribution, or no network.
     """
-    folder = cache_folder()
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "csan_hf"
+    folder = Path(os.environ.get(CACHE_VARIABLE) or default) / f"transformers-{transformers.__version__}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(folder.name + ".lock")):
             if not (folder / "tests").is_dir():
                 _fetch_into(folder)
     except OSError as error:
-        raise UnavailableError(
-            f"the cache folder {folder.parent} cannot be used ({error}); set {CACHE_VARIABLE}"
-        ) from error
+        raise UnavailableError(f"the cache {folder.parent} cannot be used ({error}); set {CACHE_VARIABLE}") from error
     return folder / "tests"
 
 
@@ -70,13 +61,12 @@ def _fetch_into(folder: Path) -> None:
     if refusal.exists() and time.time() - refusal.stat().st_mtime < _REFUSAL_SECONDS:
         raise UnavailableError(refusal.read_text())  # another worker of this run has just tried
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as temporary:
+        complete = Path(temporary, "complete")
         try:
-            archive = _download(Path(temporary))
+            _extract_tests(_download(Path(temporary)), complete)
         except UnavailableError as error:
             refusal.write_text(str(error))
             raise
-        complete = Path(temporary) / "complete"
-        _extract_tests(archive, complete)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(complete, folder)
 
@@ -85,16 +75,14 @@ def _download(folder: Path) -> Path:
     requirement = f"transformers=={transformers.__version__}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--no-binary", "transformers", "--retries", "1", "--timeout", "20"]
+    command += ["--dest", str(folder), requirement]
     try:
-        run = subprocess.run(
-            [*command, "--dest", str(folder), requirement], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS
-        )
+        run = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"pip did not fetch the sources of {requirement} in {_DOWNLOAD_SECONDS} s") from None
     archives = list(folder.glob("transformers-*.tar.gz"))
     if run.returncode or not archives:
-        lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")] or run.stderr.splitlines()[-1:]
-        raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {' '.join(lines[:1])}")
+        raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}")
     return archives[0]
 
 
@@ -114,15 +102,7 @@ def _extract_tests(archive: Path, folder: Path) -> None:
 
 
 class LibraryTests:
-    """The parts of the library's tests that the conformance tests use.
-
-    Attributes:
-        ModelTesterMixin: Tests of every model.
-        GenerationTesterMixin: Tests of `generate`; an empty stand-in without a checkout.
-        ConfigTester: Tests of a configuration.
-        MarianModelTest: Marian's own tests, or None without a checkout.
-        ids_tensor: Random token ids.
-    """
+    """The parts of the library's tests that the conformance tests use; those of `generate` only with a checkout."""
 
     def __init__(self) -> None:
         checkout = os.environ.get(CHECKOUT_VARIABLE)
@@ -132,7 +112,6 @@ class LibraryTests:
         common = importlib.import_module("tests.test_modeling_common")
         self.has_generation = checkout is not None
         self.ModelTesterMixin: Any = common.ModelTesterMixin
-        self.ids_tensor = common.ids_tensor
         self.GenerationTesterMixin: Any = importlib.import_module("tests.generation.test_utils").GenerationTesterMixin
         self.ConfigTester: Any = importlib.import_module("tests.test_configuration_common").ConfigTester
         self.MarianModelTest: Any = None

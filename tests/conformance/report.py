@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 from conformance.library_tests import CHECKOUT_VARIABLE
@@ -21,21 +20,15 @@ _GENERATIVE = ("CsanForConditionalGeneration", "PervasiveAttentionForConditional
 Outcomes = dict[str, dict[str, str]]
 
 
-def _reports(reporter: pytest.TerminalReporter) -> Iterable[pytest.TestReport]:
-    for reports in reporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport) and _FILE in report.nodeid and report.nodeid.count("::") == 2:
-                yield report
-
-
 def _outcomes(reporter: pytest.TerminalReporter) -> Outcomes:
     """Class -> test -> outcome, where a failed or skipped part decides."""
     order = ("passed", "skipped", "failed")
     rows: Outcomes = {}
-    for report in _reports(reporter):
-        _, row, test = report.nodeid.split("::")
-        before = rows.setdefault(row, {}).get(test, "passed")
-        rows[row][test] = max(before, report.outcome, key=order.index)
+    for report in [report for reports in reporter.stats.values() for report in reports]:
+        if isinstance(report, pytest.TestReport) and _FILE in report.nodeid and report.nodeid.count("::") == 2:
+            _, row, test = report.nodeid.split("::")
+            before = rows.setdefault(row, {}).get(test, "passed")
+            rows[row][test] = max(before, report.outcome, key=order.index)
     return rows
 
 

@@ -9,6 +9,7 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
+import tiny
 import torch
 from conformance.library_tests import LibraryTests
 from transformers import Cache, EncoderDecoderCache, MarianConfig, PreTrainedConfig
@@ -46,37 +47,17 @@ GRID = {
     **TOKENS,
 }
 
-ALL_LAYERS = list(range(LAYERS))
 CSAN_CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "plain": {"local_window": None, "head_area": 1},
-    "1D": {"local_window": 3, "head_area": 1, "localness_layers": [0]},
-    "2D": {"local_window": 5, "head_area": 3, "localness_layers": ALL_LAYERS},
-    "Gaussian": {
-        "local_window": None,
-        "head_area": 1,
-        "localness_window": "layer",
-        "localness_layers": ALL_LAYERS,
-    },
-    "everything": {
-        "local_window": 5,
-        "head_area": 3,
-        "localness_window": "query",
-        "localness_layers": ALL_LAYERS,
-        "decoder_localness_layers": ALL_LAYERS,
-        "cross_localness_layers": ALL_LAYERS,
-    },
+    "plain": tiny.PLAIN,
+    "1D": {**tiny.PLAIN, "local_window": 3, "localness_layers": [0]},
+    "2D": {**tiny.ENCODER, "local_window": 5, "head_area": 3},
+    "Gaussian": {**tiny.ENCODER, "localness_window": "layer"},
+    "everything": {**tiny.EVERYWHERE, "local_window": 5, "head_area": 3, "localness_window": "query"},
 }
 
 
 class ModelTester:
-    """What the library calls a model tester: a configuration and inputs for it.
-
-    Args:
-        parent: The test case.
-        config_class: Class of the configuration.
-        options: Its fields.
-        is_encoder_decoder: Whether the model takes decoder inputs.
-    """
+    """What the library calls a model tester: a configuration and inputs for it."""
 
     is_training = True
     batch_size = BATCH
@@ -153,14 +134,7 @@ _COMMON_PROPERTIES = {PervasiveAttentionConfig: ["hidden_size", "num_hidden_laye
 def conformance_test(
     library: LibraryTests, model_class: type, name: str = "", options: dict[str, Any] | None = None
 ) -> type[unittest.TestCase]:
-    """A test case: the library's tests of one model class in one configuration.
-
-    Args:
-        library: The library's tests.
-        model_class: The class.
-        name: Of the configuration.
-        options: The configuration's fields beside the sizes.
-    """
+    """A test case: the library's tests of one model class in the configuration `name`, of fields `options`."""
     config_class = model_class.config_class
     # A head on the encoder alone takes no decoder inputs
     is_encoder_decoder = "decoder_input_ids" in inspect.signature(model_class.forward).parameters
