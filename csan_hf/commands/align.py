@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from csan_hf.analysis import align_stream, draw_heat_map
-from csan_hf.evaluation.alignment_files import check_links, read_alignments
+from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing
@@ -71,12 +71,7 @@ def align(
     if heat_map is not None and not 1 <= drawn <= len(sources):
         raise ValueError(f"--sentence must be from 1 to {len(sources)}, the number of pairs, got {drawn}.")
     # Before anything is aligned, which may take hours
-    right = [] if gold is None else read_alignments(gold, len(sources))
-    if gold is not None:
-        try:
-            check_links(right, sources, targets[0])
-        except ValueError as error:
-            raise ValueError(f"{gold}, {error}") from error
+    right = [] if gold is None else read_alignments(gold, sources, targets[0])
     network, tokenizers = load_translation_model(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, progress=not quiet
     )

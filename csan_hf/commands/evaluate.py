@@ -16,7 +16,7 @@ from csan_hf.evaluation.metrics import (
     metrics_in,
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.text_files import check_writable, open_lines, path_inside, write_json, write_lines
+from csan_hf.text_files import check_writable, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
 from . import Dtype, open_parallel
@@ -69,16 +69,14 @@ def evaluate(
         raise ValueError("--source and --reference go together")
     if (model is None) == (hypotheses is None):
         raise ValueError("give --model, or --hypotheses to score an existing translation")
-    if hypotheses is not None and source is None:
-        raise ValueError("--hypotheses needs --source and --reference")
-    if source is not None and (recipe is not None or split):
-        raise ValueError("give either --source and --reference, or --recipe and --split")
+    if (source is None and hypotheses is not None) or (source is not None and (recipe is not None or split)):
+        raise ValueError("give either --source and --reference, which --hypotheses needs, or --recipe and --split")
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()
     loaded: Recipe | None = None
     if source is not None and reference is not None:
-        sources, references = open_parallel(source, reference)
+        sources, references, *lines = open_parallel(source, reference, *([] if hypotheses is None else [hypotheses]))
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
         loaded, sets = _recipe_splits(recipe or Path(str(model)) / "recipe.yaml", split)
@@ -95,14 +93,7 @@ def evaluate(
         return scores
 
     if hypotheses is not None:
-        [(name, (sources, references))] = sets.items()
-        lines = open_lines(hypotheses)
-        if len(lines) != len(references):
-            raise ValueError(
-                f"{hypotheses} has {len(lines)} lines and {reference} has {len(references)}: they must have the same "
-                "number."
-            )
-        scores = {name: score(sources, lines, references)}
+        scores = {name: score(sources, lines[0], references) for name in sets}
         if output_dir is not None:
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
@@ -180,16 +171,14 @@ def _print_table(scores: dict[str, dict]) -> None:
     """Prints a line of scores for each test set."""
     first = next(iter(scores.values()))
     metrics = list(metrics_in(first))
-    width = max(5, *(len(name) for name in scores))
+    width = max(5, *map(len, scores))
     widths = [max(6, len(metric.label)) for metric in metrics]
-    labels = "  ".join(metric.label.rjust(each) for metric, each in zip(metrics, widths, strict=True))
-    print(f"{'split':<{width}}  sentences  {labels}  sentences/s")
+    columns = list(zip(metrics, widths, strict=True))
+    print(f"{'split':<{width}}  sentences ", *(f"{metric.label:>{each}} " for metric, each in columns), "sentences/s")
     for name, entry in scores.items():
         speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}" if "seconds" in entry else "-"
-        values = "  ".join(
-            f"{entry[metric.name]:>{each}.{metric.decimals}f}" for metric, each in zip(metrics, widths, strict=True)
-        )
-        print(f"{name:<{width}}  {entry['sentences']:>9,}  {values}  {speed:>11}")
+        values = [f"{entry[metric.name]:>{each}.{metric.decimals}f} " for metric, each in columns]
+        print(f"{name:<{width}}  {entry['sentences']:>9,} ", *values, f"{speed:>11}")
     for metric in metrics:
         if signature := first.get(f"{metric.name}_signature"):
             print(f"{metric.label}: {signature}")

@@ -84,15 +84,12 @@ def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
                 file.writelines(f"{one_line(text)}\n" for text in translations)
                 file.flush()
                 written += len(translations)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_describe_kept(written, path)) from None
-    except (OSError, ValueError) as error:
+    except (KeyboardInterrupt, OSError, ValueError) as error:
+        partial = partial_name(path)
+        kept = f"in {partial}" if written and path != STANDARD_STREAM and partial.is_file() else "written"
+        kept = f"{written:,} translations are {kept}."
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(kept) from None
         if written == 0 or isinstance(error, BrokenPipeError):
             raise
-        raise ValueError(f"{error}. {_describe_kept(written, path)}") from error
-
-
-def _describe_kept(written: int, path: str) -> str:
-    is_file = path != STANDARD_STREAM and partial_name(path).is_file()
-    where = f"in {partial_name(path)}" if written and is_file else "written"
-    return f"{written:,} translations are {where}."
+        raise ValueError(f"{error}. {kept}") from error

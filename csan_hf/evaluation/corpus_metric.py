@@ -14,6 +14,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 Lines = Sequence[str]
+Corpus = Collection[str]
+"""Anything that has a length and can be gone through; a `csan_hf.text_files.TextFile` keeps no line in memory."""
 
 
 class CorpusMetric(evaluate.Metric, ABC):
@@ -28,7 +30,7 @@ class CorpusMetric(evaluate.Metric, ABC):
     Attributes:
         name: Its key in results and recipes, such as `"bleu"`.
         label: What people read, such as `"BLEU"`.
-        summary: One sentence on what it measures.
+        summary: One sentence on what it measures; by default the first of the class's description.
         citation: Where it comes from.
         decimals: Digits after the point when printed.
         greater_is_better: False for error rates.
@@ -44,7 +46,7 @@ class CorpusMetric(evaluate.Metric, ABC):
 
     name: ClassVar[str]
     label: ClassVar[str]
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     decimals: ClassVar[int] = 2
     greater_is_better: ClassVar[bool] = True
@@ -84,9 +86,9 @@ class CorpusMetric(evaluate.Metric, ABC):
 
     def counts(
         self,
-        predictions: Collection[str],
-        references: Collection[str],
-        sources: Collection[str] | None = None,
+        predictions: Corpus,
+        references: Corpus,
+        sources: Corpus | None = None,
         *,
         progress: bool = False,
         title: str | None = None,
@@ -94,8 +96,7 @@ class CorpusMetric(evaluate.Metric, ABC):
         """Yields the counts of a corpus in order, a part of the segments at a time, float64 [part, K].
 
         Args:
-            predictions: The hypotheses; like the others, anything that has a length and can be gone through, such as
-                a `csan_hf.text_files.TextFile`, which keeps no line in memory.
+            predictions: The hypotheses.
             references: As many references.
             sources: As many source sentences, for metrics that need them.
             progress: Shows a bar on standard error.
@@ -114,26 +115,16 @@ class CorpusMetric(evaluate.Metric, ABC):
                 yield self.statistics(*part)
                 bar.update(len(part[0]))
 
-    def segment_counts(
-        self,
-        predictions: Collection[str],
-        references: Collection[str],
-        sources: Collection[str] | None = None,
-        **options: Any,
-    ) -> np.ndarray:
-        """Returns the counts of all segments, float64 [S, K], which resampling needs; see `counts`."""
-        return np.concatenate(list(self.counts(predictions, references, sources, **options)))
+    def segment_counts(self, *corpus: Corpus | None, **options: Any) -> np.ndarray:
+        """Returns the counts of all segments, float64 [S, K], which resampling needs; for arguments see `counts`."""
+        return np.concatenate(list(self.counts(*corpus, **options)))  # type: ignore[arg-type]
 
-    def results(
-        self,
-        predictions: Collection[str],
-        references: Collection[str],
-        sources: Collection[str] | None = None,
-        *,
-        progress: bool = False,
-    ) -> dict[str, Any]:
-        """Returns a corpus's score under the metric's name, `NAME_signature` if it has one, and the `details`."""
-        sums: Any = sum(part.sum(axis=0) for part in self.counts(predictions, references, sources, progress=progress))
+    def results(self, *corpus: Corpus | None, progress: bool = False) -> dict[str, Any]:
+        """Returns a corpus's score under the metric's name, `NAME_signature` if it has one, and the `details`.
+
+        For arguments see `counts`.
+        """
+        sums: Any = sum(part.sum(axis=0) for part in self.counts(*corpus, progress=progress))  # type: ignore[arg-type]
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
         return {self.name: self.score(sums), **signature, **self.details(sums)}
 
@@ -144,7 +135,7 @@ class CorpusMetric(evaluate.Metric, ABC):
     def _info(self) -> Any:
         columns = ["predictions", "references", *(["sources"] if self.needs_sources else [])]
         return evaluate.MetricInfo(
-            description=self.summary,
+            description=self.summary or str(self.__doc__).partition("\n")[0],
             citation=self.citation,
             inputs_description=f"{', '.join(columns)}: as many strings each ({self.needs}).",
             features=datasets.Features({column: datasets.Value("string") for column in columns}),
@@ -155,7 +146,16 @@ class CorpusMetric(evaluate.Metric, ABC):
 
 
 class MeanMetric(CorpusMetric):
-    """100 times the mean of a value of each segment; `statistics` gives the value and 1."""
+    """100 times the mean of `value`, of a segment's prediction and reference."""
+
+    @abstractmethod
+    def value(self, prediction: str, reference: str) -> float:
+        """Returns the value of a segment."""
+
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+        """Returns for each segment its value, and 1."""
+        pairs = zip(predictions, references, strict=True)
+        return np.array([(self.value(ours, theirs), 1.0) for ours, theirs in pairs], dtype=np.float64)
 
     def score(self, sums: np.ndarray) -> float:
         """Returns the mean over the segments, times 100."""
@@ -163,11 +163,15 @@ class MeanMetric(CorpusMetric):
 
 
 class SacrebleuMetric(CorpusMetric):
-    """A metric of sacreBLEU with one reference a segment; `scorer` is such as `sacrebleu.metrics.BLEU`."""
+    """A metric of sacreBLEU with one reference a segment: `scorer_class` with `options`, and `tokenize` if given."""
 
-    def __init__(self, scorer: Any, **evaluate_arguments: Any) -> None:
+    scorer_class: ClassVar[Any]
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
         super().__init__(**evaluate_arguments)
-        self.scorer = scorer
+        self.scorer_options = self.options | ({} if tokenize is None else {"tokenize": tokenize})
+        self.scorer = self.scorer_class(**self.scorer_options)
         self.scorer.num_refs = 1  # part of the signature
 
     def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
@@ -191,15 +195,11 @@ def in_parts(columns: Sequence[Iterable[str]], size: int) -> Iterator[list[tuple
         yield list(zip(*part, strict=True))
 
 
-def check_segments(
-    predictions: Collection[str], references: Collection[str], sources: Collection[str] | None = None
-) -> None:
+def check_segments(predictions: Corpus, references: Corpus, sources: Corpus | None = None) -> None:
     """Raises `ValueError` unless predictions, references and sources are equally many, and at least one."""
-    if len(predictions) != len(references):
-        raise ValueError(
-            f"{len(predictions)} hypotheses and {len(references)} references: there must be one for each."
-        )
-    if sources is not None and len(sources) != len(references):
-        raise ValueError(f"{len(sources)} sources and {len(references)} references: there must be one for each.")
-    if not predictions:
-        raise ValueError("There is nothing to score: 0 sentences.")
+    for name, lines in (("hypotheses", predictions), ("sources", sources)):
+        if lines is not None and not len(lines) == len(references) > 0:
+            raise ValueError(
+                f"{len(lines)} {name} and {len(references)} references: there must be one for each, and something to "
+                "score."
+            )

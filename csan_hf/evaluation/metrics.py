@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import rapidfuzz
@@ -45,27 +45,22 @@ def check_sacrebleu_tokenizer(name: str | None, key: str = "tokenize") -> None:
 
 
 class Bleu(SacrebleuMetric):
-    """BLEU (Papineni et al., 2002) on detokenised text, as sacreBLEU's command line computes it.
-
-    Args:
-        tokenize: sacreBLEU's tokenizer: `13a` (the default), `zh`, `ja-mecab`, `ko-mecab`, `char`, …
-        evaluate_arguments: For `evaluate.Metric`.
-    """
+    """Shared 1- to 4-grams with the reference, times a penalty for brevity, as sacreBLEU's command computes it."""
 
     name = "bleu"
     label = "BLEU"
-    summary = "Shared 1- to 4-grams with the reference, times a penalty for brevity (sacreBLEU)."
     citation = "Papineni et al. (2002), BLEU; Post (2018), A Call for Clarity in Reporting BLEU Scores"
     uses_tokenizer = True
     on_hub = True
+    scorer_class = sacrebleu.metrics.BLEU
+    # `force` silences the warning about text that looks tokenised, which numbers and dates set off
+    options: ClassVar[dict[str, Any]] = {"force": True}
 
     def __init__(self, tokenize: str | None = None, **evaluate_arguments: Any) -> None:
         check_sacrebleu_tokenizer(tokenize)
-        # `force` silences the warning about text that looks tokenised, which numbers and dates set off.
-        options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}
-        super().__init__(sacrebleu.metrics.BLEU(**options), **evaluate_arguments)
+        super().__init__(tokenize, **evaluate_arguments)
         # A sentence of less than 4 words has no 4-grams that could match
-        self._sentence_scorer = sacrebleu.metrics.BLEU(**options, effective_order=True)
+        self._sentence_scorer = sacrebleu.metrics.BLEU(force=True, effective_order=True)
 
     def segment_score(self, counts: np.ndarray) -> float:
         """Returns sacreBLEU's sentence BLEU: n-grams longer than the sentence do not count against it."""
@@ -82,87 +77,65 @@ class Bleu(SacrebleuMetric):
 
 
 class Chrf(SacrebleuMetric):
-    """chrF2 (Popović, 2015): F-score of 1- to 6-grams of characters, recall counting twice."""
+    """F-score of the character 1- to 6-grams shared with the reference, recall counting twice (chrF2, sacreBLEU)."""
 
     name = "chrf"
     label = "chrF"
-    summary = "F-score of the character 1- to 6-grams shared with the reference (chrF2, sacreBLEU)."
     citation = "Popović (2015), chrF: character n-gram F-score for automatic MT evaluation"
     on_hub = True
-
-    def __init__(self, **evaluate_arguments: Any) -> None:
-        super().__init__(sacrebleu.metrics.CHRF(), **evaluate_arguments)
+    scorer_class = sacrebleu.metrics.CHRF
 
 
 class Ter(SacrebleuMetric):
-    """TER (Snover et al., 2006): edits of words, shifts of phrases included, per 100 reference words."""
+    """Insertions, deletions, replacements and shifts per 100 words of the reference (sacreBLEU)."""
 
     name = "ter"
     label = "TER"
-    summary = "Insertions, deletions, replacements and shifts per 100 words of the reference (sacreBLEU)."
     citation = "Snover et al. (2006), A Study of Translation Edit Rate with Targeted Human Annotation"
     greater_is_better = False
     upper_bound = None
     on_hub = True
-
-    def __init__(self, **evaluate_arguments: Any) -> None:
-        super().__init__(sacrebleu.metrics.TER(), **evaluate_arguments)
+    scorer_class = sacrebleu.metrics.TER
 
 
 class TokenizedBleu(SacrebleuMetric):
-    """BLEU as `multi-bleu.perl` computes it: tokens are what white space separates, nothing is smoothed.
+    """BLEU of text that is tokenised already, as `multi-bleu.perl` computes it, without smoothing.
 
-    The score depends on the tokenizer; compare it only with scores on the same tokens, such as those in papers that
-    do not use sacreBLEU.
+    Compare it only with scores on the same tokens, such as those in papers that do not use sacreBLEU.
     """
 
     name = "tokenized_bleu"
     label = "BLEU (tokens)"
-    summary = "BLEU of text that is tokenised already, as multi-bleu.perl computes it."
     citation = "Koehn et al. (2007), Moses: multi-bleu.perl"
     needs = "tokens"
-
-    def __init__(self, **evaluate_arguments: Any) -> None:
-        scorer = sacrebleu.metrics.BLEU(tokenize="none", smooth_method="none", force=True)
-        super().__init__(scorer, **evaluate_arguments)
+    scorer_class = sacrebleu.metrics.BLEU
+    options: ClassVar[dict[str, Any]] = {"tokenize": "none", "smooth_method": "none", "force": True}
 
 
 class ExactMatch(MeanMetric):
-    """Percentage of segments that equal their reference, white space at either end aside.
-
-    Where a segment is one word, as in grapheme-to-phoneme conversion, 100 minus this is what the tables of SIGMORPHON
-    call the word error rate.
-    """
+    """Percentage of segments that equal their reference, white space at either end aside."""
 
     name = "exact_match"
     label = "exact match"
-    summary = "Percentage of segments that equal their reference."
     on_hub = True
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
-        """Returns for each segment whether it matches, and 1."""
-        pairs = zip(predictions, references, strict=True)
-        return np.array([(float(ours.strip() == theirs.strip()), 1.0) for ours, theirs in pairs])
+    def value(self, prediction: str, reference: str) -> float:
+        """Returns whether they match."""
+        return prediction.strip() == reference.strip()
 
 
 class GraphemeToPhonemeWordErrorRate(MeanMetric):
-    """Words whose phones are not exactly the reference's, per 100 words: the score of SIGMORPHON's shared tasks.
-
-    A segment is the pronunciation of a word, its phones with white space between them. `wer` counts edits of what
-    white space separates instead, which are phones here.
-    """
+    """Percentage of words whose phones, which white space separates, are not the reference's (SIGMORPHON)."""
 
     name = "g2p_wer"
     label = "G2P WER"
-    summary = "Percentage of words whose phones are not exactly the reference's."
     citation = "Ashby et al. (2021), Results of the Second SIGMORPHON Shared Task on Grapheme-to-Phoneme Conversion"
     greater_is_better = False
     needs = "tokens"
 
-    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
-        """Returns for each segment whether it is wrong, and 1."""
-        pairs = zip(predictions, references, strict=True)
-        return np.array([(float(ours.split() != theirs.split()), 1.0) for ours, theirs in pairs])
+    def value(self, prediction: str, reference: str) -> float:
+        """Returns whether the phones differ."""
+        return prediction.split() != reference.split()
 
 
 class ErrorRate(CorpusMetric):
@@ -193,36 +166,30 @@ class ErrorRate(CorpusMetric):
 
 
 class WordErrorRate(ErrorRate):
-    """Edits of words per 100 words of the references; words are what white space separates."""
+    """Insertions, deletions and replacements per 100 words, which white space separates, of the reference."""
 
     name = "wer"
     label = "WER"
-    summary = "Insertions, deletions and replacements per 100 words of the reference."
     on_hub = True
 
 
 class PhoneErrorRate(ErrorRate):
-    """Edits of phones per 100 phones of the references, as SIGMORPHON counts them in grapheme-to-phoneme conversion.
-
-    A segment is the pronunciation of a word, its phones with spaces between them ("ˈ h aʊ s").
-    """
+    """Insertions, deletions and replacements per 100 phones of the reference, such as "ˈ h aʊ s" (SIGMORPHON)."""
 
     name = "per"
     label = "PER"
-    summary = "Insertions, deletions and replacements per 100 phones of the reference."
     needs = "tokens"
 
 
 class AlignmentErrorRate(CorpusMetric):
-    """AER (Och and Ney, 2003) = 100 · (1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)), counted over all sentences.
+    """Links that are missing or too many: 100 · (1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)), counted over all sentences.
 
-    A are the links found, S the sure links of the gold alignment and P the possible ones, of which the sure ones are
-    part. A prediction is "0-0 1-2"; a reference, too, or with possible links "0-0 1p2" (`parse_links`).
+    A are the links found, such as "0-0 1-2", S the sure links of the gold alignment and P the possible ones with them,
+    such as "0-0 1p2".
     """
 
     name = "aer"
     label = "AER"
-    summary = "Links that are missing or too many, beside a gold alignment."
     citation = "Och and Ney (2003), A Systematic Comparison of Various Statistical Alignment Models"
     greater_is_better = False
     needs = "alignments"
@@ -231,7 +198,7 @@ class AlignmentErrorRate(CorpusMetric):
         """Returns |A ∩ S|, |A ∩ P|, |A|, |S| and |P| of each sentence."""
         rows = []
         for number, (found, gold) in enumerate(zip(predictions, references, strict=True), 1):
-            links, truth = parse_links(found, line=number), parse_links(gold, line=number)
+            links, truth = (parse_links(text, where=f"line {number}") for text in (found, gold))
             hits = len(links.sure & truth.sure), len(links.sure & truth.possible)
             rows.append((*hits, len(links.sure), len(truth.sure), len(truth.possible)))
         return np.array(rows, dtype=np.float64)
@@ -250,8 +217,8 @@ class AlignmentErrorRate(CorpusMetric):
         }
 
 
-class Comet(MeanMetric):
-    """COMET (Rei et al., 2020): a neural network's judgement of source, hypothesis and reference, times 100.
+class Comet(CorpusMetric):
+    """A neural network's judgement of source, hypothesis and reference, times 100.
 
     The package unbabel-comet needs older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
     program `comet-score` runs in an environment of its own: `pipx install unbabel-comet`.
@@ -264,7 +231,6 @@ class Comet(MeanMetric):
 
     name = "comet"
     label = "COMET"
-    summary = "A neural network's judgement of source, hypothesis and reference, times 100."
     citation = "Rei et al. (2020), COMET: A Neural Framework for MT Evaluation"
     upper_bound = None
     needs_sources = True
@@ -282,37 +248,24 @@ class Comet(MeanMetric):
 
     def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
         """Returns for each segment its score, and 1; `OSError` holds the last line of a `comet-score` that fails."""
-        if sources is None:
-            raise ValueError("COMET compares with the source sentences: pass sources, too.")
         self.check_requirements()
-        with tempfile.TemporaryDirectory() as folder:
-            scores = self._run(Path(folder), predictions, references, sources)
-        return np.array([(score, 1.0) for score in scores], dtype=np.float64)
+        texts = {"src": sources or (), "mt": predictions, "ref": references}
+        with tempfile.TemporaryDirectory() as name:
+            folder, output = Path(name), Path(name, "scores.json")
+            for file, lines in texts.items():
+                write_lines(folder / file, lines)
+            command = ["comet-score", "-s", "src", "-t", "mt", "-r", "ref", "--to_json", output.name]
+            command += ["--model", self.model, "--gpus", str(self.gpus), "--quiet", "--only_system"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode or not output.is_file():
+                printed = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
+                raise OSError(f"comet-score failed with status {done.returncode}: {printed[-1]}")
+            [entries] = json.loads(output.read_text(encoding="utf-8")).values()
+        return np.array([(float(entry["COMET"]), 1.0) for entry in entries], dtype=np.float64)
 
-    def _run(self, folder: Path, predictions: Lines, references: Lines, sources: Lines) -> list[float]:
-        for name, lines in (("src", sources), ("mt", predictions), ("ref", references)):
-            write_lines(folder / name, lines)
-        command = [
-            "comet-score",
-            "-s",
-            "src",
-            "-t",
-            "mt",
-            "-r",
-            "ref",
-            "--model",
-            self.model,
-            "--gpus",
-            str(self.gpus),
-        ]
-        command += ["--quiet", "--only_system", "--to_json", "scores.json"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        output = folder / "scores.json"
-        if done.returncode or not output.is_file():
-            lines = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
-            raise OSError(f"comet-score failed with status {done.returncode}: {lines[-1]}")
-        [entries] = json.loads(output.read_text(encoding="utf-8")).values()
-        return [float(entry["COMET"]) for entry in entries]
+    def score(self, sums: np.ndarray) -> float:
+        """Returns the mean over the segments, times 100."""
+        return float(100 * sums[0] / sums[1])
 
     @property
     def signature(self) -> str:
@@ -338,14 +291,8 @@ def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
     """Adds a metric to the table, as a decorator or a call; recipes, results, cards and reports then know its name.
 
     Raises:
-        TypeError: If it is no class of a metric, or lacks name, label or summary.
         ValueError: If another metric has that name.
     """
-    if not (isinstance(metric, type) and issubclass(metric, CorpusMetric)):
-        raise TypeError(f"{metric!r} is no metric: write a class that inherits from CorpusMetric.")
-    for attribute in ("name", "label", "summary"):
-        if not isinstance(getattr(metric, attribute, None), str):
-            raise TypeError(f"{metric.__name__} has no {attribute}: give it the class attribute, a string.")
     if _METRICS.setdefault(metric.name, metric) is not metric:
         raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
     return metric
@@ -369,12 +316,10 @@ def find_metric(name: str) -> type[CorpusMetric]:
 
 
 def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> CorpusMetric:
-    """Makes a metric, without network.
+    """Makes a metric by its name in the table, without network.
 
-    Args:
-        name: Its name in the table.
-        tokenize: sacreBLEU's tokenizer for the target language; metrics without a tokenizer ignore it.
-        arguments: For its constructor.
+    `tokenize` is sacreBLEU's tokenizer for the target language, which metrics without one ignore; `arguments` are for
+    the constructor.
     """
     metric = find_metric(name)
     return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
@@ -382,8 +327,6 @@ def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> 
 
 def load_metrics(names: Iterable[str] = DEFAULT_METRICS, *, tokenize: str | None = None) -> list[CorpusMetric]:
     """Makes several metrics; see `load_metric`."""
-    if isinstance(names, str):
-        raise ValueError(f"metrics must be a list of names, such as [{names!r}], got {names!r}.")
     return [load_metric(name, tokenize=tokenize) for name in names]
 
 

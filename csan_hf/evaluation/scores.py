@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import sacrebleu.metrics
-from tqdm.auto import tqdm
 
-from .corpus_metric import check_segments, in_parts
-from .metrics import DEFAULT_METRICS, check_sacrebleu_tokenizer, load_metrics
+from .corpus_metric import check_segments
+from .metrics import DEFAULT_METRICS, Bleu, load_metrics
 from .significance import confidence_interval, resample
 
 
@@ -37,8 +36,7 @@ def score_translations(
 
     Returns:
         For each metric what `CorpusMetric.results` gives: the score under its name and its signature; for BLEU also
-        `bleu_precisions` (four n-gram precisions), `brevity_penalty` and `length_ratio` (hypothesis over
-        reference tokens).
+        `bleu_precisions`, `brevity_penalty` and `length_ratio` (hypothesis over reference tokens).
 
     Raises:
         ValueError: If the numbers of sentences differ or are zero, or there is no such metric.
@@ -50,13 +48,10 @@ def score_translations(
 
 
 def group_by_length(sources: Collection[str], groups: int = 5) -> list[np.ndarray]:
-    """Groups sentences of about the same length, in words between spaces.
+    """Returns the numbers of the sentences in at most `groups` groups of similar length in words, short ones first.
 
-    There are at most `groups`; each has about as many sentences, and those of one length stay together. Returns the
-    numbers of the sentences of each group, short sentences first.
+    Each has about as many sentences, and those of one length stay together.
     """
-    if groups < 1:
-        raise ValueError(f"groups is {groups}; it must be at least 1.")
     lengths = count_words(sources)
     # The longest source of each group but the last
     bounds = np.unique(np.quantile(lengths, np.arange(1, groups) / groups, method="lower"))
@@ -75,9 +70,7 @@ def score_by_length(
     samples: int = 0,
     progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Scores translations in groups of sentences whose sources have about the same length.
-
-    The other arguments are those of `score_translations`.
+    """Scores translations in groups of similar source length; the other arguments are those of `score_translations`.
 
     Args:
         groups: Most groups; see `group_by_length`.
@@ -89,7 +82,7 @@ def score_by_length(
         with samples, its interval (low, high) under `NAME_interval`.
 
     Raises:
-        ValueError: If the numbers of sentences differ or are zero, or if groups is below 1.
+        ValueError: If the numbers of sentences differ or are zero.
     """
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
@@ -122,13 +115,10 @@ def count_words(sentences: Collection[str]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NgramScore:
-    """How well a system does with the n-grams of one length.
+    """How well a system does with the n-grams of length `order`.
 
-    Attributes:
-        order: n.
-        matches: n-grams of the hypotheses that occur in the reference, each at most as often as there.
-        total: n-grams of the hypotheses.
-        bleu: BLEU of n-grams up to this length instead of 4.
+    Of `total` n-grams of the hypotheses, `matches` are in the reference, each at most as often as there; `bleu` is
+    BLEU of n-grams up to this length instead of 4.
     """
 
     order: int
@@ -150,24 +140,15 @@ def score_by_ngram(
     tokenize: str | None = None,
     progress: bool = False,
 ) -> list[NgramScore]:
-    """Scores n-grams of length 1 to `orders`.
+    """Scores n-grams of length 1 to `orders`; the other arguments are those of `score_translations`.
 
     The difference in `bleu` between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL
     2019, Figure 3).
-
-    The other arguments are those of `score_translations`; `orders` is the length of the longest n-grams.
     """
-    check_segments(hypotheses, references)
-    check_sacrebleu_tokenizer(tokenize)
-    if orders < 1:
-        raise ValueError(f"orders is {orders}; it must be at least 1.")
-    options = {"force": True} if tokenize is None else {"force": True, "tokenize": tokenize}
-    scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **options)
-    sums = np.zeros(2 + 2 * orders, dtype=np.int64)
-    with tqdm(total=len(hypotheses), desc="n-grams", unit="sentence", disable=not progress, delay=1) as bar:
-        for ours, theirs in in_parts([hypotheses, references], 1000):
-            sums += np.array(scorer._extract_corpus_statistics(ours, [theirs]), dtype=np.int64).sum(axis=0)
-            bar.update(len(ours))
+    metric = Bleu(tokenize)
+    scorer = metric.scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **metric.scorer_options)
+    parts = metric.counts(hypotheses, references, progress=progress, title="n-grams")
+    sums: Any = sum(part.sum(axis=0) for part in parts)
     score = scorer._compute_score_from_stats(sums.tolist())
     found = []
     for n in range(1, orders + 1):

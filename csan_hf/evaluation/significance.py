@@ -1,12 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """How sure a score is, and whether a difference between two systems is more than chance.
 
-Three seeds drawn with replacement, as segments are, say far too little of what the next seed may do: of equal systems
-that depend on their seed alone, one in five would seem to differ. So the bootstrap draws segments and keeps the runs;
-what another seed changes is drawn from Student's t distribution, with the variance between the seeds of a system,
-pooled over the systems compared (an analysis of variance, seeds within systems). Part of that variance comes from
-single segments and is in the bootstrap's, too; it counts once, and never takes more from the bootstrap's interval than
-that of the seeds gives back.
+Seeds are not drawn with replacement, as segments are: of equal systems that depend on their seed alone, one in
+five would seem to differ. The bootstrap draws segments and keeps the runs; what another seed changes is drawn from
+Student's t distribution, with the variance between the seeds of a system, pooled over the systems compared. The part
+of it that comes from single segments is in the bootstrap's variance, too; it counts once, and never takes more from
+the bootstrap's interval than that of the seeds gives back.
 
 For systems of one run, p-values are those of `sacrebleu --paired-bs` and `--paired-ar` with the same seed and number
 of samples, but for two systems of exactly the same score, whose p-value is 1.
@@ -17,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -34,11 +33,9 @@ _SEEDS_PER_SAMPLE = 100  # draws of other seeds, for each sample of segments
 
 @dataclass(frozen=True)
 class Resampled:
-    """Scores of a system's runs, one for each training seed.
+    """Scores of a system's runs, one a training seed: on the test set, [R], and on resampled ones, [samples, R].
 
-    Attributes:
-        scores: On the test set, [R].
-        draws: On resampled test sets, [samples, R]; those of other systems by the same draws are on the same segments.
+    The draws of other systems by the same seed and samples are on the same segments.
     """
 
     scores: np.ndarray
@@ -52,12 +49,10 @@ class Resampled:
 
 @dataclass(frozen=True)
 class SeedVariance:
-    """How much runs of a system differ.
+    """How much runs of a system differ on this test set: the variance between its seeds, pooled over systems.
 
-    Attributes:
-        variance: Variance between the seeds of a system, on this test set, pooled over systems.
-        of_segments: What of it would be another on other segments.
-        degrees: Degrees of freedom, the number of runs less that of systems; with 0 nothing is known of other seeds.
+    `of_segments` of it would be another on other segments. `degrees` of freedom are the number of runs less that of
+    systems; with 0 nothing is known of other seeds.
     """
 
     variance: float
@@ -75,8 +70,7 @@ def resample(
 ) -> Resampled:
     """Scores runs on the test set and on resampled ones (Koehn, 2004), each of as many segments, with replacement.
 
-    The draws are sacreBLEU's. It holds the counts of all samples at once, which are gigabytes for a hundred thousand
-    sentences, and knows only its own metrics; here a few samples at a time are added up, for any function of counts.
+    The draws are sacreBLEU's; unlike there, a few samples at a time are added up, as all at once would be gigabytes.
 
     Args:
         metric: The metric.
@@ -84,11 +78,7 @@ def resample(
         samples: How many test sets.
         seed: The same for all systems that are compared.
         progress: Shows a bar on standard error.
-
-    Raises:
-        ValueError: If there is no run, the runs differ in segments, or samples is below 1.
     """
-    check_runs(runs, samples)
     number, segments = len(runs), len(runs[0])
     stacked = runs[0] if number == 1 else np.concatenate(runs, axis=1)  # [S, R K]
     draws = np.empty((samples, number))
@@ -102,10 +92,7 @@ def resample(
 
 
 def seed_variance(systems: Sequence[Resampled]) -> SeedVariance:
-    """Estimates how much another seed changes a score, from systems with the same draws, some of several runs.
-
-    All are taken to depend on their seed alike.
-    """
+    """Estimates how much another seed changes the score of any of these systems, which have the same draws."""
     degrees = sum(len(system.scores) - 1 for system in systems)
     if not degrees:
         return SeedVariance(0.0, 0.0, 0)
@@ -120,10 +107,9 @@ def _squares(values: np.ndarray) -> np.ndarray:
 
 
 def draw_scores(system: Resampled, variance: SeedVariance, *, seed: int = SEED) -> np.ndarray:
-    """Returns mean scores that a system may have with other segments and seeds.
+    """Returns mean scores that a system may have on other segments and with other seeds.
 
-    As many as there are samples or, where the variance has degrees of freedom and so seeds are others, 100 times as
-    many.
+    As many as there are samples, or 100 times as many where the variance has degrees of freedom.
     """
     return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), seed)
 
@@ -161,10 +147,10 @@ def draw_seeds(variance: SeedVariance, per_run: float, samples: int, *, seed: in
 
 
 def unequal_seeds_p_value(systems: Sequence[Resampled], *, draws: int = 10_000, seed: int = SEED) -> float:
-    """Tests whether the system whose seeds differ most differs from the others in that (Cochran's C).
+    """Tests whether the seeds of one system differ more than those of the others (Cochran's C).
 
-    Of systems with one run nothing is taken. Returns how often the largest variance of equal systems (`draws` random
-    ones) is at least as large a share of all; 1 with fewer than two systems of several runs, or if no seeds differ.
+    Returns how often the largest variance of equal systems (`draws` random ones) is at least as large a share of all;
+    1 with fewer than two systems of several runs, or if no seeds differ.
     """
     scores = [system.scores for system in systems if len(system.scores) > 1]
     variances = np.array([own.var(ddof=1) for own in scores])
@@ -195,16 +181,6 @@ def sample_chunks(
             bar.update(stop - start)
 
 
-def check_runs(runs: Sequence[np.ndarray], samples: int) -> None:
-    """Raises `ValueError` if there is no run, runs differ in segments or have none, or samples is below 1."""
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}.")
-    if not runs:
-        raise ValueError("There is nothing to resample: 0 runs.")
-    if len({len(run) for run in runs}) > 1 or not len(runs[0]):
-        raise ValueError(f"All runs must have the same segments, got {[len(run) for run in runs]} of them.")
-
-
 Test = Literal["bootstrap", "two_sided_bootstrap", "randomisation"]
 
 
@@ -216,7 +192,7 @@ class PairedTest:
         difference: The system's score minus the baseline's; means over the seeds, where there are several.
         p_value: How often chance alone makes a difference at least as large; two-sided, but for `"bootstrap"`.
         interval: 95% confidence interval of the difference, by bootstrap.
-        test: `"bootstrap"`, `"two_sided_bootstrap"` or `"randomisation"`.
+        test: Which test.
         samples: Resamples or trials.
         degrees: Degrees of freedom of the variance between seeds; with 0, nothing here is about other seeds.
     """
@@ -248,27 +224,25 @@ def paired_test(
     - `"two_sided_bootstrap"`: how often the difference on a resampled test set is further from its mean, to either
       side, than the real difference is from 0.
     - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
-      segment by segment, differ by more than the real ones. With several runs, those of a segment are exchanged
-      together, as they are much alike; the p-value is about these runs, and only the interval about others.
-
-    Where the runs say how much a training seed changes, the bootstraps are about other seeds, too.
+      segment by segment, differ by more than the real ones. The runs of a segment are exchanged together, as they are
+      much alike; the p-value is about these runs, and only the interval about others.
 
     Args:
         metric: The metric.
         system: The metric's counts [S, K] of the segments, for each run; see `resample`.
         baseline: The same for the baseline.
-        test: Which of the three tests.
+        test: Which of the three tests; where there are several runs, the bootstraps are about other seeds, too.
         samples: None = 1,000 resamples, or 10,000 trials.
         seed: Seed of the draws.
         variance: That between training seeds, if more systems than these two show it.
         progress: Shows a bar on standard error.
 
     Raises:
-        ValueError: If the numbers of segments differ, or those of runs in a randomisation, samples is below 1, or
-            there is no such test.
+        ValueError: If the numbers of segments differ, or those of runs in a randomisation.
     """
-    check_runs([*system, *baseline], 1 if samples is None else samples)
     check_test(test, len(system), len(baseline))
+    if len(segments := {len(run) for run in (*system, *baseline)}) > 1:
+        raise ValueError(f"All runs must have the same segments, got {sorted(segments)} of them.")
     resamples = samples if samples is not None and test != "randomisation" else BOOTSTRAP_SAMPLES
     ours, theirs = (
         resample(metric, runs, samples=resamples, seed=seed, progress=progress) for runs in (system, baseline)
@@ -278,10 +252,9 @@ def paired_test(
         return compare_resampled(ours, theirs, variance, test=test, seed=seed)
     trials = RANDOMISATION_TRIALS if samples is None else samples
     chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
-    drawn = draw_differences(ours, theirs, variance, seed=seed)
+    interval = confidence_interval(draw_differences(ours, theirs, variance, seed=seed))
     difference = ours.mean - theirs.mean
-    p_value = _p_value(chance, difference, trials)
-    return PairedTest(difference, p_value, confidence_interval(drawn), test, trials, variance.degrees)
+    return PairedTest(difference, _p_value(chance, difference, trials), interval, test, trials, variance.degrees)
 
 
 def compare_resampled(
@@ -295,12 +268,12 @@ def compare_resampled(
     """Tests whether a system differs from a baseline with the same draws, by a bootstrap; see `paired_test`."""
     difference = system.mean - baseline.mean
     drawn = draw_differences(system, baseline, variance, seed=seed)
-    if test == "bootstrap":
-        chance = np.abs(drawn)
-        chance = chance - chance.mean()
-    else:
+    one_tail = np.abs(drawn)
+    chance = {
+        "bootstrap": one_tail - one_tail.mean(),
         # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
-        chance = np.abs(drawn - (system.draws.mean() - baseline.draws.mean()))
+        "two_sided_bootstrap": np.abs(drawn - (system.draws.mean() - baseline.draws.mean())),
+    }[test]
     samples = len(system.draws)
     p_value = _p_value(chance, difference, samples)
     return PairedTest(difference, p_value, confidence_interval(drawn), test, samples, variance.degrees)
@@ -317,9 +290,7 @@ def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:
 
 
 def check_test(test: str, runs: int, baseline_runs: int) -> None:
-    """Raises `ValueError` unless there is such a test and it takes these numbers of runs."""
-    if test not in get_args(Test):
-        raise ValueError(f"test must be one of {', '.join(get_args(Test))}, got {test!r}.")
+    """Raises `ValueError` unless a test takes these numbers of runs."""
     if test == "randomisation" and runs != baseline_runs:
         raise ValueError(
             f"{runs} runs and {baseline_runs} of the baseline: the randomisation test needs equally many; give as "
@@ -372,11 +343,9 @@ def sign_flip_test(
         seed: Seed of the draws.
 
     Returns:
-        The two-sided p-value; with few corpora it cannot be small: no less than 2 / 2^n.
+        The two-sided p-value, which is no less than 2 / 2^n for n corpora.
     """
     values = np.asarray(differences, dtype=np.float64)
-    if not len(values):
-        raise ValueError("There is nothing to test: 0 differences.")
     observed = abs(values.mean())
     slack = 1e-9 * max(observed, 1.0)  # means of the same numbers in another order
     if exact := 2 ** len(values) <= trials:
@@ -395,8 +364,7 @@ def sign_flip_test(
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
     """Returns p-values of several tests in the same order, adjusted for their number (Holm, 1979), at most 1.
 
-    Rejecting every hypothesis whose adjusted p-value is at most α rejects a true one with probability α at most,
-    however the tests depend on each other.
+    However the tests depend on each other, rejecting all up to α rejects a true one with probability α at most.
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0

@@ -25,19 +25,6 @@ WINDOW_LINES = 2048
 WINDOW_CHARACTERS = 2**22
 
 
-def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens` tokens."""
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
-        # The first of a batch is its longest, hence its padded width.
-        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
-
-
 def translate(
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
@@ -67,12 +54,13 @@ def translate(
             `tgt_lang` and `prefix` of `TranslationPipeline`; None means the default.
 
     Raises:
-        ValueError: If `max_batch_tokens` or `num_beams` is less than 1, or if a language is unknown or missing.
+        ValueError: If `num_beams` is less than 1, or if a language is unknown or missing.
         ImportError: If a sentence is too long for the model, and the sentence splitter is not installed.
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
-    with tqdm(total=total, desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:
-        return _translate(model, tokenizers, sentences, max_batch_tokens, processes, bar, generate_arguments)
+    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
+    [translations] = _translate_windows([sentences], total, *work)
+    return translations
 
 
 def translate_stream(
@@ -85,23 +73,17 @@ def translate_stream(
     processes: PartialState | None = None,
     **generate_arguments: Any,
 ) -> Iterator[list[str]]:
-    """Translates sentences as they come, in memory that does not grow with their number.
+    """Translates sentences as they come, in memory that does not grow with their number; see also `translate`.
 
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read and translated at a
-    time. Sentences go together by length within a window.
-
-    Args:
-        model: See `translate`, also for what is not named here.
-        tokenizers: Its source and target tokenizers.
-        sentences: Source sentences, any number of them; errors of the iteration are passed on.
+    time; its sentences go together by length. Errors of the iteration over `sentences` are passed on.
 
     Yields:
         The translations of a window, in order.
     """
-    lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
-    with tqdm(desc="translating", unit="sentence", disable=not _shows(progress, processes)) as bar:
-        for window in _windows(sentences, lines):
-            yield _translate(model, tokenizers, window, max_batch_tokens, processes, bar, generate_arguments)
+    windows = _windows(sentences, WINDOW_LINES * (1 if processes is None else processes.num_processes))
+    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
+    return _translate_windows(windows, None, *work)
 
 
 def _windows(sentences: Iterable[str], lines: int) -> Iterator[list[str]]:
@@ -117,42 +99,52 @@ def _windows(sentences: Iterable[str], lines: int) -> Iterator[list[str]]:
         yield window
 
 
-def _shows(progress: bool, processes: PartialState | None) -> bool:
-    return progress and (processes is None or processes.is_main_process)
-
-
-def _translate(
+def _translate_windows(
+    windows: Iterable[Sequence[str]],
+    total: int | None,
     model: PreTrainedModel,
     tokenizers: TokenizerPair,
-    sentences: Sequence[str],
     max_batch_tokens: int,
+    progress: bool,
     processes: PartialState | None,
-    bar: tqdm,
     generate_arguments: dict[str, Any],
-) -> list[str]:
-    if max_batch_tokens < 1:
-        raise ValueError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}.")
+) -> Iterator[list[str]]:
     if (beams := generate_arguments.get("num_beams")) is not None and beams < 1:
         raise ValueError(f"num_beams must be at least 1, got {beams}.")
-    if any(module.training for module in model.modules()):
-        model = evaluation_view(model)
-    translator: Any = TextTranslationPipeline(
-        model=model, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
-    )
-    options = {name: value for name, value in generate_arguments.items() if value is not None}
-    count = translator.token_counter(**options)
-    splits = translator.split(sentences, **options)
-    segments = [segment for split in splits for segment in split.segments]
-    batches = list(_batches_by_length([count(segment) for segment in segments], max_batch_tokens))
-    bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
-    if processes is not None:
-        batches = batches[processes.process_index :: processes.num_processes]
-    found: list[tuple[int, str]] = []
-    for batch in batches:
-        results = translator.translate_segments([segments[n] for n in batch], batch_size=len(batch), **options)
-        found += [(n, result[0]["translation_text"].strip()) for n, result in zip(batch, results, strict=True)]
-        bar.update(len(batch))
-    if processes is not None:
-        found = gather_object(found)
-    texts = iter(text for _, text in sorted(found))
-    return [split.join(list(islice(texts, len(split.segments)))).strip() for split in splits]
+    shown = progress and (processes is None or processes.is_main_process)
+    with tqdm(total=total, desc="translating", unit="sentence", disable=not shown) as bar:
+        for sentences in windows:
+            view = evaluation_view(model) if any(module.training for module in model.modules()) else model
+            translator: Any = TextTranslationPipeline(
+                model=view, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
+            )
+            options = {name: value for name, value in generate_arguments.items() if value is not None}
+            count = translator.token_counter(**options)
+            splits = translator.split(sentences, **options)
+            segments = [segment for split in splits for segment in split.segments]
+            batches = list(_batches_by_length([count(segment) for segment in segments], max_batch_tokens))
+            bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
+            if processes is not None:
+                batches = batches[processes.process_index :: processes.num_processes]
+            found: list[tuple[int, str]] = []
+            for batch in batches:
+                results = translator.translate_segments([segments[n] for n in batch], batch_size=len(batch), **options)
+                found += [(n, result[0]["translation_text"].strip()) for n, result in zip(batch, results, strict=True)]
+                bar.update(len(batch))
+            if processes is not None:
+                found = gather_object(found)
+            texts = iter(text for _, text in sorted(found))
+            yield [split.join(list(islice(texts, len(split.segments)))).strip() for split in splits]
+
+
+def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens` tokens."""
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
+        # The first of a batch is its longest, hence its padded width.
+        if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch

@@ -130,7 +130,7 @@ def test_standard_input_and_the_models_translations(main, folder, model, tokeniz
         ({"--heat_map": "{none}", "--sentence": "5"}, "--sentence must be from 1 to 4, the number of pairs, got 5"),
         ({"--heat_map": "{none}", "--sentence": "0"}, "--sentence must be from 1 to 4, the number of pairs, got 0"),
         ({"--layer": "2"}, "layer must be from -2 to 1, got 2"),
-        ({"--device": "abacus"}, "device 'abacus' is unknown"),
+        ({"--device": "abacus"}, "device 'abacus' cannot be used here"),
     ],
 )
 def test_errors_are_one_line(main, folder, files, tmp_path, capsys, changes, message):

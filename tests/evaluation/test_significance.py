@@ -197,13 +197,6 @@ def test_a_p_value_is_no_smaller_than_the_test_sets_drawn_can_say():
     assert test.p_value == 1 / 20
 
 
-def test_bad_input_is_refused():
-    metric = load_metric("exact_match")
+def test_runs_on_other_segments_are_refused():
     with pytest.raises(ValueError, match=r"same segments, got \[1, 2\]"):
-        paired_test(metric, [np.ones((1, 2))], [np.ones((2, 2))])
-    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
-        resample(metric, [np.ones((1, 2))], samples=0)
-    with pytest.raises(ValueError, match="0 runs"):
-        resample(metric, [])
-    with pytest.raises(ValueError, match=r"test must be one of bootstrap, two_sided_bootstrap, .*, got 'permutation'"):
-        paired_test(metric, [np.ones((1, 2))], [np.ones((1, 2))], test="permutation")
+        paired_test(load_metric("exact_match"), [np.ones((1, 2))], [np.ones((2, 2))])

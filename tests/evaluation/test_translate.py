@@ -85,8 +85,6 @@ def test_order_is_kept_and_blank_lines_stay_blank(model, tokenizers, max_batch_t
 def test_nothing_to_translate(model, tokenizers):
     assert translate(model, tokenizers, []) == []
     assert translate(model, tokenizers, ["", " "]) == ["", ""]
-    with pytest.raises(ValueError, match="max_batch_tokens must be at least 1, got 0"):
-        translate(model, tokenizers, ["two"], max_batch_tokens=0)
 
 
 def test_arguments_reach_generate(model, tokenizers):
@@ -132,10 +130,6 @@ def test_loading(folder):
     assert next(model.parameters()).dtype == torch.bfloat16
     assert not model.training
     assert tokenizers.is_joint
-    with pytest.raises(ValueError, match="dtype must be one of"):
-        load_translation_model(str(folder), dtype="int3")
-    with pytest.raises(ValueError, match="device 'abacus' is unknown"):
-        load_translation_model(str(folder), device="abacus")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -171,7 +165,7 @@ def standard_input(monkeypatch):
     return give
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:9", "xpu", "meta"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:9", "xpu", "meta", "abacus"])
 def test_a_device_that_is_not_there_is_said_before_a_model_is_loaded(device, tmp_path):
     with pytest.raises(
         ValueError, match=rf"device '{device}' cannot be used here: .*\. Leave it out, or use 'cpu'"
@@ -315,7 +309,7 @@ def test_evaluate_script_on_a_translation(evaluate_main, standard_input, tmp_pat
     assert capsys.readouterr().out == printed
     (tmp_path / "hypotheses").write_text("a\n")
     assert evaluate_main(files) == 2
-    assert "hypotheses has 1 lines" in capsys.readouterr().err
+    assert "hypotheses has 1: they must" in capsys.readouterr().err
 
 
 def test_scripts_say_what_is_wrong(
