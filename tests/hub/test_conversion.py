@@ -1,22 +1,28 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Marian, M2M100 and NLLB models as CSANs, and CSANs as Marian's."""
+
 import dataclasses
 import json
 
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
+    NllbTokenizer,
     pipeline,
 )
 
 import csan_hf_cli
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.hub import convert_marian, to_marian
-from csan_hf.pipelines import TASK, register
+from csan_hf.hub import convert_m2m100, convert_marian, to_marian
+from csan_hf.pipelines import TASK, register, translation_pipeline
 
 register()
 SEPARATE = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23}
@@ -26,72 +32,78 @@ VARIANTS = {
     "separate": SEPARATE,
     "separate untied": {**SEPARATE, "tie_word_embeddings": False},
     "gelu": {"activation_function": "gelu"},
-    "relu": {"activation_function": "relu"},
     "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 24, "decoder_attention_heads": 2},
     "hub ids": {"pad_token_id": 30, "decoder_start_token_id": 30, "eos_token_id": 0, "forced_eos_token_id": 0},
     "ignored size": {"decoder_vocab_size": 99},
+    "settings": {
+        "activation_function": "relu",
+        "dropout": 0.31,
+        "attention_dropout": 0.07,
+        "activation_dropout": 0.05,
+        "encoder_layerdrop": 0.2,
+        "decoder_layerdrop": 0.3,
+        "max_position_embeddings": 47,
+        "init_std": 0.11,
+    },
 }
+SIZES = {
+    "vocab_size": 31,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "init_std": 0.3,
+}
+IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
 
 
 def build_marian(**overrides):
+    own = {"max_position_embeddings": 40, "activation_function": "swish", "scale_embedding": True, **IDS}
+    return build(MarianMTModel, MarianConfig, **{**own, **overrides})
+
+
+def build_m2m100(**overrides):
+    return build(M2M100ForConditionalGeneration, M2M100Config, **{"max_position_embeddings": 20, **overrides})
+
+
+def build(model_class, config_class, **fields):
+    """A model whose biases and norms are not zeros and ones."""
     torch.manual_seed(0)
-    fields = {
-        "vocab_size": 31,
-        "d_model": 16,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32,
-        "max_position_embeddings": 40,
-        "activation_function": "swish",
-        "scale_embedding": True,
-        "init_std": 0.3,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-        "forced_eos_token_id": 1,
-        **overrides,
-    }
-    model = MarianMTModel(MarianConfig(**fields)).eval()
+    model = model_class(config_class(**{**SIZES, **fields})).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "bias" in name or "layer_norm" in name:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-        model.final_logits_bias.normal_()
+        if model_class is MarianMTModel:
+            model.final_logits_bias.normal_()
     return model
 
 
-def inputs_for(model):
-    """Three sources, two of them padded, and targets of five tokens."""
+def inputs_for(model, length=9):
+    """Three sources, two of them padded, and targets."""
     torch.manual_seed(1)
-    config = model.config
-    lengths = torch.tensor([9, 4, 1])
-    attention_mask = (torch.arange(9) < lengths[:, None]).long()
-    input_ids = torch.randint(3, 20, (3, 9)) * attention_mask + config.pad_token_id * (1 - attention_mask)
-    decoder_input_ids = torch.randint(3, 20, (3, 5))
-    return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "decoder_input_ids": decoder_input_ids,
-    }
+    mask = (torch.arange(length) < torch.tensor([length, 4, 1])[:, None]).long()
+    ids = torch.randint(4, 20, (3, length)) * mask + model.config.pad_token_id * (1 - mask)
+    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": torch.randint(4, 20, (3, length - 2))}
 
 
-def assert_same(marian, csan):
-    inputs = inputs_for(marian)
+def assert_same(one, other, length=9, **options):
+    inputs = inputs_for(one, length)
     with torch.no_grad():
-        expected, actual = marian(**inputs).logits, csan(**inputs).logits
-    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(other(**inputs).logits, one(**inputs).logits, atol=1e-5, rtol=1e-5)
     del inputs["decoder_input_ids"]
-    for options in ({"num_beams": 1}, {"num_beams": 4, "num_return_sequences": 2}):
-        expected = marian.generate(**inputs, max_new_tokens=12, **options)
-        assert torch.equal(csan.generate(**inputs, max_new_tokens=12, **options), expected)
+    for beams in (1, 4):
+        each = {"num_beams": beams, "num_return_sequences": beams // 2 or 1, "max_new_tokens": length + 3, **options}
+        assert torch.equal(other.generate(**inputs, **each), one.generate(**inputs, **each))
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
-def test_locality_off_computes_what_marian_computes(overrides, tmp_path):
+def test_marian_and_back(overrides, tmp_path):
     marian = build_marian(**overrides)
+    marian.generation_config.update(num_beams=6, bad_words_ids=[[0]])
     csan = convert_marian(marian)
     assert_same(marian, csan)
     csan.save_pretrained(tmp_path / "csan")
@@ -100,6 +112,37 @@ def test_locality_off_computes_what_marian_computes(overrides, tmp_path):
     from_disk = convert_marian(tmp_path / "marian")
     assert_same(marian, from_disk)
     assert from_disk.name_or_path == str(tmp_path / "marian")
+    back = to_marian(csan)
+    expected = marian.state_dict()
+    assert back.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in back.state_dict().items())
+    for model in (csan, back):
+        assert model.generation_config.to_dict() == marian.generation_config.to_dict()
+        assert model.generation_config is not marian.generation_config
+        names = {field.name for field in dataclasses.fields(MarianConfig)} - {"decoder_vocab_size"}
+        for name in names - {"architectures", "dtype", "transformers_version"}:
+            assert getattr(model.config, name) == getattr(marian.config, name), name
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"scale_embedding": False, "activation_function": "gelu"}, {"d_model": 20, "pad_token_id": 3}],
+)
+def test_m2m100(overrides, tmp_path):
+    """Beyond the table of positions, too, which M2M100 extends."""
+    model = build_m2m100(**overrides)
+    csan = convert_m2m100(model)
+    assert csan.num_parameters() == model.num_parameters()
+    csan.save_pretrained(tmp_path / "csan")
+    model.save_pretrained(tmp_path / "m2m100")
+    for found in (
+        CsanForConditionalGeneration.from_pretrained(tmp_path / "csan"),
+        convert_m2m100(tmp_path / "m2m100"),
+    ):
+        assert_same(model, found, length=27, forced_bos_token_id=7)
+    inputs = {name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"}
+    static = csan.generate(**inputs, max_new_tokens=9, cache_implementation="static")
+    assert torch.equal(static, model.generate(**inputs, max_new_tokens=9))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -118,90 +161,45 @@ def test_ready_made_embeddings_count_as_in_marian(scaled):
 
 
 @pytest.mark.parametrize(("window", "area"), [(3, 1), (None, 3), (5, 3)], ids=["window", "area", "window and area"])
-def test_locality_adds_no_parameters_and_changes_the_result(window, area):
-    marian = build_marian()
-    csan = convert_marian(marian, local_window=window, head_area=area, localness_layers=[0])
+@pytest.mark.parametrize(
+    ("build", "convert"), [(build_marian, convert_marian), (build_m2m100, convert_m2m100)], ids=["marian", "m2m100"]
+)
+def test_locality_adds_no_parameters_and_changes_the_result(build, convert, window, area):
+    model = build()
+    csan = convert(model, local_window=window, head_area=area, localness_layers=[0])
     assert (csan.config.local_window, csan.config.head_area, csan.config.localness_layers) == (window, area, [0])
-    positions = 2 * marian.model.encoder.embed_positions.weight.numel()  # which Marian counts as parameters
-    assert csan.num_parameters() == marian.num_parameters() - positions
-    assert csan.num_parameters() == convert_marian(marian).num_parameters()
-    inputs = inputs_for(marian)
+    assert csan.num_parameters() == convert(model).num_parameters()
+    inputs = inputs_for(model)
     with torch.no_grad():
-        assert (csan(**inputs).logits - marian(**inputs).logits).abs().max() > 1e-3
+        assert (csan(**inputs).logits - model(**inputs).logits).abs().max() > 1e-3
 
 
-def test_converted_model_trains_and_leaves_marian_alone():
-    marian = build_marian()
-    before = {name: tensor.clone() for name, tensor in marian.state_dict().items()}
-    csan = convert_marian(marian, local_window=3, head_area=3, dropout=0.0)
+def test_weights_are_copies_and_a_gaussian_is_new():
+    marian = build_marian().bfloat16()
+    csan = convert_marian(marian, localness_window="query", localness_layers=[1])
+    assert csan.dtype == torch.bfloat16
     assert not csan.training
-    inputs = inputs_for(marian)
-    labels = inputs.pop("decoder_input_ids")
-    optimizer = torch.optim.Adam(csan.parameters(), lr=0.01)
-    losses = []
-    for _ in range(5):
-        loss = csan(**inputs, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    assert all(torch.equal(tensor, before[name]) for name, tensor in marian.state_dict().items())
-
-
-def test_every_setting_is_carried_over():
-    values = {
-        "dropout": 0.31,
-        "attention_dropout": 0.07,
-        "activation_dropout": 0.05,
-        "encoder_layerdrop": 0.2,
-        "decoder_layerdrop": 0.3,
-        "max_position_embeddings": 47,
-        "use_cache": False,
-        "init_std": 0.11,
-    }
-    marian = build_marian(**values)
-    marian.generation_config.update(num_beams=6, max_length=17, bad_words_ids=[[0]])
-    csan = convert_marian(marian)
-    names = {field.name for field in dataclasses.fields(MarianConfig)}
-    assert names <= {field.name for field in dataclasses.fields(CsanConfig)}
-    skipped = {"architectures", "dtype", "transformers_version"}
-    assert {n: getattr(csan.config, n) for n in names - skipped} == {
-        n: getattr(marian.config, n) for n in names - skipped
-    }
-    assert csan.generation_config.to_dict() == marian.generation_config.to_dict()
-    assert csan.generation_config is not marian.generation_config
-
-
-@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
-def test_to_marian_and_back(overrides):
-    marian = build_marian(**overrides)
-    csan = convert_marian(marian)
-    back = to_marian(csan)
-    assert_same(back, csan)
-    expected = marian.state_dict()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in back.state_dict().items())
-    assert back.state_dict().keys() == expected.keys()
-    assert back.generation_config.to_dict() == marian.generation_config.to_dict()
-    names = {field.name for field in dataclasses.fields(MarianConfig)} - {"decoder_vocab_size"}
-    assert {name: getattr(back.config, name) for name in names} == {
-        name: getattr(marian.config, name) for name in names
-    }
+    expected = {name: tensor.clone() for name, tensor in marian.state_dict().items()}
+    assert torch.equal(csan.state_dict()["model.shared.weight"], expected["model.shared.weight"])
+    assert (new := csan.state_dict().keys() - expected.keys())
+    assert all("encoder.layers.1.self_attn.localness" in name for name in new)
+    with torch.no_grad():
+        for parameter in csan.parameters():
+            parameter.zero_()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in marian.state_dict().items())
 
 
 def test_to_marian_refuses_by_name_what_marian_cannot_do():
-    fields = {"vocab_size": 31, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 8}
-    fields |= {"decoder_ffn_dim": 8, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
     off = {"local_window": None, "head_area": 1}
     for overrides, message in (
         ({"localness_layers": [1]}, r"local encoder layers=\[\], but this CSAN has \[1\]"),
-        ({**off, "decoder_locality": [{"window": 3}, None]}, r"local decoder layers=\[\]"),
+        ({**off, "decoder_locality": [{"window": 3}, None]}, r"local decoder layers=\[\], but this CSAN has \[0\]"),
         ({**off, "cross_localness_layers": [0], "localness_window": "query", "localness_layers": []}, "local cross"),
         ({**off, "normalize_before": True}, "normalize_before=False, but this CSAN has True"),
         ({**off, "sinusoids": "m2m_100"}, "sinusoids='marian', but this CSAN has 'm2m_100'"),
     ):
         with pytest.raises(ValueError, match=message):
-            to_marian(CsanForConditionalGeneration(CsanConfig(**fields, **overrides)))
+            to_marian(CsanForConditionalGeneration(CsanConfig(**SIZES, **overrides)))
 
 
 def test_ctranslate2_translates_a_csan_as_transformers_does(tmp_path):
@@ -231,29 +229,7 @@ def test_ctranslate2_translates_a_csan_as_transformers_does(tmp_path):
         assert [" ".join(result.hypotheses[0]) for result in results] == expected
 
 
-def test_data_type_is_kept():
-    assert convert_marian(build_marian().bfloat16()).dtype == torch.bfloat16
-
-
-def test_a_gaussian_is_new_and_the_rest_converted():
-    marian = build_marian()
-    csan = convert_marian(marian, localness_window="query", localness_layers=[1])
-    expected = marian.state_dict()
-    assert torch.equal(csan.state_dict()["model.shared.weight"], expected["model.shared.weight"])
-    new = csan.state_dict().keys() - expected.keys()
-    assert new
-    assert all("encoder.layers.1.self_attn.localness" in name for name in new)
-
-
-def test_learned_positions_are_refused():
-    marian = build_marian()
-    with torch.no_grad():
-        marian.model.encoder.embed_positions.weight[3] += 0.1
-    with pytest.raises(ValueError, match=r"model\.encoder\.embed_positions\.weight"):
-        convert_marian(marian)
-
-
-def test_foreign_weights_are_refused_by_name():
+def test_weights_that_csan_cannot_represent_are_refused_by_name():
     marian = build_marian()
     marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)
     del marian.model.decoder.layers[1].fc1
@@ -261,23 +237,12 @@ def test_foreign_weights_are_refused_by_name():
         convert_marian(marian)
     assert "missing: model.decoder.layers.1.fc1.bias, model.decoder.layers.1.fc1.weight;" in str(error.value)
     assert "left over: model.encoder.layers.0.adapter.bias, model.encoder.layers.0.adapter.w" in str(error.value)
-
-
-def test_weights_that_csan_ties_are_refused_where_they_differ():
-    marian = build_marian(tie_word_embeddings=False)
     with pytest.raises(ValueError, match=r"tied: .*embed_tokens"):
-        convert_marian(marian)
-
-
-def test_incomplete_checkpoint_is_refused_by_name(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    build_marian().save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights["model.encoder.layers.0.fc1.weight"]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"missing keys.*model\.encoder\.layers\.0\.fc1\.weight"):
-        convert_marian(tmp_path)
+        convert_marian(build_marian(tie_word_embeddings=False))
+    with torch.no_grad():
+        (learned := build_marian()).model.encoder.embed_positions.weight[3] += 0.1
+    with pytest.raises(ValueError, match=r"model\.encoder\.embed_positions\.weight does not hold the sinusoids"):
+        convert_marian(learned)
 
 
 @pytest.mark.parametrize(
@@ -291,18 +256,22 @@ def test_another_architecture_is_refused(name, value):
         convert_marian(marian)
 
 
-def test_wrong_arguments_are_refused(tmp_path):
-    marian = build_marian()
-    with pytest.raises(ValueError, match=r"'local_windw'.*'local_window'"):
-        convert_marian(marian, local_windw=3)
-    with pytest.raises(ValueError, match="local_window"):
-        convert_marian(marian, local_window=4)
-    with pytest.raises(ValueError, match=r"size mismatch for model.encoder.layers.0.fc1.weight"):
-        convert_marian(marian, encoder_ffn_dim=24)
+@pytest.mark.parametrize(
+    ("build", "convert"), [(build_marian, convert_marian), (build_m2m100, convert_m2m100)], ids=["marian", "m2m100"]
+)
+def test_wrong_arguments_are_refused(build, convert, tmp_path):
+    for fields, message in (
+        ({"local_windw": 3}, r"'local_windw'.*'local_window'"),
+        ({"local_window": 4}, "local_window"),
+        ({"encoder_ffn_dim": 24}, r"size mismatch for model.encoder.layers.0.fc1.weight"),
+        ({"encoder_locality": [None, {"block": 4}]}, r"weights left over: model.encoder.layers.1.self_attn"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            convert(build(), **fields)
     bart = BartConfig(vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1)
     BartForConditionalGeneration(bart).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="'bart'"):
-        convert_marian(tmp_path)
+    with pytest.raises(ValueError, match=r"holds a model of type 'bart', not '(marian|m2m_100)'"):
+        convert(tmp_path)
 
 
 def run_script(*arguments):
@@ -311,24 +280,24 @@ def run_script(*arguments):
 
 def test_script(tmp_path, capsys):
     build_marian().save_pretrained(tmp_path / "marian")
-    options = ("--local_window", "3", "--head_area", "3", "--localness_layers", "1")
-    run_script(tmp_path / "marian", tmp_path / "csan", *options)
+    options = [
+        "--encoder_locality",
+        "[{window: 3, head_area: 3}, null]",
+        "--dropout=0.25",
+        "--cross_localness_layers",
+        "1",
+    ]
+    options += ["--localness_window", "query", "--decoder_localness_layers", "0", "1"]
+    assert run_script(tmp_path / "marian", tmp_path / "csan", *options) == 0
     assert "no tokenizer" in capsys.readouterr().err
     config = CsanForConditionalGeneration.from_pretrained(tmp_path / "csan").config
-    assert (config.local_window, config.head_area, config.localness_layers) == (3, 3, [1])
-    assert {"modeling_csan.py", "translation.py"} <= {path.name for path in (tmp_path / "csan").iterdir()}
-
-
-def test_script_takes_every_field_of_the_config(tmp_path, capsys):
-    build_marian().save_pretrained(tmp_path / "marian")
-    options = ["--encoder_locality", "[{window: 3, head_area: 3}, null]", "--dropout=0.25"]
-    assert run_script(tmp_path / "marian", tmp_path / "csan", *options, "--decoder_localness_layers", "0", "1") == 0
-    config = CsanConfig.from_pretrained(tmp_path / "csan")
     assert config.encoder_locality == [{"window": 3, "head_area": 3}, None]
-    assert (config.dropout, config.decoder_localness_layers) == (0.25, [0, 1])
+    assert (config.dropout, config.decoder_localness_layers, config.cross_localness_layers) == (0.25, [0, 1], [1])
+    assert {"modeling_csan.py", "translation.py"} <= {path.name for path in (tmp_path / "csan").iterdir()}
     for words, message in (
         (["--local_windw", "3"], "Did you mean 'local_window'"),
         (["--local_window", "3", "5"], "got [3, 5]"),
+        (["--local_window", "4"], "local_window"),
         (["3"], "unrecognized arguments: 3"),
     ):
         assert run_script(tmp_path / "marian", tmp_path / "none", *words) == 2
@@ -350,10 +319,21 @@ def test_script_takes_tokenizers_along(vocabularies, request, tmp_path):
     assert len(pipe.target_tokenizer) == len(target or source)
 
 
-def test_script_says_what_is_wrong(tmp_path, capsys):
-    build_marian().save_pretrained(tmp_path / "marian")
-    assert run_script(tmp_path / "marian", tmp_path / "csan", "--local_window", "4") == 2
-    assert "local_window" in capsys.readouterr().err
+def test_script_takes_the_languages_along(tmp_path):
+    """From an NLLB checkpoint to a CSAN that loads by its folder and translates between the same languages."""
+    vocabulary = {piece: number for number, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghij"])}
+    tokenizer = NllbTokenizer(vocab=vocabulary, merges=[], extra_special_tokens=["eng_Latn", "deu_Latn"])
+    model = build_m2m100(vocab_size=len(tokenizer))
+    model.save_pretrained(tmp_path / "nllb")
+    tokenizer.save_pretrained(tmp_path / "nllb")
+    assert run_script(tmp_path / "nllb", tmp_path / "csan") == 0
+    languages = {"src_lang": "deu_Latn", "tgt_lang": "eng_Latn", "max_new_tokens": 8, "device": "cpu"}
+    expected = translation_pipeline(model, tokenizer=tokenizer, **languages)("ab cd")
+    assert translation_pipeline(tmp_path / "csan", **languages)("ab cd") == expected
+    # as it is without csan_hf: the pipeline that the checkpoint brings
+    brought = pipeline("translation", model=str(tmp_path / "csan"), trust_remote_code=True, **languages)
+    assert type(brought).__module__.startswith("transformers_modules")
+    assert brought("ab cd") == expected
 
 
 def test_script_names_what_is_missing_or_damaged(tmp_path, capsys):
@@ -361,12 +341,15 @@ def test_script_names_what_is_missing_or_damaged(tmp_path, capsys):
     assert run_script(folder, tmp_path / "csan") == 2
     assert f"There is no folder {folder} to read the model from." in capsys.readouterr().err
     build_marian().save_pretrained(folder)
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace('"vocab_size": 31', '"vocab_size": 32'))
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    save_file({**tensors, "final_logits_bias": torch.zeros(1, 32)}, weights, metadata={"format": "pt"})
     assert run_script(folder, tmp_path / "csan") == 2
     assert "has mismatched keys: [('final_logits_bias', " in capsys.readouterr().err
-    (folder / "config.json").write_text(config)
-    weights = folder / "model.safetensors"
+    del tensors["model.encoder.layers.0.fc1.weight"]
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert run_script(folder, tmp_path / "csan") == 2
+    assert "has missing keys: ['model.encoder.layers.0.fc1.weight']" in capsys.readouterr().err
     for content in (weights.read_bytes()[:5000], b"version https://git-lfs.github.com/spec/v1"):
         weights.write_bytes(content)
         assert run_script(folder, tmp_path / "csan") == 2
