@@ -11,9 +11,7 @@ from urllib.parse import unquote
 
 from huggingface_hub import get_token
 
-WHERE_INSTEAD = (
-    "log in with `hf auth login`, or set HF_TOKEN, or the environment variable of the service (WANDB_API_KEY, ...)"
-)
+WHERE_INSTEAD = "log in with `hf auth login`, or set HF_TOKEN, or the service's variable (WANDB_API_KEY, ...)"
 
 # The last words of a key that holds a credential; names of a tokenizer's special tokens end alike
 _KEY = re.compile(
@@ -29,7 +27,6 @@ _FORMS = re.compile(
     r"|\bAuthorization:\s*\S|\bBearer\s+[\w.~+/-]{16,}",
     re.IGNORECASE,
 )
-_SHORTEST = 12  # characters, of what is looked for everywhere because of the name of its environment variable
 
 
 def is_credential_key(key: Any) -> bool:
@@ -47,7 +44,7 @@ def holds_credential(text: str, known: set[str] | None = None) -> bool:
 def _known_here() -> set[str]:
     """The token of the Hub's login, and what environment variables such as WANDB_API_KEY hold that is no path."""
     named = {value for key, value in os.environ.items() if is_credential_key(key) and key not in ("PWD", "OLDPWD")}
-    secrets = {value for value in named if len(value) >= _SHORTEST and not os.path.exists(value)}
+    secrets = {value for value in named if len(value) >= 12 and not os.path.exists(value)}  # shorter may be a word
     return {*secrets, *filter(None, [get_token()])}
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -18,16 +18,7 @@ _STALE = (
 )
 
 
-class SavesPretrained(Protocol):
-    """A tokenizer, or a pair of tokenizers: what writes itself into a directory."""
-
-    def save_pretrained(self, directory: Any) -> Any:
-        """Writes the files of one or both tokenizers into `directory`."""
-
-
-def save_self_contained(
-    model: PreTrainedModel, tokenizers: SavesPretrained | None, directory: str | os.PathLike
-) -> Path:
+def save_self_contained(model: PreTrainedModel, tokenizers: Any, directory: str | os.PathLike) -> Path:
     """Saves a model and its tokenizers, so that it loads and works where csan_hf is not installed.
 
     Writes what `model.save_pretrained` writes (weights, configs and the family's code) and the tokenizers. All files
@@ -81,7 +72,7 @@ def save_self_contained(
     return directory
 
 
-def _save_tokenizers(model: PreTrainedModel, tokenizers: SavesPretrained, directory: Path) -> None:
+def _save_tokenizers(model: PreTrainedModel, tokenizers: Any, directory: Path) -> None:
     if not getattr(model, "translates", True):
         getattr(tokenizers, "source", tokenizers).save_pretrained(directory)
         return

@@ -139,17 +139,10 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
 def convert_config(
     source: PreTrainedConfig, *, local_window: int | None = None, head_area: int = 1, **config_overrides: Any
 ) -> CsanConfig:
-    """Returns the config of the CSAN that a model with this config becomes.
+    """Returns the config of the CSAN that a Marian, M2M100 or NLLB model with this config becomes.
 
-    Args:
-        source: The config of a Marian, M2M100 or NLLB model.
-        local_window: See `convert_marian`.
-        head_area: See `convert_marian`.
-        **config_overrides: Other fields of `CsanConfig`.
-
-    Raises:
-        ValueError: The architecture is another one, an override names no field of `CsanConfig`, or a value is out of
-            range.
+    The further arguments are those of `convert_marian`. Raises `ValueError` if the architecture is another one, an
+    override names no field of `CsanConfig`, or a value is out of range.
     """
     names = {field.name for field in dataclasses.fields(CsanConfig)}
     for name in config_overrides.keys() - names:
@@ -197,18 +190,9 @@ def _shared_fields(config: PreTrainedConfig, other: type[PreTrainedConfig]) -> d
 
 
 def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Tensor]) -> Any:
-    """Copies weights, data type, device, name and generation config, and checks that nothing was lost.
+    """Copies `weights`, data type, device, name and generation config to a new model of the other family.
 
-    Args:
-        source: The model to convert.
-        target: A new model of the other family.
-        weights: The weights of `source` to copy, by their names in `target`.
-
-    Returns:
-        `target` in evaluation mode.
-
-    Raises:
-        ValueError: A weight is missing, left over, of another shape or tied differently.
+    Raises `ValueError` if a weight is missing, left over, of another shape or tied differently.
     """
     target.to(device=source.device, dtype=source.dtype)
     new = {

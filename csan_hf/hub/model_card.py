@@ -7,7 +7,8 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -255,20 +256,13 @@ def task_of(config: dict[str, Any]) -> str:
     return next((task for head, task in _TASKS.items() if architecture.endswith(head)), "translation")
 
 
-class _Metric(NamedTuple):
-    name: str
-    label: str
-    decimals: int
-    on_hub: bool
-
-
-def _metrics(task: str, scores: dict[str, Any]) -> list[_Metric]:
+def _metrics(task: str, scores: dict[str, Any]) -> list[Any]:
     """Returns the metrics that were measured; of a translation the usual ones where none were."""
     measured = {key for entry in scores.values() for key in entry}
     if task == "translation":
-        found = metrics_in(measured or DEFAULT_METRICS)
-        return [_Metric(metric.name, metric.label, metric.decimals, metric.on_hub) for metric in found]
-    return [_Metric(name, label, 4, True) for name, label in _CLASSIFICATION.items() if name in measured]
+        return list(metrics_in(measured or DEFAULT_METRICS))
+    labels = {name: label for name, label in _CLASSIFICATION.items() if name in measured}
+    return [SimpleNamespace(name=name, label=label, decimals=4, on_hub=True) for name, label in labels.items()]
 
 
 def _speed(entry: dict[str, Any]) -> float | None:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from yaml import YAMLError
 
 from ..models.seq2seq_model import TARGET_TOKENIZER_SUBFOLDER
-from .checkpoint import SavesPretrained, save_self_contained
+from .checkpoint import save_self_contained
 from .model_card import card_problems, task_of, write_model_card
 from .public_files import IncompleteCheckpointError, public_content, public_files, read_json
 
@@ -178,7 +178,7 @@ def push_in_background(
 
 def push_to_hub(
     model: PreTrainedModel,
-    tokenizers: SavesPretrained,
+    tokenizers: Any,
     repo_id: str,
     *,
     recipe: dict[str, Any] | None = None,

@@ -50,10 +50,9 @@ class TranslationPipeline(Pipeline):
     translator(["Guten Morgen.", "Danke."], batch_size=2, num_beams=5)
     ```
 
-    What comes back, as from the pipeline of transformers 4: for a string a list of `num_return_sequences` dicts
-    `{"translation_text": str}`; for a list one dict per sentence, in order, or with `num_return_sequences > 1` one
-    list of dicts; for a generator or a torch `Dataset` an iterator with one list of dicts per sentence. An empty
-    sentence, or one of white space alone, has an empty translation.
+    A string gives a list of `num_return_sequences` dicts `{"translation_text": str}`; a list one dict per sentence, in
+    order, or with `num_return_sequences > 1` one list of dicts; a generator or a torch `Dataset` an iterator with one
+    list of dicts per sentence. A sentence of white space alone has an empty translation.
 
     **Length.** Where neither the call nor the model's generation config sets `max_new_tokens` or `max_length`, each
     translation may have `2 · source tokens + 50` tokens, within the model's `max_position_embeddings`. One that is cut
@@ -69,8 +68,8 @@ class TranslationPipeline(Pipeline):
     languages gets `tgt_lang` as ">>deu<<" before the text. `prefix` puts any other text there; it defaults to
     `config.prefix`.
 
-    **From `transformers.pipeline`.** `pipeline("translation", model=NAME, trust_remote_code=True)` where the
-    checkpoint brings this file, and `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
+    `pipeline("translation", model=NAME, trust_remote_code=True)` builds it where the checkpoint brings this file, and
+    `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
 
     Args:
         *args: Passed to `Pipeline`, as is `model=`, `tokenizer=`, `device=`, `batch_size=`.
@@ -210,13 +209,11 @@ class TranslationPipeline(Pipeline):
             src_lang (`str`, *optional*): Language of the texts, for a model of several; default: the tokenizer's.
             tgt_lang (`str`, *optional*): Language of the translations, for a model of several.
             prefix (`str`, *optional*): What to put before every text.
-            truncation (`bool`, *optional*, defaults to `False`):
-                Cut sources that are longer than the model's `max_position_embeddings` or the tokenizer's
-                `model_max_length`; else they cause a warning, and an error in a model whose positions end there.
-            return_tensors (`bool`, *optional*, defaults to `False`):
-                Return `{"translation_token_ids": LongTensor}` instead of texts.
-            clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`):
-                Remove the spaces before punctuation that some tokenizers leave.
+            truncation (`bool`, *optional*, defaults to `False`): Cut sources that are longer than `source_limit`; else
+                they cause a warning, and an error in a model whose positions end there.
+            return_tensors (`bool`, *optional*, defaults to `False`): Return `{"translation_token_ids": LongTensor}`.
+            clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Remove the spaces before
+                punctuation that some tokenizers leave.
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: Any argument of `generate`: `num_beams`, `max_new_tokens`, `prefix_allowed_tokens_fn`...
 

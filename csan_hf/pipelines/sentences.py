@@ -32,9 +32,8 @@ class SplitText:
     def join(self, translations: Sequence[str]) -> str:
         """Puts translations of the segments in their places.
 
-        The white space between sentences of one line is that of their sources, except where the two scripts differ in
-        using spaces: sentences without a space between them (as in Chinese) get one in other scripts, and a single
-        space is left out between Chinese or Japanese ones.
+        White space is that of the source, except between sentences of one line in scripts that differ in using it:
+        Chinese or Japanese sentences get a space between them in other scripts, and lose a single one in theirs.
         """
         text = self.gaps[0]
         for number, translation in enumerate(translations, 1):
@@ -54,8 +53,8 @@ def _is_wide(character: str) -> bool:
 def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | None, language: str | None) -> SplitText:
     """Splits a text at its line breaks, and lines that are too long at their sentences.
 
-    A sentence that is still too long is cut after a clause or, if there is none, between words, near its middle, until
-    its parts fit, and a warning says so.
+    A sentence that is still too long is cut after a clause or between words, near its middle, until its parts fit,
+    and a warning says so.
 
     Args:
         text: The text.

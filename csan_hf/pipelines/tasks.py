@@ -75,9 +75,8 @@ def restore_translation_tasks() -> None:
     ```
 
     transformers 5 refuses these names before it asks its registry. This takes them off the list of refused ones and
-    registers `TextTranslationPipeline` for them, in this process, until `remove_translation_tasks` is called. Calling
-    it again changes nothing, and threads may call it at once. A checkpoint that brings a pipeline of its own for the
-    task "translation" still needs `trust_remote_code=True`.
+    registers `TextTranslationPipeline` for them in this process, until `remove_translation_tasks` is called. A
+    checkpoint that brings a pipeline of its own for the task still needs `trust_remote_code=True`.
     """
     with _lock:
         if _refusal:

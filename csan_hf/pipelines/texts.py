@@ -33,9 +33,8 @@ class TextTranslationPipeline(TranslationPipeline):
     it.
 
     **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of a generator or data
-    set, 16 batches' worth of texts are read at a time (one text with a batch size of 1), which bounds the memory.
-    Batches change nothing but speed: padding is masked and every sentence has its own length bound. Floating-point
-    sums may be ordered differently in batches of another shape; scores agree to about 5 digits in float32.
+    set, 16 batches' worth of texts are read at a time (one text with a batch size of 1). Batches change nothing but
+    speed; scores agree to about 5 digits in float32.
 
     Args:
         *args: Passed to `TranslationPipeline`.
@@ -46,7 +45,7 @@ class TextTranslationPipeline(TranslationPipeline):
         **kwargs: Passed to `TranslationPipeline`.
 
     Raises:
-        ValueError: See `TranslationPipeline`. Also where alignments are asked of a model of another family.
+        ValueError: See `TranslationPipeline`.
     """
 
     def __init__(
@@ -58,18 +57,7 @@ class TextTranslationPipeline(TranslationPipeline):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.split_texts = split_texts
-        self.return_scores = return_scores
-        self.return_alignments = return_alignments
-        self._check_alignments(return_alignments)
-
-    def _check_alignments(self, asked: bool) -> None:
-        if asked and self.model.config.model_type not in FAMILIES:
-            raise ValueError(
-                f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
-                f"{type(self.model).__name__}; csan_hf.analysis.align takes any model that returns cross-attentions "
-                "and has a fast tokenizer."
-            )
+        self.split_texts, self.return_scores, self.return_alignments = split_texts, return_scores, return_alignments
 
     def _sanitize_parameters(self, return_scores: bool | None = None, **kwargs: Any) -> tuple[dict, dict, dict]:
         preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(**kwargs)
@@ -110,7 +98,11 @@ class TextTranslationPipeline(TranslationPipeline):
         """
         batch_size = batch_size or self._batch_size or 1
         alignments = self.return_alignments if return_alignments is None else return_alignments
-        self._check_alignments(alignments)
+        if alignments and self.model.config.model_type not in FAMILIES:
+            raise ValueError(
+                f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
+                f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
+            )
         options = {**kwargs, "batch_size": batch_size, "return_alignments": alignments}
         # Sources that are to be cut are not split, nor are those whose translations, as tokens, cannot be joined
         whole = kwargs.get("truncation", self._preprocess_params.get("truncation")) or kwargs.get(
@@ -124,13 +116,9 @@ class TextTranslationPipeline(TranslationPipeline):
             return self._translate([inputs], **options)[0]
         if isinstance(inputs, Sequence):
             results = self._translate(list(inputs), **options)
-            one_each = all(len(result) == 1 for result in results)
-            return [result[0] for result in results] if one_each else results
+            return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
         if isinstance(inputs, Mapping) or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
-            raise TypeError(
-                f"What to translate must be a string, or a list, generator or data set of them, got "
-                f"{type(inputs).__name__}: {inputs!r:.80}"
-            )
+            check_text(inputs)  # neither a text nor several
         return self._stream(inputs, **options)
 
     def _stream(self, inputs: Iterable[str], *, batch_size: int, **options: Any) -> Iterator[list[dict[str, Any]]]:
@@ -170,10 +158,8 @@ class TextTranslationPipeline(TranslationPipeline):
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
         """Splits texts into what the model takes; options are a call's: languages and prefix matter."""
         count = self.token_counter(**options)
-        language = options.get("src_lang") or self._preprocess_params.get("src_lang")
-        language = (
-            language or getattr(self.tokenizer, "src_lang", None) or getattr(self.tokenizer, "source_lang", None)
-        )
+        own = (getattr(self.tokenizer, name, None) for name in ("src_lang", "source_lang"))
+        language = next(filter(None, [options.get("src_lang"), self._preprocess_params.get("src_lang"), *own]), None)
         return [split_text(text, count_tokens=count, limit=self.source_limit, language=language) for text in texts]
 
     def translate_segments(
@@ -201,8 +187,7 @@ class TextTranslationPipeline(TranslationPipeline):
         """Puts one text's results together: [segments][R] -> [R]."""
         if not results:  # an empty text, or one of white space alone
             chosen = self._get_set_generation_params(self._prepare_generate_kwargs(options))
-            count = chosen.get("num_return_sequences") or 1
-            return [{"translation_text": split.gaps[0]} for _ in range(count)]
+            return [{"translation_text": split.gaps[0]} for _ in range(chosen.get("num_return_sequences") or 1)]
         joined = []
         for sequence in zip(*results, strict=True):
             if "translation_text" not in sequence[0]:  # return_tensors: a single segment

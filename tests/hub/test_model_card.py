@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import ast
 import json
-import os
 import re
 
 import pytest
@@ -123,20 +122,6 @@ def test_optional_keys_may_be_missing(run, missing):
     ModelCard(text)
 
 
-def test_written_at_once_or_not_at_all(run, monkeypatch):
-    path = write_model_card(run, RECIPE, RESULTS)
-    before = path.read_text(encoding="utf-8")
-
-    def fail(source, target):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)  # all is written to other names first
-    with pytest.raises(OSError, match="disk full"):
-        write_model_card(run, {}, {})
-    assert path.read_text(encoding="utf-8") == before
-    assert {file.name for file in run.iterdir()} == {"README.md", "config.json", "locality.png", "training.png"}
-
-
 def test_names_in_a_recipe_change_nothing_but_themselves(tmp_path):
     breaks = "x\n---\n# Scores\n<script>\n```\n# more"
     recipe = {
@@ -199,14 +184,6 @@ def run_code(tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out.strip()
 
     return run
-
-
-@pytest.mark.parametrize("kind", ["joint", "grid"])
-def test_code_of_the_card_runs(kind, request, tmp_path, run_code):
-    directory = save_self_contained(*request.getfixturevalue(kind), tmp_path / "model")
-    text = write_model_card(directory, RECIPE, RESULTS).read_text(encoding="utf-8")
-    assert (directory / "locality.png").read_bytes().startswith(b"\x89PNG")
-    assert run_code(text)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
 
 @pytest.mark.parametrize("texts", [None, 5, {"text": "ein Hund"}])
 def test_what_holds_no_texts_is_refused_at_once(translator, texts):
-    with pytest.raises(TypeError, match="a list, generator or data set of them, got"):
+    with pytest.raises(TypeError, match="must be a string, got"):
         translator(texts)
 
 
