@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from typing import Any
 
 import transformers.pipelines
@@ -22,7 +21,6 @@ _TRANSLATION = "translation"
 _PAIR = re.compile(r"translation_(.+)_to_(.+)")
 # What version 4 loaded where no model was named
 _DEFAULTS = {("en", target): {"model": ("google-t5/t5-base", "a9723ea")} for target in ("fr", "de", "ro")}
-_lock = threading.Lock()
 _refusal: list[str] = []  # transformers' message for the task, while it is withdrawn
 
 
@@ -78,9 +76,7 @@ def restore_translation_tasks() -> None:
     registers `TextTranslationPipeline` for them in this process, until `remove_translation_tasks` is called. A
     checkpoint that brings a pipeline of its own for the task still needs `trust_remote_code=True`.
     """
-    with _lock:
-        if _refusal:
-            return
+    if not _refusal:
         _refusal.append(transformers.pipelines.REMOVED_TASKS.pop(_TRANSLATION, ""))
         PIPELINE_REGISTRY.supported_tasks[_TRANSLATION] = _entry()
         # The registry's table holds only fixed names
@@ -89,9 +85,7 @@ def restore_translation_tasks() -> None:
 
 def remove_translation_tasks() -> None:
     """Undoes `restore_translation_tasks`; does nothing where that was not called."""
-    with _lock:
-        if not _refusal:
-            return
+    if _refusal:
         PIPELINE_REGISTRY.supported_tasks.pop(_TRANSLATION, None)
         del PIPELINE_REGISTRY.check_task
         if refusal := _refusal.pop():

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import logging
 
+import multilingual
 import pytest
 import tiny
 import torch
@@ -13,26 +14,10 @@ ENGLISH = tuple("one two three four five six seven eight nine ten and a house do
 def build_model(source_size, target_size=None, **overrides):
     """A random model whose translations depend on the source: hence the large weights."""
     torch.manual_seed(0)
-    config = MarianConfig(
-        vocab_size=source_size,
-        decoder_vocab_size=target_size or source_size,
-        share_encoder_decoder_embeddings=target_size is None,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        max_position_embeddings=64,
-        init_std=1.0,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-        forced_eos_token_id=None,
-        bos_token_id=None,
-        **overrides,
-    )
+    sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size or source_size}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    shared = target_size is None
+    config = MarianConfig(**multilingual.SIZES, **sizes, **ids, share_encoder_decoder_embeddings=shared, **overrides)
     model = MarianMTModel(config).eval()
     model.generation_config.forced_eos_token_id = None
     return model

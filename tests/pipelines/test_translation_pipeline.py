@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, GenerationConfig, MarianMTModel, pipelin
 from transformers.pipelines.pt_utils import KeyDataset
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
-from csan_hf.pipelines import TASK, TranslationPipeline, register
+from csan_hf.pipelines import TASK, TextTranslationPipeline, TranslationPipeline, register, translation_pipeline
 
 SENTENCES = ["eins zwei drei", "ein Hund", "", "vier fünf sechs sieben acht neun", "Katze", "zehn und eins"]
 
@@ -30,11 +30,11 @@ def test_text_is_what_generate_gives(translator, joint):
 
 
 @pytest.mark.parametrize("generate", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
-@pytest.mark.parametrize("batch_size", [2, 4, 6])
-def test_batches_keep_order_and_text(translator, batch_size, generate):
+def test_batches_keep_order_and_text(translator, generate):
     alone = [translator(sentence, **generate)[0] for sentence in SENTENCES]
     assert len(set(texts(alone))) > 3, "the test needs translations that differ"
-    assert translator(SENTENCES, batch_size=batch_size, **generate) == alone
+    for batch_size in (2, 6):
+        assert translator(SENTENCES, batch_size=batch_size, **generate) == alone
 
 
 def test_empty_text_has_an_empty_translation(translator):
@@ -42,13 +42,8 @@ def test_empty_text_has_an_empty_translation(translator):
     assert translator([" \n", "Hund"])[0] == {"translation_text": ""}
     assert translator("", num_return_sequences=2, num_beams=2) == [{"translation_text": ""}] * 2
     assert translator([]) == []
-
-
-def test_empty_text_with_a_tokenizer_that_adds_nothing(joint):
-    model, tokenizer = joint
-    tokenizer.backend_tokenizer.post_processor = None
-    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
-    assert tokenizer("")["input_ids"] == []
+    translator.tokenizer.backend_tokenizer.post_processor = None  # of a tokenizer that adds nothing
+    assert translator.tokenizer("")["input_ids"] == []
     assert translator(["", "Hund"], batch_size=2)[0] == {"translation_text": ""}
 
 
@@ -58,19 +53,19 @@ def test_several_sequences_give_a_list_per_sentence(translator):
     assert results[0] == translator(SENTENCES[0], num_beams=3, num_return_sequences=3)
 
 
-def test_generators_datasets_tuples_and_columns(translator):
+@pytest.mark.parametrize("kind", [TranslationPipeline, TextTranslationPipeline])
+def test_generators_datasets_tuples_and_columns(kind, joint):
+    translator = kind(model=joint[0], tokenizer=joint[1], device="cpu", max_new_tokens=6)
     expected = translator(SENTENCES)
     dataset = Dataset.from_dict({"text": SENTENCES})
     assert translator(tuple(SENTENCES)) == expected
     assert translator(dataset["text"]) == expected
-    assert [result[0] for result in translator(text for text in SENTENCES)] == expected
-    assert [result[0] for result in translator(KeyDataset(dataset, "text"), batch_size=2)] == expected
-
-
-def test_return_tensors(translator):
-    [result] = translator("ein Hund", return_tensors=True)
-    assert list(result) == ["translation_token_ids"]
-    assert result["translation_token_ids"].dtype == torch.long
+    stream = (row["text"] for row in dataset.to_iterable_dataset())
+    for each in (stream, KeyDataset(dataset, "text")):
+        assert [result[0] for result in translator(each, batch_size=4)] == expected
+    if kind is TextTranslationPipeline:
+        with pytest.raises(TypeError, match="must be a string, got dict"):
+            next(translator(dataset.to_iterable_dataset()))
 
 
 def test_generate_arguments_pass_through(translator, joint):
@@ -84,22 +79,21 @@ def test_generate_arguments_pass_through(translator, joint):
 
 def test_arguments_of_the_constructor_are_defaults(joint):
     model, tokenizer = joint
-    translator = TranslationPipeline(
-        model=model, tokenizer=tokenizer, device="cpu", batch_size=2, max_new_tokens=3, return_tensors=True
-    )
-    results = translator(SENTENCES[:2])
+    defaults = {"batch_size": 2, "max_new_tokens": 3, "return_tensors": True}
+    results = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", **defaults)(SENTENCES[:2])
+    assert [list(result) for result in results] == [["translation_token_ids"]] * 2
     assert all(len(result["translation_token_ids"]) == 4 for result in results)
+    assert results[0]["translation_token_ids"].dtype == torch.long
 
 
-def test_unknown_argument_is_refused(translator):
+def test_wrong_arguments_are_refused(translator, joint):
     with pytest.raises(ValueError, match="numbeams"):
         translator("ein Hund", numbeams=3)
-
-
-@pytest.mark.parametrize("bad", [3, None, {"text": "Hund"}])
-def test_what_is_no_text_is_refused(translator, bad):
-    with pytest.raises(TypeError, match="must be a string"):
-        translator(["Hund", bad])
+    for bad in (3, None, {"text": "Hund"}):
+        with pytest.raises(TypeError, match="must be a string"):
+            translator(["Hund", bad])
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        TranslationPipeline(model=joint[0], device="cpu")
 
 
 def endless(model, length):
@@ -121,24 +115,18 @@ def test_default_length_depends_on_the_source_not_on_twenty(joint):
         assert len(long) == 64, "nothing beyond the positions of the model"
 
 
-def test_length_of_the_generation_config_is_kept(joint):
+def test_own_lengths_and_stopping_criteria_are_kept(joint):
     model, tokenizer = joint
     endless(model, 30)
-    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
-    assert len(translator("Hund", return_tensors=True)[0]["translation_token_ids"]) == 30
-    assert len(translator("Hund", return_tensors=True, max_length=7)[0]["translation_token_ids"]) == 7
-
-
-def test_own_stopping_criteria_are_kept(joint):
-    model, tokenizer = joint
-    endless(model, None)
-    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    translator = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", return_tensors=True)
 
     def at_five(input_ids, scores, **kwargs):
         return torch.full((input_ids.shape[0],), input_ids.shape[1] >= 5)
 
-    [result] = translator("Hund", return_tensors=True, stopping_criteria=[at_five])
-    assert len(result["translation_token_ids"]) == 5
+    for options, length in (({}, 30), ({"max_length": 7}, 7), ({"stopping_criteria": [at_five]}, 5)):
+        assert len(translator("Hund", **options)[0]["translation_token_ids"]) == length
+    model.generation_config.max_length = None
+    assert len(translator("Hund", stopping_criteria=[at_five])[0]["translation_token_ids"]) == 5
 
 
 def test_long_sources_warn_are_cut_or_refused(translator, library_log):
@@ -199,8 +187,4 @@ def test_registered_name(joint, tmp_path):
     loaded = pipeline(TASK, model=str(tmp_path), device="cpu", batch_size=3)
     assert isinstance(loaded, TranslationPipeline)
     assert loaded(SENTENCES) == expected
-
-
-def test_no_tokenizer_is_refused(joint):
-    with pytest.raises(ValueError, match="needs a tokenizer"):
-        TranslationPipeline(model=joint[0], device="cpu")
+    assert translation_pipeline(tmp_path, device="cpu", num_beams=1)(SENTENCES) == expected
