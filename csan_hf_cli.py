@@ -26,35 +26,26 @@ INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 COMMANDS = {
-    "train": (
-        "csan_hf.commands.train:main",
-        "train what a recipe describes, score it and write its card; the same command resumes",
-    ),
-    "evaluate": ("csan_hf.commands.evaluate:evaluate", "score a checkpoint on a test set"),
-    "translate": ("csan_hf.commands.translate:translate", "translate lines"),
-    "align": (
-        "csan_hf.commands.align:align",
-        "find the source words that each word of a translation comes from",
-    ),
-    "report": ("csan_hf.commands.compare:report", "compare systems in one page for the browser"),
+    "train": ("train:main", "train what a recipe describes, score it and write its card; the same command resumes"),
+    "evaluate": ("evaluate:evaluate", "score a checkpoint on a test set"),
+    "translate": ("translate:translate", "translate lines"),
+    "align": ("align:align", "find the source words that each word of a translation comes from"),
+    "report": ("compare:report", "compare systems in one page for the browser"),
     "compare": (
-        "csan_hf.commands.compare:compare",
+        "compare:compare",
         "train and compare the systems of a suite over data sets and seeds; the same command resumes",
     ),
-    "convert": ("csan_hf.commands.checkpoints:convert", "convert a Marian, M2M100 or NLLB checkpoint to a CSAN"),
+    "convert": ("checkpoints:convert", "convert a Marian, M2M100 or NLLB checkpoint to a CSAN"),
     "convert-attn2d": (
-        "csan_hf.commands.checkpoints:convert_attn2d",
+        "checkpoints:convert_attn2d",
         "convert a checkpoint of the Pervasive Attention authors' 2018 code",
     ),
-    "export-onnx": ("csan_hf.commands.checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
-    "push": ("csan_hf.commands.checkpoints:push", "upload a checkpoint to the Hub"),
+    "export-onnx": ("checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
+    "push": ("checkpoints:push", "upload a checkpoint to the Hub"),
     "recipes": ("csan_hf_cli:recipes", "list the recipes and suites that come with csan_hf, or copy one"),
-    "demo": (
-        "csan_hf.commands.demo:demo",
-        "translate in the browser, compare two models, click for the alignment",
-    ),
+    "demo": ("demo:demo", "translate in the browser, compare two models, click for the alignment"),
 }
-"""Subcommands: the function of each, and what it does."""
+"""Subcommands: the function of each, in a module of csan_hf.commands, and what it does."""
 
 OPTIONS = {
     "model": "checkpoint folder or Hub name",
@@ -78,14 +69,9 @@ def script(errors: Mapping[type[Exception], int] | None = None) -> Callable[[Cal
     """Makes a function end as Unix tools do, with an exit status and one line on standard error at most.
 
     Input or output that cannot be read, written or understood (OSError, ValueError) and packages that are not
-    installed (ImportError) give one line and status 2. If the reader of standard output leaves (`| head`), the
-    script ends silently. Ctrl-C gives one line, with the arguments of the KeyboardInterrupt, and status 130.
-
-    Args:
-        errors: Further exceptions that are reported in one line, with their exit status.
-
-    Returns:
-        A decorator; the function may return None for 0.
+    installed (ImportError) give one line and status 2, as do further `errors` with a status of theirs. If the reader
+    of standard output leaves (`| head`), the script ends silently. Ctrl-C gives one line, with the arguments of the
+    KeyboardInterrupt, and status 130. The function may return None for 0.
     """
     statuses: dict[type[Exception], int] = {
         **(errors or {}),
@@ -138,17 +124,10 @@ def _discard_output() -> None:
 
 
 def build_parser(function: Callable, prog: str | None = None) -> Any:
-    """Builds the parser of a function from its signature and docstring.
+    """Builds the `jsonargparse.ArgumentParser` of a function from its signature, with types, and its docstring.
 
     Positional-only parameters are positional arguments, all others are options; a `bool` is a flag, and a list takes
     one value or more. Help is the docstring's, or that of `OPTIONS`.
-
-    Args:
-        function: Every parameter has a type.
-        prog: How the help names the command.
-
-    Returns:
-        A `jsonargparse.ArgumentParser`, which raises `argparse.ArgumentError`.
     """
     import argparse
 
@@ -164,58 +143,49 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
         allow_abbrev=True,
     )
     described = OPTIONS | {entry.arg_name: entry.description or "" for entry in docstring_parser.parse(text).params}
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         kind, default = parameter.annotation, parameter.default
         if isinstance(kind, types.UnionType):
             [kind] = [each for each in typing.get_args(kind) if each is not type(None)]
-        settings: dict[str, Any] = {"help": described[parameter.name].replace("%", "%%")}
+        is_positional, is_required = parameter.kind is parameter.POSITIONAL_ONLY, default is parameter.empty
+        settings: dict[str, Any] = {"help": described[name].replace("%", "%%")}
         if kind is bool:
             settings["action"] = "store_true"
         elif typing.get_origin(kind) is list:
-            settings |= {"type": typing.get_args(kind)[0], "nargs": "+", "action": "extend"}
+            action = {} if is_positional else {"action": "extend"}
+            settings |= {"type": typing.get_args(kind)[0], "nargs": "+", **action}
         else:
-            settings["type"] = kind
-        if default is not parameter.empty:
+            settings |= {"type": kind, **({"nargs": "?"} if is_positional and not is_required else {})}
+        if not is_required:
             settings["default"] = default
             if default not in (None, False, ""):
                 settings["help"] += f" (default: {default})"
-        if parameter.kind is not parameter.POSITIONAL_ONLY:
-            required = {"required": True} if default is parameter.empty else {}
-            parser.add_argument(f"--{parameter.name}", **settings, **required)
-            continue
-        if default is not parameter.empty:
-            settings["nargs"] = "?"
-        settings.pop("action", None)
-        parser.add_argument(parameter.name, **settings)
+        elif not is_positional:
+            settings["required"] = True
+        parser.add_argument(name if is_positional else f"--{name}", **settings)
     return parser
 
 
-def run(function: Callable, words: Sequence[str], prog: str | None = None) -> int:
-    """Runs a function with the arguments of a command line, as `script` ends it.
+@script()
+def run(function: Callable, words: Sequence[str], prog: str | None = None) -> int | None:
+    """Runs a function with the arguments of a command line, which the help names `prog`: see `build_parser`.
 
-    Args:
-        function: See `build_parser`. Where it takes `**fields`, every unknown `--name value ...` is one of them, whose
-            values are YAML. A function of `arguments` alone gets the words as they are.
-        words: The arguments.
-        prog: How the help names the command.
+    Where the function takes `**fields`, every unknown `--name value ...` is one of them, whose values are YAML. A
+    function of `arguments` alone gets the words as they are.
     """
-    return script()(_call)(function, list(words), prog)
-
-
-def _call(function: Callable, words: list[str], prog: str | None) -> int | None:
     import argparse
 
     parameters = inspect.signature(function).parameters
     if list(parameters) == ["arguments"]:
-        return function(words)
+        return function(list(words))
     parser = build_parser(function, prog)
     fields: dict[str, Any] = {}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         words, fields = _split_fields(words)
     try:
-        options = parser.parse_args(words).as_dict()
+        options = parser.parse_args(list(words)).as_dict()
     except argparse.ArgumentError as error:
         raise ValueError(f"{error} ({parser.prog} --help lists the arguments)") from error
     except SystemExit:  # after the help
@@ -225,7 +195,7 @@ def _call(function: Callable, words: list[str], prog: str | None) -> int | None:
 
 
 def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Takes `--name value ...` and `--name=value` out of a command line; several values make a list."""
+    """Takes `--name value ...` and `--name=value` out of a command line; several values make a list, none is true."""
     import yaml
 
     others: list[str] = []
@@ -238,9 +208,7 @@ def _split_fields(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             values = others if value else fields[name]
         else:
             values.append(word if values is others else yaml.safe_load(word))
-    if empty := [name for name, values in fields.items() if not values]:
-        raise ValueError(f"--{empty[0]} takes a value.")
-    return others, {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+    return others, {name: values if len(values) > 1 else (*values, True)[0] for name, values in fields.items()}
 
 
 # ---- csan-hf
@@ -260,10 +228,8 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
     """
     package = Path(str(importlib.util.find_spec("csan_hf").origin)).parent  # type: ignore[union-attr]
     recipes = runpy.run_path(str(package / "recipes" / "__init__.py"))  # alone: the package imports torch
-    kinds = [recipes["NamedFiles"](package / f"{kind}s", kind) for kind in ("recipe", "suite")]
+    kinds = [recipes["RECIPES"], recipes["SUITES"]]
     if name is None:
-        if output is not None:
-            raise ValueError(f"--output {output}: which recipe or suite? `csan-hf recipes` lists them.")
         for title, files in zip(("Recipes:", "\nSuites:"), kinds, strict=True):
             width = max(map(len, files.names()))
             print(title, *(f"  {each:<{width}}  {files.title(each)}" for each in files.names()), sep="\n")
@@ -275,38 +241,25 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
     text = files.file(name).read_text(encoding="utf-8")
     if output is None or str(output) == "-":
         print(text, end="")
-    elif output.exists() or output.is_symlink():
-        raise ValueError(f"{output} exists: choose another file.")
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-        print(f"{output}: {files.title(name)}")
-        if files.kind == "recipe":
-            print(
-                "With other data, change name, description, license, dataset_name and hub_dataset: the card says them."
-            )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a subcommand.
-
-    Args:
-        arguments: Its name and its arguments; None = those of the process.
-
-    Returns:
-        The exit status.
-    """
-    return _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with open(output, "x", encoding="utf-8") as copy:
+        copy.write(text)
+    print(f"{output}: {files.title(name)}")
+    if files.kind == "recipe":
+        print("With other data, change name, description, license, dataset_name and hub_dataset: the card says them.")
 
 
 @script()
-def _dispatch(arguments: list[str]) -> int:
-    name, *rest = arguments or ["--help"]
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a subcommand, `arguments` being its name and its arguments (None = those of the process)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name, *rest = words or ["--help"]
     if name in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         lines = [f"  {command:<{width}}  {text}" for command, (_, text) in COMMANDS.items()]
         print("usage: csan-hf COMMAND ...", "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
-        return 0 if arguments else BAD_INPUT
+        return 0 if words else BAD_INPUT
     if name == "--version":
         print(importlib.metadata.version("csan_hf"))
         return 0
@@ -314,5 +267,12 @@ def _dispatch(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "csan-hf --help lists them"
         raise ValueError(f"there is no command {name!r}: {hint}")
-    module, function = COMMANDS[name][0].split(":")
-    return run(getattr(importlib.import_module(module), function), rest, f"csan-hf {name}")
+    return run(function_of(name), rest, f"csan-hf {name}")
+
+
+def function_of(command: str) -> Callable:
+    """Returns the function of a subcommand."""
+    module, function = COMMANDS[command][0].split(":")
+    place = module if module == __name__ else f"csan_hf.commands.{module}"
+    found: Callable = getattr(importlib.import_module(place), function)
+    return found

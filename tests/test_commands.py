@@ -3,7 +3,6 @@
 
 import ast
 import errno
-import importlib
 import json
 import os
 import resource
@@ -19,7 +18,7 @@ from pipelines.multilingual import nllb
 
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
-from csan_hf_cli import COMMANDS, build_parser, main, run, script
+from csan_hf_cli import COMMANDS, build_parser, function_of, main, run, script
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "csan_hf"
@@ -44,8 +43,7 @@ FROZEN = json.loads((Path(__file__).parent / "fixtures" / "options.json").read_t
 @pytest.mark.parametrize("name", [name for name in FROZEN if not name.startswith("train ")])
 def test_every_option_that_existed_is_still_there(name):
     """With its default and its choices; fixtures/options.json is what `argparse` had when it was frozen."""
-    module, function = COMMANDS[name][0].split(":")
-    parser = build_parser(getattr(importlib.import_module(module), function))
+    parser = build_parser(function_of(name))
     here = {action.option_strings[0] if action.option_strings else action.dest: action for action in parser._actions}
     for option, frozen in FROZEN[name].items():
         action = here[option]
@@ -72,12 +70,11 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
         ("recipes naacl_tabel1", "Did you mean naacl_table1?"),
         ("recipes G2P.yaml", "Did you mean g2p?"),
-        ("recipes --output new.yaml", "--output new.yaml: which recipe or suite?"),
         ("compare ./g2p --output runs", "There is no suite ./g2p."),
         ("train scripts/recipes/nmbers.yaml", "Did you mean numbers?"),
         ("train nmbers", "There is no recipe nmbers. Did you mean numbers?"),
         ("compare naacl_tabel1 --output runs", "Did you mean naacl_table1?"),
-        ("compare g2p --output runs --jobs 0", "--jobs must be at least 1, got 0."),
+        ("compare g2p --output runs --jobs 0", "--jobs and --threads must be at least 1, got 0 and 1."),
         ("compare g2p --output runs --only all --publish ''", "the name of a folder is empty"),
         ("translate", "required: model (csan-hf translate --help lists the arguments)"),
         ("translate --model x --num_beams few", "key \"num_beams\": Expected a <class 'int'>. Got value: few"),
@@ -85,8 +82,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
         ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
         ("evaluate --model x --source y", "--source and --reference go together"),
-        ("demo x --port 70000", "--port must be from 1 to 65535, got 70000"),
-        ("convert x y --local_window", "--local_window takes a value."),
+        ("demo x --port 70000", "nothing can be served at 127.0.0.1, port 70000 ("),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, monkeypatch, capsys):
@@ -175,8 +171,8 @@ def test_a_function_is_a_command(capsys):
         """
         print(first, more, flag, names, fields)
 
-    assert run(command, ["a", "b", "c", "--size=5", "--layers", "0", "1"]) == 0
-    assert capsys.readouterr().out == "a ['b', 'c'] False None {'size': 5, 'layers': [0, 1]}\n"
+    assert run(command, ["a", "b", "c", "--size=5", "--layers", "0", "1", "--wrapped"]) == 0
+    assert capsys.readouterr().out == "a ['b', 'c'] False None {'size': 5, 'layers': [0, 1], 'wrapped': True}\n"
     assert run(lambda arguments: len(arguments), ["--as", "it", "is"]) == 3
 
 
@@ -217,7 +213,7 @@ def test_recipes_and_suites_are_copied_into_new_files_only(files, name, tmp_path
     (tmp_path / "link.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     for taken in (copy, tmp_path / "link.yaml"):
         assert main(["recipes", name, "--output", str(taken)]) == 2
-        assert "exists: choose another" in capsys.readouterr().err
+        assert "File exists" in capsys.readouterr().err
     assert not (tmp_path / "elsewhere.yaml").exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 from csan_hf.analysis import Alignment
 from csan_hf.analysis.tokenized_text import TokenizedText
 from csan_hf.commands import demo
-from csan_hf.demo import DemoModel, build_demo, highlight_source, titles_of
+from csan_hf.commands.demo import DemoModel, build_demo, highlight_source, titles_of
 from csan_hf_cli import main
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -46,11 +46,9 @@ def test_three_models_and_a_missing_one_are_refused(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("host", "is_said"), [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("me", True)]
-)
+@pytest.mark.parametrize(("host", "is_said"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
 def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys):
-    for name in ("check_address", "import_gradio", "DemoModel", "build_demo"):
+    for name in ("import_gradio", "DemoModel", "build_demo"):
         monkeypatch.setattr(demo, name, Mock())
     assert main(["demo", "x", "--host", host]) == 0
     assert ("whoever reaches this machine" in capsys.readouterr().err) == is_said
@@ -60,8 +58,7 @@ def test_a_demo_that_others_can_reach_says_so(host, is_said, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--port", "0"), "--port must be from 1 to 65535, got 0"),
-        (("--port", "70000"), "--port must be from 1 to 65535, got 70000"),
+        (("--port", "70000"), "nothing can be served at 127.0.0.1, port 70000 ("),
         (("--host", "203.0.113.7"), "nothing can be served at 203.0.113.7 ("),
         (("--host", "no such host"), "nothing can be served at no such host ("),
         (("--port", "{taken}"), "choose another --host or --port"),

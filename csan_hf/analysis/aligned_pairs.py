@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -199,8 +200,7 @@ def _cross_attention(
 
 def _padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
     """Returns [B, longest row], padded on the right."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
 
 
 def _measure(model: PreTrainedModel, layer: int, heads: int) -> str:

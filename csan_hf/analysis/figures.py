@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,12 +86,7 @@ def save_figure(figure: Figure, path: Path | str, *, dpi: int = 150, margin: flo
 
 
 def page_svg(figure: Figure, name: str) -> str:
-    """Returns a figure as an `<svg>` element whose text and axes have the colour of the page's text.
-
-    Args:
-        figure: The figure.
-        name: A name that no other figure of the page has.
-    """
+    """Returns a figure as an `<svg>` element in the colour of the page's text; no other figure there has its name."""
     svg = _svg(figure, name, transparent=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -133,10 +127,7 @@ def plot_scores_by_length(
 ) -> Figure:
     """Draws scores by the length of the source (Yang et al., 2018, and Elbayad et al., 2018, Figure 5).
 
-    Args:
-        groups: For each system what `csan_hf.evaluation.score_by_length` returns; where it has intervals, bars show
-            them.
-        metric: The metric to draw.
+    The groups are what `csan_hf.evaluation.score_by_length` returns for each system; bars show intervals, if any.
     """
     with _chart() as (figure, axes):
         for number, (name, entries) in enumerate(groups.items()):
@@ -156,12 +147,8 @@ def plot_scores_by_length(
 
 
 def plot_ngram_accuracy(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
-    """Draws the accuracy of n-grams by their length.
-
-    Args:
-        scores: For each system what `csan_hf.evaluation.score_by_ngram` returns.
-    """
-    curves = {name: [(entry.order, entry.accuracy) for entry in entries] for name, entries in scores.items()}
+    """Draws the accuracy of n-grams by their length, of systems' `csan_hf.evaluation.score_by_ngram`."""
+    curves = {name: [entry.accuracy for entry in entries] for name, entries in scores.items()}
     return _plot_by_order(curves, "n-grams found in the reference, %")
 
 
@@ -169,26 +156,19 @@ def plot_ngram_gap(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
     """Draws how much higher the BLEU of each system is than that of the last one, for n-grams up to each length.
 
     That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019).
-
-    Args:
-        scores: For each system what `csan_hf.evaluation.score_by_ngram` returns; the last system is the baseline.
     """
     *names, baseline = scores
-    base = scores[baseline]
-    curves = {
-        name: [(entry.order, entry.bleu - other.bleu) for entry, other in zip(scores[name], base, strict=True)]
-        for name in names
-    }
+    pairs = {name: zip(scores[name], scores[baseline], strict=True) for name in names}
+    curves = {name: [entry.bleu - other.bleu for entry, other in own] for name, own in pairs.items()}
     return _plot_by_order(curves, f"BLEU minus that of {baseline}", zero=True)
 
 
-def _plot_by_order(curves: Mapping[str, Sequence[tuple[int, float]]], label: str, zero: bool = False) -> Figure:
+def _plot_by_order(curves: Mapping[str, Sequence[float]], label: str, zero: bool = False) -> Figure:
     with _chart() as (figure, axes):
         if zero:
             axes.axhline(0, color="0.5", linewidth=1)
-        for number, (name, points) in enumerate(curves.items()):
-            orders, values = zip(*points, strict=True)
-            axes.plot(orders, values, label=plain_label(name), **_line_style(number))
+        for number, (name, values) in enumerate(curves.items()):
+            axes.plot(range(1, len(values) + 1), values, label=plain_label(name), **_line_style(number))
         axes.set(xlabel="length of the n-grams", ylabel=plain_label(label))
         _add_legend_of_systems(axes, len(curves))
     return figure
@@ -216,34 +196,29 @@ def plot_differences(
         pooled: The column that stands out, in black.
     """
     columns = list(next(iter(rows.values()), {}))
-    numbers = itertools.count()
-    styles = {
-        column: {"color": "black", "marker": "D"} if column == pooled else style_of(next(numbers))
-        for column in columns
-    }
-    tests = {name: {column: test for column, test in row.items() if test is not None} for name, row in rows.items()}
-    shown = [column for column in columns if any(column in row for row in tests.values())]
-    height = 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(set(columns) - {pooled}))
-    with _chart(7.0, height, "x") as (figure, axes):
+    others = [column for column in columns if column != pooled]
+    styles = {column: style_of(number) for number, column in enumerate(others)}
+    styles[pooled] = {"color": "black", "marker": "D"}
+    with _chart(7.0, 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(others)), "x") as (figure, axes):
         axes.axvline(0, color="0.5", linewidth=1)
         for place, row in enumerate(rows.values()):
             if place:
                 axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
-            for number, (column, test) in enumerate(row.items()):
-                if test is not None:
-                    at = place + 0.6 * ((number + 0.5) / len(row) - 0.5)
-                    width, alpha, size = (4.0, 0.7, 7) if column == pooled else (2.5, 0.45, 5)
-                    axes.hlines(at, *test.interval, color=styles[column]["color"], linewidth=width, alpha=alpha)
-                    axes.plot([test.difference], [at], **styles[column], markersize=size, linestyle="none")
+            tests = {column: test for column, test in row.items() if test is not None}
+            for column, test in tests.items():
+                at = place + 0.6 * (([*row].index(column) + 0.5) / len(row) - 0.5)
+                width, alpha, size = (4.0, 0.7, 7) if column == pooled else (2.5, 0.45, 5)
+                axes.hlines(at, *test.interval, color=styles[column]["color"], linewidth=width, alpha=alpha)
+                axes.plot([test.difference], [at], **styles[column], markersize=size, linestyle="none")
         axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
         axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
         better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
         axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals {better}")
-        if len(columns) > 1:
+        shown = [column for column in columns if any(row[column] is not None for row in rows.values())]
+        if len(columns) > 1 and shown:
             for column in shown:
                 axes.plot([], [], **styles[column], linestyle="none", label=plain_label(column))
-            if shown:
-                figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
+            figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
     return figure
 
 
@@ -256,7 +231,7 @@ def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
     last = mass.shape[1] - 1
     with _chart() as (figure, axes):
         for layer, row in enumerate(mass):
-            style = {**style_of(layer), "markersize": 4, "linewidth": 1.2}
+            style = {**_line_style(layer), "markersize": 4}
             axes.plot(range(last + 1), 100 * row, label=f"layer {layer + 1}", **style)
         axes.set_xticks(range(last + 1), [*map(str, range(last)), f"{last}+"])
         axes.set(xlabel="tokens from the query", ylabel="attention, %")
@@ -313,11 +288,7 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
 
 
 def plot_channel_ranks(ranks: np.ndarray) -> Figure:
-    """Draws the share of channels that the source tokens get, from the one with the most on.
-
-    Args:
-        ranks: What `csan_hf.analysis.channel_ranks` returns.
-    """
+    """Draws the share of channels that the source tokens get, from the one with the most on: see `channel_ranks`."""
     with _chart() as (figure, axes):
         places = range(1, len(ranks) + 1)
         axes.bar(places, [100 * share for share in ranks], color=COLOURS[0])
@@ -337,9 +308,9 @@ def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
                 if share >= 0.005 and len(shares) <= 8:
                     ink = _ink_on(image.to_rgba(100 * share))
                     axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize=7)
-            numbers = range(len(shares))
-            axes.set_xticks(numbers, [str(number + 1) for number in numbers])
-            axes.set_yticks(numbers, [str(number + 1) for number in numbers])
+            heads = [str(head + 1) for head in range(len(shares))]
+            axes.set_xticks(range(len(shares)), heads)
+            axes.set_yticks(range(len(shares)), heads)
             axes.set(title=f"layer {layer + 1}", xlabel="from head")
         grids[0].set_ylabel("head")
     return figure

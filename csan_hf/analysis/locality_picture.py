@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,13 +93,6 @@ def draw_locality(
     Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target grid that one
     cell sees after each layer.
 
-    ```python
-    from csan_hf.analysis import draw_locality
-
-    draw_locality(CsanConfig.base(local_window=11, head_area=3), "locality.png")
-    draw_locality(model.config, "locality.png", title="Our model")
-    ```
-
     Args:
         config: A `CsanConfig` or `PervasiveAttentionConfig`, or its fields as `config.json` holds them.
         path: PNG file to write.
@@ -109,7 +102,7 @@ def draw_locality(
         title: Text above the picture.
 
     Raises:
-        ValueError: The config is of another family, or impossible; `length` is below 1; there is no such part.
+        ValueError: The config is impossible, or of a family that cannot be drawn.
     """
     save_figure(plot_locality(config, length=length, parts=parts, title=title), path, dpi=120, margin=0.15)
 
@@ -122,8 +115,8 @@ def plot_locality(
     title: str | None = None,
 ) -> Figure:
     """Draws where a model is local; see `draw_locality`."""
-    config = _as_config(config)
-    figure: Figure = pkgutil.resolve_name(str(FAMILIES[config.model_type].draw))(config, length, parts)
+    own = _as_config(config)
+    figure: Figure = pkgutil.resolve_name(str(FAMILIES[own.model_type].draw))(own, length, parts)
     if title is not None:
         figure.suptitle(title, parse_math=False)
     return figure
@@ -138,24 +131,14 @@ def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int 
 
     Returns:
         Local layers before the others, encoder before decoder; of a classifier only the encoder.
-
-    Raises:
-        ValueError: The config is of another family, or impossible; `length` is below 1.
     """
-    config = _as_config(config)
-    if not isinstance(config, CsanConfig):
-        raise ValueError(
-            f"`attention_reaches` needs the config of a CSAN, got one of {config.model_type!r}; `draw_locality` draws "
-            "both."
-        )
-    has_decoder = not any("Classification" in name for name in config.architectures or [])
-    groups = _groups(config, PARTS if has_decoder else PARTS[:1])
+    own: CsanConfig = _as_config(config)
+    has_decoder = not any("Classification" in name for name in own.architectures or [])
+    groups = _groups(own, PARTS if has_decoder else PARTS[:1])
     if length is None:
         windows = [locality.area.window for _, locality, _ in groups if locality is not None]
         length = max(_SHORTEST, *(window + _MARGIN for window in windows if window is not None), 0)
-    if length < 1:
-        raise ValueError(f"`length` must be at least 1 token, got {length}.")
-    return [_reach(config, part, locality, layers, length) for part, locality, layers in groups]
+    return [_reach(own, part, locality, layers, length) for part, locality, layers in groups]
 
 
 def _groups(config: CsanConfig, parts: Sequence[str]) -> list[tuple[str, LayerLocality | None, tuple[int, ...]]]:
@@ -189,7 +172,7 @@ def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> t
     return torch.ceil(torch.maximum(rows, columns) / max(side, 1)).long()
 
 
-def _as_config(config: PreTrainedConfig | dict[str, Any]) -> PreTrainedConfig:
+def _as_config(config: PreTrainedConfig | dict[str, Any]) -> Any:
     if not isinstance(config, dict):
         # A config that came with a checkpoint, as remote code, has another class of the same name
         config = config.to_dict()
@@ -246,59 +229,47 @@ def _example_term(method: Any, site: AttentionSite, length: int) -> Term | None:
     return term
 
 
+_SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}  # of an example's centre from the query
+_PLACE = {"encoder": "i + 2", "decoder": "i − 2", "cross": "i"}
+
+
 def _example_width(method: Any, length: int) -> float:
     """Width of a Gaussian as a trained model might predict it."""
-    if method.width == "fixed":
-        return float(method.size)
-    return 10.0 if method.width == "head" else length / 2
+    return {"fixed": float(method.size), "head": 10.0}.get(method.width, length / 2)
 
 
-_SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}  # of an example's centre from the query
+_CAPTIONS = {
+    "window": "window of {0.size} tokens",
+    "head_area": "area of {0.size} heads",
+    "bi_direct": "first half of the heads: no later tokens; second half, shown here: no earlier ones",
+    "relative_positions": "relative positions up to {0.max_distance} tokens",
+    "neighbor": "Gaussian (around the query, width D predicted; here D = {half:g})",
+    "local_hard": "Gaussian (centre P predicted, width D = {0.width:g}{cut}; here P = {half:g})",
+    "gaussian": "Gaussian (centre P predicted, width {width}; here P = {place}{example})",
+    "block": "block self-attention (blocks of {0.length} tokens; paler: seen through a summary of the block)",
+    "cnn": "attention after {0.layers} convolutions of {0.kernel_size} tokens",
+}
 
 
 def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> str:
     """Says a method in a few words, as above a picture; of one from outside the package its key and settings."""
-    say = _CAPTIONS.get(method.key)
-    if say is not None:
-        return say(method, part, length)
-    settings = [f"{field.name} {getattr(method, field.name)}" for field in dataclasses.fields(method)]
-    return " ".join([method.key.replace("_", " "), *([f"({', '.join(settings)})"] if settings else [])])
-
-
-def _caption_gaussian(method: Any, part: str, length: int) -> str:
-    shift = _SHIFT[part]
-    place = "i" if shift == 0 else f"i {'+' if shift > 0 else '−'} {abs(shift)}"
-    if method.width == "fixed":
-        return f"Gaussian (centre P predicted, width D = {method.size:g}; here P = {place})"
-    learned = "D learned for each head" if method.width == "head" else f"D predicted per {method.width}"
-    example = _example_width(method, length)
-    return f"Gaussian (centre P predicted, width {learned}; here P = {place}, D = {example:g})"
-
-
-def _caption_local_hard(method: Any, part: str, length: int) -> str:
-    cut = ", cut off at P ± D" if method.cut_off else ""
-    return f"Gaussian (centre P predicted, width D = {method.width:g}{cut}; here P = {length / 2:g})"
-
-
-_CAPTIONS: dict[str, Callable[[Any, str, int], str]] = {
-    "window": lambda method, part, length: f"window of {method.size} tokens",
-    "head_area": lambda method, part, length: (
-        f"area of {method.size} heads{', wrapped' if method.boundary == 'circular' else ''}"
-    ),
-    "bi_direct": lambda method, part, length: (
-        "first half of the heads: no later tokens; second half, shown here: no earlier ones"
-    ),
-    "relative_positions": lambda method, part, length: f"relative positions up to {method.max_distance} tokens",
-    "neighbor": lambda method, part, length: (
-        f"Gaussian (around the query, width D predicted; here D = {length / 2:g})"
-    ),
-    "local_hard": _caption_local_hard,
-    "gaussian": _caption_gaussian,
-    "block": lambda method, part, length: (
-        f"block self-attention (blocks of {method.length} tokens; paler: seen through a summary of the block)"
-    ),
-    "cnn": lambda method, part, length: f"attention after {method.layers} convolutions of {method.kernel_size} tokens",
-}
+    settings: dict[str, Any] = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    if method.key not in _CAPTIONS:
+        shown = ", ".join(f"{name} {value}" for name, value in settings.items())
+        return method.key.replace("_", " ") + (f" ({shown})" if shown else "")
+    values = {
+        "half": length / 2,
+        "place": _PLACE[part],
+        "cut": ", cut off at P ± D" if settings.get("cut_off") else "",
+    }
+    if method.key == "gaussian":
+        kind, example = settings["width"], _example_width(method, length)
+        learned = "D learned for each head" if kind == "head" else f"D predicted per {kind}"
+        values["width"] = f"D = {example:g}" if kind == "fixed" else learned
+        values["example"] = "" if kind == "fixed" else f", D = {example:g}"
+    return _CAPTIONS[method.key].format(method, **values) + (
+        ", wrapped" if settings.get("boundary") == "circular" else ""
+    )
 
 
 def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
@@ -310,9 +281,6 @@ def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
 
 def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
     """Draws which keys the queries of a CSAN see; see `draw_locality`."""
-    unknown = [part for part in parts or () if part not in PARTS]
-    if unknown:
-        raise ValueError(f"`parts` must be among {list(PARTS)}, got {unknown[0]!r}.")
     reaches = attention_reaches(config, length=length)
     reaches = [reach for reach in reaches if parts is None or reach.part in parts]
     figure = new_figure(9.5, 0.4 + 2.75 * len(reaches))
@@ -403,18 +371,12 @@ def draw_grid(config: PervasiveAttentionConfig, length: int | None, parts: Seque
 
 def _draw_kernel(axes: Axes, kernel_size: int) -> None:
     side = kernel_size // 2
-    colours = np.full((kernel_size + 2, kernel_size + 2), 0)
+    colours = np.zeros((kernel_size + 2, kernel_size + 2))
     colours[1:-1, 1:-1] = 2
     colours[1 : side + 2, 1:-1] = 1
     edge = side + 1.5
-    axes.imshow(
-        colours,
-        cmap=ListedColormap([_UNSEEN, _SEEN, _MASKED]),
-        vmin=0,
-        vmax=2,
-        extent=(-edge, edge, edge, -edge),
-        interpolation="nearest",
-    )
+    cmap = ListedColormap([_UNSEEN, _SEEN, _MASKED])
+    axes.imshow(colours, cmap=cmap, vmin=0, vmax=2, extent=(-edge, edge, edge, -edge), interpolation="nearest")
     for line in np.arange(-edge + 1, edge):
         axes.axhline(line, color="white", linewidth=0.8)
         axes.axvline(line, color="white", linewidth=0.8)
@@ -425,12 +387,10 @@ def _draw_kernel(axes: Axes, kernel_size: int) -> None:
 
 
 def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) -> None:
-    reach = grid_reach(config)
+    reach, layers = grid_reach(config), config.num_layers
     radius = reach.shape[0] - 1
     border = max(2, radius // 8)
-    field = np.full((radius + 1 + 2 * border, 2 * (radius + border) + 1), np.nan)
-    field[border : border + radius + 1, border : border + 2 * radius + 1] = reach.numpy()
-    layers = config.num_layers
+    field = np.pad(reach.numpy().astype(float), border, constant_values=np.nan)
     edge = radius + border + 0.5
     image = axes.imshow(
         np.ma.masked_invalid(field),
@@ -443,10 +403,6 @@ def _draw_field(figure: Figure, axes: Axes, config: PervasiveAttentionConfig) ->
     row = Rectangle((-edge + 0.1, -0.5), 2 * edge - 0.2, 1, fill=False, edgecolor="black", linestyle="--", zorder=2)
     axes.add_patch(row)
     _outline(axes, 0, 0)
-    axes.set_title(
-        f"All {layers} layers: {radius} target tokens back, {radius} source tokens to either side", fontsize=10
-    )
+    title = f"All {layers} layers: {radius} target tokens back, {radius} source tokens to either side"
+    axes.set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label="seen from layer", ticks=MaxNLocator(6, integer=True), shrink=0.9)
-
-
-__all__ = ["AttentionReach", "attention_reaches", "draw_locality", "grid_reach"]

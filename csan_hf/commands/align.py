@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import read_alignments
@@ -56,10 +57,6 @@ def align(
         num_beams: beams, where there is no --target (default: the model's)
         batch_size: pairs aligned at a time
     """
-    if sentence is not None and heat_map is None:
-        raise ValueError("--sentence chooses what --heat_map draws: give --heat_map too")
-    if threshold is not None and not 0 <= threshold < 1:
-        raise ValueError(f"--threshold must be at least 0 and less than 1, got {threshold:g}")
     if target is not None and (translations is not None or num_beams is not None):
         raise ValueError("--translations and --num_beams are for the model's own translations: leave out --target")
     if translations is not None and os.path.realpath(translations) == os.path.realpath(output):
@@ -75,16 +72,9 @@ def align(
     network, tokenizers = load_translation_model(
         model, device=device, dtype=dtype, trust_remote_code=trust_remote_code, progress=not quiet
     )
-    alignments = align_stream(
-        network,
-        tokenizers,
-        sources,
-        targets[0] if targets else None,
-        layer=layer,
-        batch_size=batch_size,
-        progress=not quiet,
-        **({} if num_beams is None else {"num_beams": num_beams}),
-    )
+    options: Any = {"layer": layer, "batch_size": batch_size, "progress": not quiet}
+    options |= {} if num_beams is None else {"num_beams": num_beams}
+    alignments = align_stream(network, tokenizers, sources, targets[0] if targets else None, **options)
     links = []
     with ExitStack() as files:
         links_file = files.enter_context(open_for_writing(output))
@@ -100,8 +90,5 @@ def align(
                 links.append(line)
     if gold is not None:
         found = load_metric("aer").results(links, [each.pharaoh() for each in right])
-        print(
-            f"alignment error rate {found['aer']:.2f}, precision {found['alignment_precision']:.2f}, "
-            f"recall {found['alignment_recall']:.2f}",
-            file=sys.stderr,
-        )
+        named = {"alignment error rate": "aer", "precision": "alignment_precision", "recall": "alignment_recall"}
+        print(", ".join(f"{name} {found[key]:.2f}" for name, key in named.items()), file=sys.stderr)

@@ -49,13 +49,10 @@ def compare(
         only: cost: check all recipes and print the suite's cost; report: report on finished runs
         publish: folder for the report and the finished runs' hypotheses, to share or to commit
     """
-    for name, count in (("jobs", jobs), ("threads", threads)):
-        if count < 1:
-            raise ValueError(f"--{name} must be at least 1, got {count}.")
-    if not output or publish == "":
+    if min(jobs, threads) < 1:
+        raise ValueError(f"--jobs and --threads must be at least 1, got {jobs} and {threads}.")
+    if not output or publish == "":  # an empty variable of the shell
         raise ValueError("the name of a folder is empty: give --output and --publish a folder.")
-    if publish and only == "cost":
-        raise ValueError("--publish needs a report, and --only cost writes none.")
     loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained
@@ -64,7 +61,7 @@ def compare(
         print(f"Failed: {name}: {reason}", file=sys.stderr)
     if only != "cost":
         print(f"The report is {folder / 'report.md'}.")
-    if publish:
+    if publish and only != "cost":
         files = publish_suite(loaded, folder, Path(publish))
         print(f"Published {len(files)} files in {publish}.")
     return 1 if failed else 0
@@ -123,14 +120,8 @@ def report(
     settings: Any = {"metrics": metrics or list(DEFAULT_METRICS), "tokenize": bleu_tokenize, "test": test}
     check_settings([len(name_and_paths(system)[1]) for system in systems], **settings)
     sources, references = open_parallel(source, reference)
-    loaded = load_systems(
-        systems,
-        sources,
-        device=device,
-        trust_remote_code=trust_remote_code,
-        progress=not quiet,
-        num_beams=num_beams,
-    )
+    options: Any = {"device": device, "trust_remote_code": trust_remote_code, "num_beams": num_beams}
+    loaded = load_systems(systems, sources, progress=not quiet, **options)
     title = title or " and ".join(system.name for system in loaded)
     settings |= {"samples": samples, "aligned": aligned, "title": title, "progress": not quiet}
     page = compare_systems(loaded, sources, references, **settings)

@@ -148,8 +148,4 @@ def test_the_picture_is_one_file(config, tmp_path):
 def test_pictures_of_other_models_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'marian' cannot be drawn"):
         draw_locality({"model_type": "marian"}, tmp_path / "a.png")
-    with pytest.raises(ValueError, match="`length` must be at least 1 token, got 0"):
-        draw_locality(csan(), tmp_path / "a.png", length=0)
-    with pytest.raises(ValueError, match="needs the config of a CSAN, got one of 'pervasive_attention'"):
-        attention_reaches(PervasiveAttentionConfig())
     assert not list(tmp_path.iterdir())
