@@ -12,8 +12,13 @@ import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
-from csan_hf.credentials import WHERE_INSTEAD
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, find_metric
+
+
+def _field(default: Any, text: str) -> Any:
+    """Makes a field with its help."""
+    make = {"default_factory": lambda: [*default]} if isinstance(default, tuple) else {"default": default}
+    return field(**make, metadata={"help": text})
 
 
 def _machine_has_bf16() -> bool:
@@ -72,115 +77,82 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         ValueError: If a field is out of range; the message names it.
     """
 
-    output_dir: str = field(default="trainer_output", metadata={"help": "Folder for everything that a run writes."})
-    learning_rate: float = field(default=5e-4, metadata={"help": "Peak learning rate, reached after warm-up."})
-    lr_scheduler_type: str = field(
-        default="inverse_sqrt",
-        metadata={"help": "Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'..."},
+    output_dir: str = _field("trainer_output", "Folder for everything that a run writes.")
+    learning_rate: float = _field(5e-4, "Peak learning rate, reached after warm-up.")
+    lr_scheduler_type: str = _field(
+        "inverse_sqrt", "Schedule after warm-up: 'inverse_sqrt' (Vaswani), 'linear', 'cosine', 'constant'..."
     )
-    warmup_steps: float = field(
-        default=4000,
-        metadata={"help": "Updates of linear warm-up; a fraction below 1 is a share of all updates."},
+    warmup_steps: float = _field(4000, "Updates of linear warm-up; a fraction below 1 is a share of all updates.")
+    optim: str = _field("adamw_torch_fused", "Optimiser; with weight_decay 0, Adam.")
+    adam_beta2: float = _field(0.98, "Adam's second beta.")
+    adam_epsilon: float = _field(1e-9, "Adam's epsilon.")
+    label_smoothing_factor: float = _field(
+        0.1, "Label smoothing, torch's definition: mass spread over the whole vocabulary."
     )
-    optim: str = field(default="adamw_torch_fused", metadata={"help": "Optimiser; with weight_decay 0, Adam."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's second beta."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
-    label_smoothing_factor: float = field(
-        default=0.1, metadata={"help": "Label smoothing, torch's definition: mass spread over the whole vocabulary."}
+    bf16: bool | Literal["auto"] = _field(  # type: ignore[assignment]
+        "auto", "bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."
     )
-    bf16: bool | Literal["auto"] = field(  # type: ignore[assignment]
-        default="auto",
-        metadata={"help": "bfloat16 autocast: true, false, or 'auto' = where the machine does it in hardware."},
+    max_tokens: int | None = _field(
+        4096,
+        "Tokens in a batch on one device, source plus target, padding included. null: batches of "
+        "per_device_train_batch_size sentences instead.",
     )
-    max_tokens: int | None = field(
-        default=4096,
-        metadata={
-            "help": "Tokens in a batch on one device, source plus target, padding included. "
-            "null: batches of per_device_train_batch_size sentences instead."
-        },
+    max_cells: int | None = _field(
+        16384,
+        "Cells of the source x target grid in a batch on one device: the bound of models that work on the grid "
+        "(pervasive_attention), instead of max_tokens. Padding counts unless mix_lengths. null: batches of "
+        "per_device_train_batch_size sentences instead.",
     )
-    max_cells: int | None = field(
-        default=16384,
-        metadata={
-            "help": "Cells of the source x target grid in a batch on one device: the bound of models that work on the "
-            "grid (pervasive_attention), instead of max_tokens. Padding counts unless mix_lengths. "
-            "null: batches of per_device_train_batch_size sentences instead."
-        },
+    mix_lengths: bool | None = _field(
+        None,
+        "true: every batch holds long and short sentences as the corpus does, and its bound counts real tokens or"
+        " cells. false: a batch holds sentences of like lengths, and little is padded. null: true for models with"
+        " batch normalisation (pervasive_attention), which would learn lengths from the batch, else false.",
     )
-    mix_lengths: bool | None = field(
-        default=None,
-        metadata={
-            "help": "true: every batch holds long and short sentences as the corpus does, and its bound counts real "
-            "tokens or cells. false: a batch holds sentences of like lengths, and little is padded. null: true for "
-            "models with batch normalisation (pervasive_attention), which would learn lengths from the batch, else "
-            "false."
-        },
+    max_sentences: int | None = _field(None, "Most sentence pairs in a batch, on top of max_tokens or max_cells.")
+    per_device_eval_batch_size: int = _field(64, "Sentences in an evaluation batch.")
+    eval_strategy: str = _field("steps", "When to evaluate: 'steps', 'epoch' or 'no'.")
+    eval_steps: float | None = _field(500, "Updates between two evaluations.")
+    save_strategy: str | None = _field(  # type: ignore[assignment]
+        None, "When to save a checkpoint; null: at each evaluation."
     )
-    max_sentences: int | None = field(
-        default=None, metadata={"help": "Most sentence pairs in a batch, on top of max_tokens or max_cells."}
+    save_steps: float | None = _field(  # type: ignore[assignment]
+        None, "Updates between two checkpoints; null: eval_steps."
     )
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
-    eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: 'steps', 'epoch' or 'no'."})
-    eval_steps: float | None = field(default=500, metadata={"help": "Updates between two evaluations."})
-    save_strategy: str | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "When to save a checkpoint; null: at each evaluation."}
+    logging_steps: float = _field(50, "Updates between two reports of the loss.")
+    logging_nan_inf_filter: bool = _field(
+        False,
+        "Hide losses that are not finite from the log, at the price of waiting for the device at every batch. A "
+        "run ends at the first one either way.",
     )
-    save_steps: float | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Updates between two checkpoints; null: eval_steps."}
+    predict_with_generate: bool = _field(True, "Translate the validation set at each evaluation, for BLEU.")
+    generation_num_beams: int | None = _field(
+        1, "Beams at the evaluations during training; the final scores use generation.num_beams."
     )
-    logging_steps: float = field(default=50, metadata={"help": "Updates between two reports of the loss."})
-    logging_nan_inf_filter: bool = field(
-        default=False,
-        metadata={
-            "help": "Hide losses that are not finite from the log, at the price of waiting for the device at every "
-            "batch. A run ends at the first one either way."
-        },
+    load_best_model_at_end: bool = _field(True, "Return to the best checkpoint when training ends.")
+    metrics: list[str] = _field(
+        DEFAULT_METRICS,
+        "What translations are scored by: names in the table of csan_hf.evaluation.metrics.",
     )
-    predict_with_generate: bool = field(
-        default=True, metadata={"help": "Translate the validation set at each evaluation, for BLEU."}
+    metric_for_best_model: str | None = _field("bleu", "What makes a checkpoint the best: one of metrics, or 'loss'.")
+    early_stopping_patience: int | None = _field(
+        None, "Stop after this many evaluations without a better score; null: train to the end."
     )
-    generation_num_beams: int | None = field(
-        default=1,
-        metadata={"help": "Beams at the evaluations during training; the final scores use generation.num_beams."},
+    early_stopping_threshold: float = _field(0.0, "A smaller gain than this does not count as better.")
+    keep_best: int = _field(5, "Best checkpoints kept, beside the newest; their average is tried as the final model.")
+    average_best: bool = _field(
+        True, "Average the kept checkpoints at the end, and use the average if it scores better."
     )
-    load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "Return to the best checkpoint when training ends."}
+    batch_norm_batches: int = _field(
+        200,
+        "Training batches over which a model with batch normalisation (pervasive_attention) gets the statistics "
+        "of its final weights; 0: keep those of training.",
     )
-    metrics: list[str] = field(
-        default_factory=lambda: list(DEFAULT_METRICS),
-        metadata={"help": "What translations are scored by: names in the table of csan_hf.evaluation.metrics."},
+    report_to: str | list[str] | None = _field(
+        "tensorboard", "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."
     )
-    metric_for_best_model: str | None = field(
-        default="bleu", metadata={"help": "What makes a checkpoint the best: one of metrics, or 'loss'."}
-    )
-    early_stopping_patience: int | None = field(
-        default=None,
-        metadata={"help": "Stop after this many evaluations without a better score; null: train to the end."},
-    )
-    early_stopping_threshold: float = field(
-        default=0.0, metadata={"help": "A smaller gain than this does not count as better."}
-    )
-    keep_best: int = field(
-        default=5,
-        metadata={"help": "Best checkpoints kept, beside the newest; their average is tried as the final model."},
-    )
-    average_best: bool = field(
-        default=True,
-        metadata={"help": "Average the kept checkpoints at the end, and use the average if it scores better."},
-    )
-    batch_norm_batches: int = field(
-        default=200,
-        metadata={
-            "help": "Training batches over which a model with batch normalisation (pervasive_attention) gets the "
-            "statistics of its final weights; 0: keep those of training."
-        },
-    )
-    report_to: str | list[str] | None = field(
-        default="tensorboard", metadata={"help": "Where logs go besides the screen: 'tensorboard', 'none', 'wandb'..."}
-    )
-
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "With several GPUs: must be true, which is slower, if training drops layers."}
+    ddp_find_unused_parameters: bool | None = _field(
+        False, "With several GPUs: must be true, which is slower, if training drops layers."
     )
 
     def __post_init__(self) -> None:
@@ -207,21 +179,20 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves a token that was set later (`set_push_to_hub`) out of pickles, such as training_args.bin."""
+        """Leaves the Hub's token out of pickles, such as training_args.bin."""
         return {**vars(self), "hub_token": None}
 
     def _check(self) -> None:
         """Refuses what cannot work, also in the library's fields, before anything is read or written."""
-        if self.hub_token is not None:
-            raise ValueError(f"training.hub_token would be written to files: leave it out and {WHERE_INSTEAD}.")
         for words, fits, names in _BOUNDS:
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not fits(value):
                     raise ValueError(f"training.{name} must be {words}, got {value}.")
-        if alignments := [name for name in self.metrics if find_metric(name).needs == "alignments"]:
-            raise ValueError(f"training.metrics: {alignments[0]!r} scores alignments and not translations.")
-        known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
+        scored = [name for name in self.metrics if find_metric(name).needs != "alignments"]
+        if scored != self.metrics:
+            raise ValueError(f"training.metrics {self.metrics} must score translations, not alignments.")
+        known = [*(scored if self.predict_with_generate else ()), "loss"]
         best = self.metric_for_best_model
         if self.eval_strategy != "no" and best is not None and best.removeprefix("eval_") not in known:
             hint = "" if self.predict_with_generate else ", as training.predict_with_generate is false"
@@ -230,72 +201,48 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
 @dataclass
 class GenerationArguments:
-    """Settings of transformers' `GenerationConfig` that a translation model is given; None leaves the library's own.
+    """Settings of transformers' `GenerationConfig` for a translation model; None leaves the library's own."""
 
-    Args:
-        num_beams: Beams; 1 is greedy search.
-        max_length: Most target tokens, the one that generation starts with included.
-        max_new_tokens: Most target tokens, instead of max_length.
-        min_length: Fewest target tokens, the one that generation starts with included.
-        min_new_tokens: Fewest target tokens, instead of min_length.
-        max_time: Seconds after which a batch ends with what it has.
-        length_penalty: Exponent of the length that divides a beam's score: above 0 favours long ones.
-        early_stopping: When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely;
-            'never', when they are impossible.
-        no_repeat_ngram_size: Length of n-grams that may occur once.
-        encoder_no_repeat_ngram_size: Length of n-grams of the source that may not occur.
-        repetition_penalty: Divides the scores of tokens that have occurred; 1 is none.
-        encoder_repetition_penalty: Lowers tokens that are not in the source; 1 is none.
-        exponential_decay_length_penalty: A list of a position and a factor: from that position on, the end becomes
-            likelier at every token.
-        suppress_tokens: Tokens that are never chosen.
-        begin_suppress_tokens: Tokens that are not chosen first.
-        bad_words_ids: Sequences of tokens that may not occur.
-        sequence_bias: Pairs of a sequence of tokens and what is added to its score.
-        forced_bos_token_id: First target token, such as the language of a multilingual model.
-        forced_eos_token_id: Last target token where max_length is reached.
-        renormalize_logits: Whether scores are normalised again after all of these.
-        remove_invalid_values: Whether NaN and infinite scores are replaced by finite ones.
-        use_cache: Whether keys and values of earlier positions are kept.
-        cache_implementation: Kind of that cache: 'dynamic', 'static', 'quantized'...
-        do_sample: Whether tokens are drawn by their probability; the settings below apply only then.
-        temperature: Divides the logits before sampling.
-        top_k: How many of the likeliest tokens are sampled from.
-        top_p: Probability of the smallest set of likeliest tokens that is sampled from.
-        min_p: Probability that a token needs, as a share of the likeliest one's.
-        typical_p: Probability of the smallest set of most typical tokens that is sampled from.
-        epsilon_cutoff: Probability that a token needs.
-        eta_cutoff: The same, lower where the distribution is flat.
-    """
-
-    num_beams: int | None = None
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    min_length: int | None = None
-    min_new_tokens: int | None = None
-    max_time: float | None = None
-    length_penalty: float | None = None
-    early_stopping: bool | str | None = None
-    no_repeat_ngram_size: int | None = None
-    encoder_no_repeat_ngram_size: int | None = None
-    repetition_penalty: float | None = None
-    encoder_repetition_penalty: float | None = None
-    exponential_decay_length_penalty: list[float] | None = None
-    suppress_tokens: list[int] | None = None
-    begin_suppress_tokens: list[int] | None = None
-    bad_words_ids: list[list[int]] | None = None
-    sequence_bias: list[Any] | None = None
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | list[int] | None = None
-    renormalize_logits: bool | None = None
-    remove_invalid_values: bool | None = None
-    use_cache: bool | None = None
-    cache_implementation: str | None = None
-    do_sample: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    epsilon_cutoff: float | None = None
-    eta_cutoff: float | None = None
+    num_beams: int | None = _field(None, "Beams; 1 is greedy search.")
+    max_length: int | None = _field(None, "Most target tokens, the one that generation starts with included.")
+    max_new_tokens: int | None = _field(None, "Most target tokens, instead of max_length.")
+    min_length: int | None = _field(None, "Fewest target tokens, the one that generation starts with included.")
+    min_new_tokens: int | None = _field(None, "Fewest target tokens, instead of min_length.")
+    max_time: float | None = _field(None, "Seconds after which a batch ends with what it has.")
+    length_penalty: float | None = _field(
+        None, "Exponent of the length that divides a beam's score: above 0 favours long ones."
+    )
+    early_stopping: bool | str | None = _field(
+        None,
+        "When to stop: true, at num_beams finished hypotheses; false, when better ones are unlikely; 'never', "
+        "when they are impossible.",
+    )
+    no_repeat_ngram_size: int | None = _field(None, "Length of n-grams that may occur once.")
+    encoder_no_repeat_ngram_size: int | None = _field(None, "Length of n-grams of the source that may not occur.")
+    repetition_penalty: float | None = _field(None, "Divides the scores of tokens that have occurred; 1 is none.")
+    encoder_repetition_penalty: float | None = _field(None, "Lowers tokens that are not in the source; 1 is none.")
+    exponential_decay_length_penalty: list[float] | None = _field(
+        None, "A list of a position and a factor: from that position on, the end becomes likelier at every token."
+    )
+    suppress_tokens: list[int] | None = _field(None, "Tokens that are never chosen.")
+    begin_suppress_tokens: list[int] | None = _field(None, "Tokens that are not chosen first.")
+    bad_words_ids: list[list[int]] | None = _field(None, "Sequences of tokens that may not occur.")
+    sequence_bias: list[Any] | None = _field(None, "Pairs of a sequence of tokens and what is added to its score.")
+    forced_bos_token_id: int | None = _field(None, "First target token, such as the language of a multilingual model.")
+    forced_eos_token_id: int | list[int] | None = _field(None, "Last target token where max_length is reached.")
+    renormalize_logits: bool | None = _field(None, "Whether scores are normalised again after all of these.")
+    remove_invalid_values: bool | None = _field(None, "Whether NaN and infinite scores are replaced by finite ones.")
+    use_cache: bool | None = _field(None, "Whether keys and values of earlier positions are kept.")
+    cache_implementation: str | None = _field(None, "Kind of that cache: 'dynamic', 'static', 'quantized'...")
+    do_sample: bool | None = _field(
+        None, "Whether tokens are drawn by their probability; the settings below apply only then."
+    )
+    temperature: float | None = _field(None, "Divides the logits before sampling.")
+    top_k: int | None = _field(None, "How many of the likeliest tokens are sampled from.")
+    top_p: float | None = _field(None, "Probability of the smallest set of likeliest tokens that is sampled from.")
+    min_p: float | None = _field(None, "Probability that a token needs, as a share of the likeliest one's.")
+    typical_p: float | None = _field(
+        None, "Probability of the smallest set of most typical tokens that is sampled from."
+    )
+    epsilon_cutoff: float | None = _field(None, "Probability that a token needs.")
+    eta_cutoff: float | None = _field(None, "The same, lower where the distribution is flat.")

@@ -81,12 +81,10 @@ def _holds(checkpoint: Path, *patterns: str) -> bool:
 
 def _weight_paths(checkpoint: Path) -> list[Path]:
     index = checkpoint / SAFE_WEIGHTS_INDEX_NAME
-    if index.is_file():
-        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return [checkpoint / check_file_name(name, f"{index}: the file of weights") for name in sorted(files)]
-    if (checkpoint / SAFE_WEIGHTS_NAME).is_file():
+    if not index.is_file():
         return [checkpoint / SAFE_WEIGHTS_NAME]
-    raise ValueError(f"{checkpoint} holds no weights: expected {SAFE_WEIGHTS_NAME}")
+    files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return [checkpoint / check_file_name(name, f"{index}: the file of weights") for name in sorted(files)]
 
 
 def checkpoint_step(path: Path) -> int:
@@ -152,11 +150,7 @@ def rotate_checkpoints(output_dir: Path | str, best: Collection[Path]) -> None:
 
 
 def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
-    """Reads a checkpoint's weights, sharded or not, to the CPU.
-
-    Raises:
-        ValueError: If the folder holds no safetensors weights, or if its index names files elsewhere.
-    """
+    """Reads a checkpoint's safetensors weights, in one file or several, to the CPU."""
     weights: dict[str, Tensor] = {}
     for path in _weight_paths(Path(checkpoint)):
         weights.update(load_file(path))
@@ -166,17 +160,12 @@ def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
 def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     """Averages the weights of several checkpoints (Vaswani et al. 2017, section 6.1).
 
-    Floating-point tensors are summed in float32 (float64 stays float64) and returned in their own type; others
-    (counters, masks) are taken from the first checkpoint.
+    Floating-point tensors are summed in float32 (float64 stays float64) and returned in their own type; counters are
+    those of the first checkpoint.
 
     Args:
-        checkpoints: Folders with safetensors weights of one model, best first.
-
-    Raises:
-        ValueError: If there are none, or if their tensors differ in name or shape.
+        checkpoints: One folder or more with safetensors weights of one model, best first.
     """
-    if not checkpoints:
-        raise ValueError("average_weights needs at least one checkpoint, got none.")
     first = read_weights(checkpoints[0])
     sums = {
         name: tensor.to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
@@ -185,29 +174,21 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     }
     for checkpoint in checkpoints[1:]:
         weights = read_weights(checkpoint)
-        if {name: t.shape for name, t in weights.items()} != {name: t.shape for name, t in first.items()}:
-            raise ValueError(f"{checkpoint} and {checkpoints[0]} hold different tensors: they cannot be averaged.")
         for name, total in sums.items():
             total += weights[name]
     averaged = {name: (total / len(checkpoints)).to(first[name].dtype) for name, total in sums.items()}
-    return {name: averaged.get(name, tensor) for name, tensor in first.items()}
+    return {**first, **averaged}
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights into a model, whose tied tensors are stored once; a sharded model takes its part of each.
-
-    Raises:
-        ValueError: If names do not fit the model.
-    """
+    """Loads weights into a model; a sharded model takes its part of each."""
     if isinstance(model, FSDPModule):
         _load_sharded(model, weights)
         return
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    state, trained = model.state_dict(), {name for name, weight in model.named_parameters() if weight.requires_grad}
-    stored = {state[name].data_ptr() for name in weights.keys() & state}
-    # What is not trained (sinusoidal positions, for example) is recomputed and may be missing.
-    if absent := [name for name in missing if name in trained and state[name].data_ptr() not in stored] + unexpected:
-        raise ValueError(f"The weights do not fit the model: {', '.join(absent[:5])}.")
+    # Tied tensors are stored once; what is not trained (sinusoidal positions, for example) is recomputed
+    unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
+    if unexpected:
+        raise ValueError(f"The weights do not fit the model: {', '.join(unexpected[:5])}.")
 
 
 def _load_sharded(model: nn.Module, weights: dict[str, Tensor]) -> None:

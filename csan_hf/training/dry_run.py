@@ -21,7 +21,7 @@ from csan_hf.data.corpora import BUILT_IN, load_translation_dataset
 
 from .arguments import TranslationTrainingArguments
 from .plan import Plan, resolve
-from .recipe import Recipe, RecipeError, refusing
+from .recipe import Recipe, RecipeError
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
@@ -87,11 +87,6 @@ def _describe_hub(args: DataArguments) -> list[str]:
         info = load_dataset_builder(str(args.dataset), args.dataset_config, download_config=offline).info
     except Exception:  # whatever the reason: it is not here
         return [f"  not in this machine's cache; will be downloaded (columns {' and '.join(args.columns)})"]
-    features = info.features or {}
-    found = {*features, *getattr(features.get("translation"), "languages", ())}
-    with refusing("The data cannot be used"):
-        if missing := [column for column in args.columns if found and column not in found]:
-            raise ValueError(f"{args.dataset} has no column {missing[0]!r}, only {', '.join(sorted(found))}.")
     return [f"  {name}: {split.num_examples:,} pairs" for name, split in (info.splits or {}).items()]
 
 

@@ -44,10 +44,11 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     tokenizers: TokenizerPair
     bleu_tokenize: str | None
     guard: RunGuard
-    _view: _EvaluationView | None = None
+    _view: _EvaluationView
     _loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
     _tokens_seen: Tensor | None = None
     _speed_start: float = 0.0  # since when _tokens_seen counts
+    _speed_step: int = 0  # the update at that time
 
     def share_batches(self, rows: Any, batches: Any) -> DataLoader:
         """Loads batches (lists of row numbers, as many as a multiple of the processes), every process its own."""
@@ -70,13 +71,9 @@ class EvaluatingTrainer(Seq2SeqTrainer):
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns evaluation batches, longest sentences first."""
-        if isinstance(eval_dataset, str):
-            named: Any = self.eval_dataset
-            eval_dataset = named[eval_dataset]
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None:
-            raise ValueError("TranslationTrainer: evaluation requires an eval_dataset.")
-        return self._evaluation_batches(dataset, "evaluation")
+        named: Any = self.eval_dataset
+        dataset = named[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset or named
+        return self._evaluation_batches(dataset, "evaluation") if dataset else super().get_eval_dataloader(None)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates; the time that takes does not count in the tokens per second of training."""
@@ -93,9 +90,9 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
         lengths, _ = example_lengths(dataset)
         order = np.argsort(-lengths, kind="stable").tolist()
-        self._view = _EvaluationView(
-            order, _sorted_text(dataset, "target", order), _sorted_text(dataset, "source", order)
-        )
+        text = {name: list(dataset[name]) for name in ("target", "source") if name in dataset.column_names}
+        sorted_text = {name: [column[row] for row in order] for name, column in text.items()}
+        self._view = _EvaluationView(order, sorted_text.get("target"), sorted_text.get("source"))
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
         rows: Any = self._remove_unused_columns(dataset, description=description)
         if any(row >= len(rows) for row in batches[-1]):
@@ -150,26 +147,19 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         )
 
     def _restore_order(self, rows: Any) -> Any:
-        if self._view is None or not isinstance(rows, np.ndarray):
-            return rows
-        return rows[np.argsort(self._view.order)]  # rows beyond the order are copies that even out the processes
+        # Rows beyond the order are copies that even out the processes
+        return rows[np.argsort(self._view.order)] if isinstance(rows, np.ndarray) else rows
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         """Scores a sorted evaluation: corpus scores do not depend on the order."""
-        hypotheses = self.decode(prediction.predictions)
-        references = self._view.references if self._view is not None else None
-        if references is None:
-            references = self.decode(prediction.label_ids)
-        number = len(self._view.order) if self._view is not None else len(references)
-        sources = self._view.sources if self._view is not None else None
+        view, metrics = self._view, self.args.metrics
+        number = len(view.order)  # what follows are copies
+        hypotheses = self.decode(prediction.predictions)[:number]
+        references = view.references or self.decode(prediction.label_ids)[:number]
         scores = score_translations(
-            hypotheses[:number],
-            references[:number],
-            sources=sources,
-            metrics=self.args.metrics,
-            tokenize=self.bleu_tokenize,
+            hypotheses, references, sources=view.sources, metrics=metrics, tokenize=self.bleu_tokenize
         )
-        return {name: scores[name] for name in self.args.metrics}
+        return {name: scores[name] for name in metrics}
 
     def decode(self, token_ids: Any) -> list[str]:
         """Turns predictions [B, T] into text; -100, the padding between batches, counts as padding."""
@@ -237,10 +227,3 @@ class RowsAndCopies(torch.utils.data.Dataset):
             return self.rows[number]
         row = dict(self.rows[self.copied])
         return {**row, "labels": [-100] * len(row["labels"])}
-
-
-def _sorted_text(dataset: Dataset, column: str, order: Sequence[int]) -> list[str] | None:
-    if column not in dataset.column_names:
-        return None
-    text = list(dataset[column])
-    return [text[row] for row in order]

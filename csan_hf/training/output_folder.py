@@ -16,7 +16,7 @@ from typing import Any
 from csan_hf.text_files import write_text
 
 from .checkpoints import UNFINISHED, find_fault, list_checkpoints
-from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options
+from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options, refusing
 from .stopping import PREPARED_DATA
 
 MARK = ".csan_hf_run"
@@ -41,8 +41,8 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
     """Checks that a run would overwrite nothing but the files of an earlier run of the same recipe.
 
     Raises:
-        RecipeError: If the folder holds files with names that a run writes, but no mark of a run; if a checkpoint that
-            the run would resume from is a link, whose target would be changed; or if another experiment was run there.
+        RecipeError: If the folder holds files with names that a run writes, but no mark of a run, or a run of another
+            experiment.
     """
     starts_anew = recipe.overwrite or not recipe.resume
     checkpoints, foreign = list_checkpoints(output), entries_of_run(output)
@@ -53,14 +53,7 @@ def check_output_folder(recipe: Recipe, output: Path) -> None:
             f"{output} holds {names}, but no mark of a run ({MARK}), so it may be another program's: nothing "
             "was changed. Choose another --output_dir, or move these files elsewhere."
         )
-    if starts_anew or not checkpoints:
-        return
-    if links := [path for path in checkpoints if path.is_symlink()]:
-        raise RecipeError(
-            f"{links[0]} is a link: a run changes and deletes its checkpoints, here those that the link leads to. Put "
-            "a copy in its place, or remove it."
-        )
-    if (output / "recipe.yaml").is_file():
+    if checkpoints and not starts_anew and (output / "recipe.yaml").is_file():
         _check_same_experiment(recipe, output)
 
 
@@ -99,13 +92,8 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     Raises:
         RecipeError: If a key differs that changes the weights; the message has both values of each.
     """
-    try:
+    with refusing("This version of csan_hf cannot resume the run (choose another --output_dir, or --overwrite)"):
         before = _values(load_recipe(output / "recipe.yaml"))
-    except RecipeError as error:  # a key that this version no longer has
-        raise RecipeError(
-            f"This version of csan_hf cannot resume the run in {output} ({error}). "
-            "Choose another --output_dir, or --overwrite to delete it."
-        ) from error
     now = _values(recipe)
     free = (*_FREE, *_LENGTHS) if _is_endless(now) else _FREE
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
@@ -157,15 +145,10 @@ def choose_checkpoint(output: Path) -> Path | None:
             print(f"Resuming from {path} ({skipped}--overwrite starts anew).", file=sys.stderr, flush=True)
             return path
         faults.append(f"{path.name} ({fault})")
-    if faults:
+    if faults or (output / "results.json").is_file():
         raise RecipeError(
-            f"No checkpoint in {output} can be resumed from: {'; '.join(faults)}. "
-            "Put a whole copy of one back, or start anew with --overwrite or another --output_dir."
-        )
-    if (output / "results.json").is_file():
-        raise RecipeError(
-            f"{output} holds a finished run without its checkpoints: it cannot be resumed. Choose another "
-            "--output_dir, or --overwrite to delete the run and to train anew."
+            f"{output} holds a run without a checkpoint to resume from{': ' * bool(faults)}{'; '.join(faults)}. Put a "
+            "whole copy of one back, or start anew with --overwrite or another --output_dir."
         )
     return None
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import sys
 from dataclasses import dataclass
@@ -123,10 +124,6 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     tokenizers, fields = _plan_vocabularies(recipe, data)
     if not recipe.init_from:
         config = _new_config(recipe, family, fields)
-    elif recipe.tokenizer and arguments.process_index == 0:
-        unused = ", ".join(f"tokenizer.{name}" for name in recipe.tokenizer)
-        notice = f"{unused} not used: the weights of {recipe.init_from} go with its own tokenizer."
-        print(notice, file=sys.stderr, flush=True)
     _check_positions(recipe, data, config)
     return Plan(recipe, arguments, data, family, tokenizers, config, converter, generation)
 
@@ -172,14 +169,12 @@ def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPa
     tags, settings = language_tags(data.pairs), recipe.tokenizer
     key, name = ("init_from", recipe.init_from) if recipe.init_from else ("tokenizer", settings.get(PRETRAINED))
     if name:
-        others = [f"tokenizer.{other}" for other in settings if other != PRETRAINED]
-        if others and not recipe.init_from:
-            raise RecipeError(f"tokenizer.{PRETRAINED} names an existing tokenizer: leave out {', '.join(others)}.")
+        unused = [f"tokenizer.{other}" for other in settings if recipe.init_from or other != PRETRAINED]
+        if unused and os.environ.get("RANK", "0") == "0":
+            notice = f"{', '.join(unused)} not used: the tokenizer of {name} is taken."
+            print(notice, file=sys.stderr, flush=True)
         with refusing(f"{key}: the tokenizer of {name} cannot be loaded"), reading_folder_or_name(name, "tokenizer"):
             tokenizers = TokenizerPair.from_pretrained(name)
-            for token in ("pad_token", "eos_token"):
-                if None in (getattr(tokenizers.source, token), getattr(tokenizers.target, token)):
-                    raise ValueError(f"it has no {token}, which translation needs.")
         add_language_tags(tokenizers, tags)
         _set_languages(tokenizers, data)
         return tokenizers, _fields_of(tokenizers)

@@ -44,47 +44,35 @@ SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
 
-_TOKEN_IDS = dict.fromkeys(
-    ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"), "it follows from the tokenizer"
-)
-# Keys that the underlying classes have but a recipe may not set, and the reason that the error gives
-_RESERVED: dict[str, dict[str, str]] = {
-    "config": {
-        **dict.fromkeys(("vocab_size", "decoder_vocab_size"), "it follows from tokenizer.vocab_size"),
-        **_TOKEN_IDS,
-        **dict.fromkeys(("is_encoder_decoder", "is_decoder", "architectures"), "it follows from the model"),
-    },
-    "data": {
-        "vocab_size": "use tokenizer.vocab_size",
-        "target_vocab_size": "use tokenizer.target_vocab_size",
-        "joint_vocabulary": "use tokenizer.joint",
-        "split_digits": "use tokenizer.split_digits",
-    },
-    "training": {
-        "output_dir": "write output_dir at the top of the recipe",
-        "resume_from_checkpoint": "a run resumes by itself; use --overwrite to start anew",
-        "generation_config": "use the section generation",
-        "generation_max_length": "use generation.max_length",
-        "save_total_limit": "use training.keep_best",
-        **dict.fromkeys(
-            ("train_sampling_strategy", "length_column_name", "sortish_sampler"),
-            "batches are built by training.max_tokens",
-        ),
-        **dict.fromkeys(("remove_unused_columns", "label_names"), "the trainer needs its own value"),
-        "prediction_loss_only": "use training.predict_with_generate",
-        "batch_eval_metrics": "BLEU is a corpus score",
-        "do_train": "training always runs",
-        "do_eval": "use training.eval_strategy",
-        "do_predict": "the test splits are always translated",
-        "local_rank": "the launcher sets it",
-        "parallelism_config": "the launcher sets it (accelerate launch --config_file)",
-        "hub_token": f"a run writes and uploads its recipe: {WHERE_INSTEAD}",
-    },
-    "generation": {
-        **_TOKEN_IDS,
-        "num_return_sequences": "one translation of each sentence is scored",
-    },
+# Keys that the underlying classes have but a recipe may not set, by the reason that the error gives
+_RESERVED_FOR = {
+    "it follows from tokenizer.vocab_size": "config.vocab_size config.decoder_vocab_size",
+    "it follows from the tokenizer": (
+        "config.pad_token_id config.eos_token_id config.bos_token_id config.decoder_start_token_id "
+        "generation.pad_token_id generation.eos_token_id generation.bos_token_id generation.decoder_start_token_id"
+    ),
+    "it follows from the model": "config.is_encoder_decoder config.is_decoder config.architectures",
+    "use tokenizer.vocab_size": "data.vocab_size",
+    "use tokenizer.target_vocab_size": "data.target_vocab_size",
+    "use tokenizer.joint": "data.joint_vocabulary",
+    "use tokenizer.split_digits": "data.split_digits",
+    "write output_dir at the top of the recipe": "training.output_dir",
+    "a run resumes by itself; use --overwrite to start anew": "training.resume_from_checkpoint",
+    "use the section generation": "training.generation_config training.generation_max_length",
+    "use training.keep_best": "training.save_total_limit",
+    "batches are built by training.max_tokens": (
+        "training.train_sampling_strategy training.length_column_name training.sortish_sampler"
+    ),
+    "the trainer needs its own value": "training.remove_unused_columns training.label_names",
+    "use training.predict_with_generate": "training.prediction_loss_only",
+    "BLEU is a corpus score": "training.batch_eval_metrics",
+    "training always runs, and the test splits are always translated": "training.do_train training.do_predict",
+    "use training.eval_strategy": "training.do_eval",
+    "the launcher sets it (accelerate launch --config_file)": "training.local_rank training.parallelism_config",
+    f"a run writes and uploads its recipe: {WHERE_INSTEAD}": "training.hub_token",
+    "one translation of each sentence is scored": "generation.num_return_sequences",
 }
+_RESERVED = {path: reason for reason, paths in _RESERVED_FOR.items() for path in paths.split()}
 
 
 @dataclass
@@ -161,11 +149,9 @@ class Recipe:
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Makes a RecipeError, which begins with `what` is refused, of whatever a class or a library raises."""
+    """Makes a RecipeError that begins with `what` of whatever a class or a library raises."""
     try:
         yield
-    except RecipeError:
-        raise
     except Exception as error:  # strict configs raise classes of their own, infinity and missing libraries others
         raise RecipeError(f"{what}: {error}") from error
 
@@ -197,7 +183,8 @@ class Section:
     def __init__(self, name: str, source: Callable[..., Any], without: Collection[str] = ()) -> None:
         self.name, self.source = name, source
         parameters = inspect.signature(source).parameters.items()
-        self.keys = tuple(key for key, found in parameters if found.default is not found.empty and key not in without)
+        options = [key for key, found in parameters if found.default is not found.empty]
+        self.keys = tuple(key for key in options if key not in without and self.path(key) not in _RESERVED)
 
     def path(self, key: str) -> str:
         """Returns the key with the name of the section."""
@@ -269,32 +256,22 @@ def _number(value: Any) -> Any:
     return int(number) if math.isfinite(number) and number.is_integer() else number
 
 
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or the type alone."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _takes(annotation: Any, kind: type) -> bool:
-    """Says whether a type is `kind`, or a union that contains it."""
-    members = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-    return any(member is Any or (typing.get_origin(member) or member) is kind for member in members)
-
-
-_TYPE_NAMES = {
-    **{bool: "true or false", int: "integer", float: "number", str: "text", dict: "mapping", list: "list"},
-    **{type(None): "null", Any: "any value"},
-}
+    return any(member is Any or (typing.get_origin(member) or member) is kind for member in _members(annotation))
 
 
 def describe_type(annotation: Any) -> str:
-    """Names a type for people: `integer or null`, `list of integer`, `true or false`."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if _is_union(annotation):
-        return " or ".join(dict.fromkeys(map(describe_type, arguments)))
-    if origin is typing.Literal:
-        return " or ".join(map(repr, arguments))
-    if origin in (list, tuple) and arguments:
-        return f"list of {describe_type(arguments[0])}"
-    return str(_TYPE_NAMES.get(origin or annotation) or getattr(annotation, "__name__", annotation))
+    """Names a type for people: `int | null`, `list[int]`."""
+    names = (
+        "null" if member is types.NoneType else inspect.formatannotation(member) for member in _members(annotation)
+    )
+    return " | ".join(names)
 
 
 def find_family(name: Any) -> ModelFamily:
@@ -311,11 +288,11 @@ def recipe_sections(model: str = "csan") -> dict[str, Section]:
     inherited = [key for key in PreTrainedConfig.__annotations__ if key not in config.__annotations__]
     return {
         "": Section("", Recipe, SECTIONS),
-        "config": Section("config", config, [*_RESERVED["config"], *inherited]),
-        "data": Section("data", DataArguments, _RESERVED["data"]),
+        "config": Section("config", config, inherited),
+        "data": Section("data", DataArguments),
         "tokenizer": Section("tokenizer", train_tokenizers),
-        "training": Section("training", TranslationTrainingArguments, _RESERVED["training"]),
-        "generation": Section("generation", GenerationArguments, _RESERVED["generation"]),
+        "training": Section("training", TranslationTrainingArguments),
+        "generation": Section("generation", GenerationArguments),
     }
 
 
@@ -342,10 +319,12 @@ def find_key(name: str, sections: Mapping[str, Section]) -> tuple[Section, str]:
 
 def _unknown(path: str, sections: Mapping[str, Section]) -> str:
     """Says why a key is none, or which is nearest to it."""
+    if path in SECTIONS:
+        return f"the section {path} must hold keys and values."
     section, _, name = path.rpartition(".")
-    for owner, names in _RESERVED.items():
-        if name in names and section in (owner, ""):
-            return f"{owner}.{name} cannot be set: {names[name]}."
+    for owner in (section,) if section else SECTIONS:
+        if reason := _RESERVED.get(f"{owner}.{name}"):
+            return f"{owner}.{name} cannot be set: {reason}."
     known = {found.path(key): key for found in sections.values() for key in found.keys}
     close = difflib.get_close_matches(name, [*dict.fromkeys(known.values())], n=3)
     near = [found for wanted in close for found, key in known.items() if key == wanted][:3]
@@ -378,17 +357,18 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     """
     try:
         content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        if not isinstance(content, dict | None):
+            raise yaml.YAMLError(f"it must hold keys and values, got a {type(content).__name__}")
+    except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
         # Without the original error, which shows lines of the file: they may hold a credential
         mark: Any = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is nested too deeply"
-        raise RecipeError(f"{path} is not valid YAML: {place}{problem}") from None
-    except ValueError as error:  # no such file, or a number of thousands of digits
-        raise RecipeError(f"{path}: {error}") from None
-    if not isinstance(content, dict | None):
-        raise RecipeError(f"{path} must hold keys and values, got a {type(content).__name__}.")
-    return content or {}
+        problem = f"it is not valid YAML: {place}{getattr(error, 'problem', None) or getattr(error, 'reason', error)}"
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = str(error)
+    else:
+        return content or {}
+    raise RecipeError(f"{path}: {problem}")
 
 
 def refuse_credentials(content: Any, source: str) -> None:
@@ -466,10 +446,9 @@ def _entries(
 ) -> Iterator[tuple[Section, str, Any]]:
     """Yields each value of a file with its section and key."""
     for name, value in content.items():
-        if name in SECTIONS and not isinstance(value, dict | None):
-            raise RecipeError(f"{source}: the section {name} must hold keys and values, got {value!r}.")
-        section = sections[name if name in SECTIONS else ""]
-        for key, entry in (value or {}).items() if name in SECTIONS else [(name, value)]:
+        is_section = name in SECTIONS and isinstance(value, dict | None)
+        section = sections[name if is_section else ""]
+        for key, entry in (value or {}).items() if is_section else [(name, value)]:
             if key not in section.keys:
                 raise RecipeError(f"{source}: {_unknown(section.path(str(key)), sections)}")
             yield section, key, entry

@@ -133,8 +133,8 @@ class StopSignals:
         self.received = number
         self.raise_if_received()
 
-    def raise_if_received(self) -> None:
-        """Ends the run outside training if a signal came.
+    def raise_if_received(self, outcome: str | None = None) -> None:
+        """Ends the run if a signal came; `outcome` says what became of it, by default by the phase.
 
         What a signal handler raises may be lost: Python drops what is raised in a destructor or a callback from C, and
         libraries have handlers for every exception. So this is called between the steps of a run, too. It also finds a
@@ -145,13 +145,16 @@ class StopSignals:
         """
         if not self.received:
             return
-        name, again = signal.Signals(self.received).name, "Start the same command again (without --overwrite)"
         outcomes = {
-            "training": f"without saving. {again} to go on from the last checkpoint in {self.output_dir}.",
-            "before": f"before training began. {again} to go on.",
-            "after": f"after training, before the end of the run was written. {again} to write it.",
+            "training": f"without saving since the last checkpoint in {self.output_dir}",
+            "before": "before training began",
+            "after": "after training, before the end of the run was written",
         }
-        raise RunInterrupted(f"Stopped by {name} {outcomes[self.phase]}", self.received)
+        raise RunInterrupted(
+            f"Stopped by {signal.Signals(self.received).name} {outcome or outcomes[self.phase]}. "
+            "Start the same command again (without --overwrite) to go on.",
+            self.received,
+        )
 
 
 # ---- workers that load data
@@ -243,17 +246,13 @@ class RunGuard(TrainerCallback):
         """Ends the run, if a signal came before or during the evaluation and the save."""
         self._ask(state.global_step)
         self._read(0)
-        if not self._stop:
+        if not self._stop or self.signals is None:
             return
         self.trainer.callback_handler.on_train_end(args, state, control)  # closes bars and logs
         self.trainer._finish_current_push()
-        name = signal.Signals(self._stop).name
-        raise RunInterrupted(
-            f"Stopped by {name} at update {state.global_step} of {state.max_steps}: saved in "
-            f"{Path(args.output_dir) / f'checkpoint-{state.global_step}'}. "
-            "Start the same command again (without --overwrite) to go on.",
-            self._stop,
-        )
+        self.signals.received = self._stop  # perhaps by another process
+        path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self.signals.raise_if_received(f"at update {state.global_step} of {state.max_steps}: saved in {path}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Lets a signal end the run at once from here on."""

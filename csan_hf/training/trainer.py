@@ -53,10 +53,9 @@ if TYPE_CHECKING:
 class LabelSmoothedCrossEntropy:
     """Cross-entropy per target token with label smoothing, for the Trainer's `compute_loss_func`.
 
-    The smoothing is torch's own (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4): the target
-    distribution is (1 - epsilon) on the reference token plus epsilon / V on each of the V entries of the
-    vocabulary. Under gradient accumulation the sum over a micro-batch is divided by the number of target
-    tokens of the whole batch, so that four micro-batches add up to the loss of one large batch.
+    The smoothing is torch's own (Vaswani et al. 2017, section 5.4): 1 - epsilon on the reference token plus
+    epsilon / V on each of the V entries of the vocabulary. Under gradient accumulation the sum over a micro-batch is
+    divided by the target tokens of the whole batch, so that micro-batches add up to the loss of one large batch.
 
     Args:
         epsilon: Smoothing mass, in [0, 1); 0 is plain cross-entropy.
@@ -84,26 +83,19 @@ class LabelSmoothedCrossEntropy:
             reduction="sum",
             label_smoothing=self.epsilon,
         )
-        if num_items_in_batch is None:
-            num_items_in_batch = labels.ne(-100).sum()
-        if isinstance(num_items_in_batch, Tensor):
-            # Under DataParallel the count arrives once per replica.
-            count = num_items_in_batch.to(total.device).reshape(-1)[0]
-        else:
-            count = torch.tensor(num_items_in_batch, device=total.device)
-        return total / count.clamp(min=1)
+        count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
+        # Under DataParallel the count arrives once per replica
+        return total / torch.as_tensor(count, device=total.device).reshape(-1)[0].clamp(min=1)
 
 
 class TranslationTrainer(SavingTrainer):
     """`Seq2SeqTrainer` for translation.
 
-    - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by `args.max_cells`
-      (`csan_hf.data.TokenBatchSampler`), unless that is None; their order is a function of seed and epoch, so a
-      resumed run sees the same batches.
+    - Training batches are bounded in tokens by `args.max_tokens`, or in grid cells by `args.max_cells`, unless that is
+      None; their order is a function of seed and epoch, so a resumed run sees the same batches.
     - The training loss is `LabelSmoothedCrossEntropy`; gradient accumulation equals the whole batch. The
       validation loss is plain cross-entropy per target token, without smoothing, over the whole set.
-    - Several processes count as one: the loss is per target token of all of them, batch normalisation shares its
-      statistics, an evaluation is divided among them and put together again.
+    - Several processes count as one: in the loss, the statistics of batch normalisation and the evaluation.
     - Evaluation runs in order of length, translates, and scores the text by `args.metrics`;
       `predict` returns its rows in dataset order all the same.
 
@@ -131,14 +123,20 @@ class TranslationTrainer(SavingTrainer):
         callbacks: Sequence[TrainerCallback] = (),
         bleu_tokenize: str | None = None,
     ) -> None:
-        self._check_generation_length(model, args)
+        generation = model.generation_config
+        lengths = (generation.max_length, generation.max_new_tokens, args.generation_max_length)
+        if args.predict_with_generate and lengths == (None, None, None):
+            raise ValueError(
+                "model.generation_config.max_length is not set, so generation would stop at 20 tokens: "
+                "set it, or generation_max_length of the training arguments."
+            )
         self.tokenizers = tokenizers
         self.bleu_tokenize = bleu_tokenize
         self.family = family_of(model.config.model_type)
         if args.world_size > 1 and self.family.has_batch_norm:
             normalised: Any = model
             normalised.synchronize_batch_norm(torch.distributed.group.WORLD)
-        if args.world_size > 1 and sharding_is_asked_for(args):
+        if args.world_size > 1 and (args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")):
             _prepare_sharding(model)
         patience = args.early_stopping_patience
         early_stopping = [] if patience is None else [ScoreEarlyStopping(patience, args.early_stopping_threshold)]
@@ -162,28 +160,14 @@ class TranslationTrainer(SavingTrainer):
         self.guard = RunGuard(self)
         self.add_callback(self.guard)
         self._clock: tuple[float, float] | None = None  # (time, seconds trained) at the last reading
-        self._speed_step = 0  # the update at that time
-
-    @staticmethod
-    def _check_generation_length(model: PreTrainedModel, args: TranslationTrainingArguments) -> None:
-        config = model.generation_config
-        if not args.predict_with_generate or args.generation_max_length is not None:
-            return
-        if config.max_length is None and config.max_new_tokens is None:
-            raise ValueError(
-                "model.generation_config.max_length is not set, so generation would stop at 20 tokens: "
-                "set it, or generation_max_length of the training arguments."
-            )
 
     # ---- training batches
 
     def get_train_dataloader(self) -> DataLoader:
         """Returns batches bounded by `args.max_tokens` or `max_cells`, or the library's where that is None."""
         bound = self.args.max_cells if self.family.batch_cost == "cells" else self.args.max_tokens
-        if bound is None:
+        if bound is None or self.train_dataset is None:  # which the library refuses
             return super().get_train_dataloader()
-        if self.train_dataset is None:
-            raise ValueError("TranslationTrainer: training requires a train_dataset.")
         dataset = self._remove_unused_columns(self.train_dataset, description="training")
         mixes = self.family.batch_cost == "cells" if self.args.mix_lengths is None else self.args.mix_lengths
         kind = MixedBatchSampler if mixes else TokenBatchSampler
@@ -202,22 +186,14 @@ class TranslationTrainer(SavingTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""
-        self._forget_evaluation()
+        # An evaluation prepares the model without wrapping it, and accelerate prepares nothing twice: the processes
+        # would train apart, each with its own gradients, without a warning
+        sharded, models = self.is_fsdp_enabled or self.is_deepspeed_enabled, self.accelerator._models
+        if self.args.world_size > 1 and not sharded and self.model_wrapped is self.model and self.model in models:
+            models.remove(self.model)
+            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
+            vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
         return super().train(*args, **kwargs)
-
-    def _forget_evaluation(self) -> None:
-        """Lets accelerate wrap the model for training.
-
-        An evaluation before training prepares the model without wrapping it, and accelerate prepares nothing twice:
-        the processes would train apart, each with its own gradients, without a warning.
-        """
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        models = self.accelerator._models
-        if self.args.world_size == 1 or sharded or self.model_wrapped is not self.model or self.model not in models:
-            return
-        models.remove(self.model)
-        self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
-        vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
@@ -236,7 +212,8 @@ class TranslationTrainer(SavingTrainer):
         """Logs, adding the seconds trained so far (evaluation included), and tokens and updates per second."""
         now = time.time()
         if self._clock is None:
-            self._clock = (now if start_time is None else start_time, self._seconds_before())
+            before = max((entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0)
+            self._clock = (now if start_time is None else start_time, before)
         elapsed = now - self._clock[0]
         self._clock = (now, self._clock[1] + elapsed)
         logs = dict(logs)
@@ -251,10 +228,6 @@ class TranslationTrainer(SavingTrainer):
         if self.is_in_train:
             logs["elapsed_seconds"] = round(self._clock[1], 2)
         super().log(logs, start_time)
-
-    def _seconds_before(self) -> float:
-        """Returns the seconds that the interrupted run had trained when this one took over."""
-        return max((entry.get("elapsed_seconds", 0.0) for entry in self.state.log_history), default=0.0)
 
     # ---- batch normalisation
 
@@ -283,31 +256,17 @@ class TranslationTrainer(SavingTrainer):
         return reached_its_end or state.global_step >= updates
 
 
-def sharding_is_asked_for(args: TranslationTrainingArguments) -> bool:
-    """Says whether the run is to use FSDP, by its recipe or by the launch."""
-    return bool(args.fsdp) or parse_flag_from_env("ACCELERATE_USE_FSDP")
-
-
 def _prepare_sharding(model: PreTrainedModel) -> None:
-    """Merges embeddings that share their weights into one module: FSDP allows a weight in only one of its groups.
-
-    Raises:
-        RecipeError: For a family with batch normalisation, whose statistics every process needs whole; and if the
-            output projection shares the weights of another embedding than the source's.
-    """
-    name = model.config.model_type
-    if family_of(name).has_batch_norm:
-        raise RecipeError(
-            f"FSDP does not work with {name}: its few million parameters fit into every device, so train "
-            "it without FSDP (accelerate launch --multi_gpu, or training.fsdp: false)."
-        )
+    """Merges embeddings that share their weights into one module: FSDP allows a weight in only one of its groups."""
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     model.set_input_embeddings(embedding)
     uses = [name for name, parameter in model.named_parameters(remove_duplicate=False) if parameter is output.weight]
-    if len(uses) > 1 and output.weight is not embedding.weight:
+    has_batch_norm = family_of(model.config.model_type).has_batch_norm  # whose statistics every process needs whole
+    if has_batch_norm or (len(uses) > 1 and output.weight is not embedding.weight):
+        advice = "" if has_batch_norm else ", or set config.tie_word_embeddings to false or tokenizer.joint to true"
         raise RecipeError(
-            "FSDP cannot share the output projection's weights with the target embedding alone: set "
-            "config.tie_word_embeddings to false, or tokenizer.joint to true, or train without FSDP."
+            f"FSDP cannot shard this {model.config.model_type} model: train it without FSDP (accelerate launch "
+            f"--multi_gpu, or training.fsdp: false){advice}."
         )
 
 

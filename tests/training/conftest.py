@@ -4,8 +4,7 @@
 import pytest
 import torch
 from datasets import DatasetDict
-from training.pictures import leave_out_pictures
-from transformers import MarianConfig, MarianMTModel
+from training.tiny_runs import NUMBERS, leave_out_pictures, tiny_marian
 
 from csan_hf.data import DataArguments, load_translation_dataset, tokenize_dataset, train_tokenizers
 from csan_hf.training import TranslationTrainer, TranslationTrainingArguments
@@ -37,9 +36,7 @@ def no_pictures(monkeypatch):
 
 @pytest.fixture(scope="session")
 def data_arguments() -> DataArguments:
-    return DataArguments(
-        dataset="numbers", source_lang="en", target_lang="de", train_size=300, validation_size=24, test_size=20
-    )
+    return DataArguments(**NUMBERS, train_size=300, validation_size=24, test_size=20)
 
 
 @pytest.fixture(scope="session")
@@ -57,32 +54,6 @@ def tokenized(text, tokenizers, data_arguments) -> DatasetDict:
     return tokenize_dataset(text, tokenizers, data_arguments)[0]
 
 
-def tiny_model(vocab_size: int, dropout: float = 0.1) -> MarianMTModel:
-    """Marian has the interface of every family; the trainer must not care which it gets."""
-    torch.manual_seed(0)
-    config = MarianConfig(
-        vocab_size=vocab_size,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        dropout=dropout,
-        activation_function="relu",
-        pad_token_id=0,
-        eos_token_id=1,
-        forced_eos_token_id=None,
-        decoder_start_token_id=0,
-        max_position_embeddings=128,
-    )
-    model = MarianMTModel(config)
-    model.generation_config.max_length = 16
-    model.generation_config.num_beams = 1
-    return model
-
-
 @pytest.fixture
 def make_trainer(tmp_path, tokenizers, tokenized):
     """Builds a trainer in its own folder."""
@@ -90,21 +61,13 @@ def make_trainer(tmp_path, tokenizers, tokenized):
     def build(
         folder: str = "run", *, model=None, train=None, validation=None, dropout: float = 0.1, **arguments
     ) -> TranslationTrainer:
-        defaults = {
-            "max_steps": 6,
-            "eval_steps": 3,
-            "logging_steps": 1,
-            "max_tokens": 1000,
-            "warmup_steps": 2,
-            "learning_rate": 1e-2,
-            "report_to": "none",
-            "bf16": False,
-            "use_cpu": True,
-            "disable_tqdm": True,
-        }
+        defaults = {"max_steps": 6, "eval_steps": 3, "logging_steps": 1, "max_tokens": 1000, "warmup_steps": 2}
+        defaults |= {"learning_rate": 1e-2, "report_to": "none", "bf16": False, "use_cpu": True, "disable_tqdm": True}
         args = TranslationTrainingArguments(output_dir=str(tmp_path / folder), **{**defaults, **arguments})
         return TranslationTrainer(
-            model if model is not None else tiny_model(len(tokenizers.source), dropout),
+            model
+            if model is not None
+            else tiny_marian(len(tokenizers.source), dropout=dropout, activation_function="relu"),
             args,
             tokenizers=tokenizers,
             train_dataset=tokenized["train"] if train is None else train,

@@ -73,36 +73,17 @@ def test_average_is_summed_in_float32(tmp_path):
     # In bf16 1 + 2**-8 is 1: summing there would lose the small parts.
     small = 2.0**-8
     values = [1.0, small, small, small]
-    paths = [
-        make_checkpoint(
-            tmp_path,
-            number + 1,
-            {
-                "half": torch.tensor([value], dtype=torch.bfloat16),
-                "full": torch.tensor([value]),
-                "count": torch.tensor([number]),
-            },
-        )
-        for number, value in enumerate(values)
-    ]
+    paths = []
+    for number, value in enumerate(values):
+        full = torch.tensor([value])
+        weights = {"half": full.bfloat16(), "full": full, "count": torch.tensor([number])}
+        paths.append(make_checkpoint(tmp_path, number, weights))
     average = average_weights(paths)
     expected = torch.tensor([sum(values) / 4])
     assert average["half"].dtype == torch.bfloat16
     torch.testing.assert_close(average["half"], expected.bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(average["full"], expected)
     assert average["count"].item() == 0
-
-
-def test_average_refuses_other_models_and_nothing(tmp_path):
-    one = make_checkpoint(tmp_path, 1, {"w": torch.zeros(2)})
-    two = make_checkpoint(tmp_path, 2, {"w": torch.zeros(3)})
-    with pytest.raises(ValueError, match="different tensors"):
-        average_weights([one, two])
-    with pytest.raises(ValueError, match="at least one checkpoint"):
-        average_weights([])
-    (one / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="holds no weights"):
-        average_weights([one])
 
 
 def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):

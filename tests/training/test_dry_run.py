@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from training.tiny_marian import save_tiny_marian
+from training.tiny_runs import save_tiny_marian
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.families import FAMILIES

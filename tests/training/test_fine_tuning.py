@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pipelines import multilingual
-from training.tiny_marian import save_tiny_marian
+from training.tiny_runs import save_tiny_marian
 from transformers import AutoTokenizer
 
 from csan_hf.pipelines import translation_pipeline

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
-from training.pictures import leave_out_pictures
+from training.tiny_runs import leave_out_pictures
 from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 from csan_hf.hub import card_problems

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from training.pictures import leave_out_pictures
+from training.tiny_runs import leave_out_pictures
 
 import csan_hf_cli
 from csan_hf.data.corpora import load_translation_dataset
@@ -138,7 +138,7 @@ def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     ("training", "message"),
     [
         ({"metrics": ["blue"]}, "There is no metric 'blue'; choose from bleu, chrf"),
-        ({"metrics": ["aer"]}, "training.metrics: 'aer' scores alignments and not translations"),
+        ({"metrics": ["aer"]}, r"training.metrics \['aer'\] must score translations"),
         ({"metrics": ["wer"]}, "training.metric_for_best_model must be one of wer, loss, got 'bleu'"),
     ],
 )

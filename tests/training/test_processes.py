@@ -13,6 +13,7 @@ import yaml
 from tiny import csan as tiny_csan
 from tiny import grid as tiny_pervasive_attention
 from torch.nn import functional as F
+from training.tiny_runs import NUMBERS
 
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
@@ -24,28 +25,12 @@ from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, trans
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = ("csan", "pervasive_attention")
-RECIPE = {
-    "model": "pervasive_attention",
-    "data": {
-        "dataset": "numbers",
-        "source_lang": "en",
-        "target_lang": "de",
-        "train_size": 200,
-        "validation_size": 7,
-        "test_size": 5,
-    },
-    "tokenizer": {"vocab_size": 300},
-    "config": {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4},
-    "training": {
-        "max_cells": 8000,
-        "max_steps": 4,
-        "eval_steps": 2,
-        "logging_steps": 1,
-        "warmup_steps": 1,
-        "learning_rate": 1e-2,
-        "batch_norm_batches": 2,
-        "bf16": False,
-    },
+SIZES_OF_GRID = {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4}
+RUN = {
+    **{"model": "pervasive_attention", "tokenizer": {"vocab_size": 300}, "config": SIZES_OF_GRID},
+    "data": {**NUMBERS, "train_size": 200, "validation_size": 7, "test_size": 5},
+    "training": {"max_cells": 8000, "max_steps": 4, "eval_steps": 2, "logging_steps": 1, "warmup_steps": 1}
+    | {"learning_rate": 1e-2, "batch_norm_batches": 2, "bf16": False},
     "generation": {"num_beams": 2, "max_length": 12},
 }
 
@@ -65,7 +50,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         # random weights repeat themselves otherwise, whatever the source
         settings = {"max_length": 10, "no_repeat_ngram_size": 1}
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN))
     accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
     config = ROOT / "scripts" / "recipes" / "accelerate" / "2_cpu_processes.yaml"
     command = [*accelerate, "--config_file", config, ROOT / "tests" / "training" / "launched.py", folder]

@@ -9,55 +9,22 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from safetensors.torch import load_file
+from training.tiny_runs import RECIPE, write_recipe
 
 import csan_hf_cli
 
 ROOT = Path(__file__).parents[2]
-RECIPE = {
-    "model": "csan",
-    "name": "tiny",
-    "license": "apache-2.0",
-    "data": {
-        "dataset": "numbers",
-        "source_lang": "en",
-        "target_lang": "de",
-        "train_size": 400,
-        "validation_size": 20,
-        "test_size": 10,
-    },
-    "tokenizer": {"vocab_size": 300},
-    "config": {
-        "d_model": 32,
-        "encoder_layers": 2,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-    },
-    "training": {
-        "max_tokens": 2000,
-        "max_steps": 24,
-        "eval_steps": 8,
-        "logging_steps": 4,
-        "learning_rate": 5e-3,
-        "warmup_steps": 4,
-        "keep_best": 2,
-        "bf16": False,
-        "use_cpu": True,
-        "seed": 3,
-    },
-    "generation": {"num_beams": 2, "max_length": 24},
+CHANGES = {
+    **{"name": "tiny", "license": "apache-2.0", "data": {"train_size": 400, "validation_size": 20, "test_size": 10}},
+    "config": {"d_model": 32, "encoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
+    "training": {"max_tokens": 2000, "max_steps": 24, "eval_steps": 8, "logging_steps": 4},
 }
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(RECIPE))
-    return path
+    return write_recipe(tmp_path_factory.mktemp("recipe") / "tiny.yaml", **CHANGES)
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +50,8 @@ def losses(output):
 
 def test_the_folder_is_complete(run):
     output, result = run
-    for name in (
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "recipe.yaml",
-        "training.png",
-        "locality.png",
-        "results.json",
-        "README.md",
-        "hypotheses/test.txt",
-        "hypotheses/validation.txt",
-    ):
+    names = "config.json generation_config.json model.safetensors tokenizer.json recipe.yaml training.png locality.png"
+    for name in [*names.split(), "results.json", "README.md", "hypotheses/test.txt", "hypotheses/validation.txt"]:
         assert (output / name).stat().st_size > 0, name
     assert len((output / "hypotheses" / "test.txt").read_text().split("\n")) == 11
     assert [path.name for path in output.glob(".*")] == [".csan_hf_run"]  # the mark; nothing half-written
@@ -103,20 +59,15 @@ def test_the_folder_is_complete(run):
         assert word in result.stdout
 
 
-def test_loss_goes_down(run):
+def test_loss_goes_down_and_results_say_what_was_measured(run):
     by_step = losses(run[0])
     assert by_step[24] < 0.8 * by_step[4]
-
-
-def test_results_say_what_was_measured(run):
     results = json.loads((run[0] / "results.json").read_text())
     assert results["model"] == "CsanForConditionalGeneration"
     assert set(results["scores"]) == {"validation", "test"}
     assert "version:" in results["scores"]["test"]["bleu_signature"]
-    assert results["scores"]["test"]["num_beams"] == 2
-    assert results["training"]["updates"] == 24
-    assert results["training"]["tokens_per_second"] > 0
-    assert results["training"]["updates_per_second"] > 0
+    assert (results["scores"]["test"]["num_beams"], results["training"]["updates"]) == (2, 24)
+    assert min(results["training"][f"{unit}_per_second"] for unit in ("tokens", "updates")) > 0
     assert results["scores"]["test"]["sentences_per_second"] > 0
     assert results["environment"]["transformers"]
 
@@ -202,15 +153,11 @@ def test_another_experiment_in_the_same_folder_is_refused(main, run, recipe, cap
     [
         (["--learning_rat", "1"], ["learning_rat", "training.learning_rate"]),
         ([], ["output_dir is missing"]),
-        (["--output_dir", "x", "--encoder_attention_heads", "5"], ["section config is refused", "d_model"]),
-        (["--output_dir", "x", "--tokenizer.vocab_size", "5"], ["section tokenizer is refused", "vocab_size"]),
         (["--output_dir", "x", "--source_lang", "qq"], ["data cannot be used", "qq"]),
         (["--output_dir", "x", "--max_source_length", "2"], ["data cannot be used", "max_source_length=2"]),
-        (["--output_dir", "x", "--num_beams", "0"], ["section generation is refused", "num_beams", "got 0"]),
         (["--output_dir", "x", "--init_from", "./y"], ["init_from: There is no folder ./y to read the model from"]),
         (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
         (["--output_dir", "x", "--dataset", "./none"], ["data cannot be used: There is no folder ./none to read"]),
-        (["--output_dir", "x", "--report_to", "wandb"], ["refused: report_to: ", "pip install wandb"]),
         (["second.yaml"], ["'second.yaml' is not understood"]),
     ],
 )
@@ -222,13 +169,9 @@ def test_errors_are_one_line(main, recipe, tmp_path, capsys, arguments, words):
         assert word in error
 
 
-def test_no_recipe_and_help(main, capsys):
+def test_no_recipe(main, capsys):
     assert main([]) == 2
     assert "csan-hf train numbers" in capsys.readouterr().err
-    assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for key in ("--training.max_tokens", "--config.local_window", "--generation.num_beams", "--data.source_lang"):
-        assert key in text
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -253,29 +196,22 @@ def test_another_family_with_the_same_recipe(main, recipe, tmp_path, capsys):
     assert statistics.item() > 0
 
 
-def test_a_misspelt_field_is_no_field_of_another_family(main, recipe, tmp_path, capsys):
-    path = tmp_path / "misspelt.yaml"
-    path.write_text(recipe.read_text().replace("d_model", "d_modle"))
-    assert main([str(path), "--model", "pervasive_attention", "--output_dir", str(tmp_path / "out")]) == 2
-    assert "unknown key config.d_modle" in capsys.readouterr().err
-
-
-def test_a_field_of_another_family_among_its_own_is_refused(main, recipe, tmp_path, capsys):
-    path = tmp_path / "mixed.yaml"
-    path.write_text(recipe.read_text().replace("d_model: 32", "d_model: 32\n  growth_rate: 4"))
+@pytest.mark.parametrize("field", ["d_modle", "growth_rate"])
+def test_a_misspelt_field_or_that_of_another_family_is_refused(main, tmp_path, capsys, field):
+    path = write_recipe(tmp_path / "wrong.yaml", config={field: 4})
     assert main([str(path), "--output_dir", str(tmp_path / "out")]) == 2
-    assert "unknown key config.growth_rate" in capsys.readouterr().err
+    assert f"unknown key config.{field}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_fine_tuning_from_a_checkpoint(main, run, tmp_path, capsys):
     output = tmp_path / "tuned"
-    recipe = {**RECIPE, "init_from": str(run[0]), "config": {"local_window": 5}}
-    recipe["training"] = {**RECIPE["training"], "max_steps": 2, "eval_steps": 2}
-    path = tmp_path / "tune.yaml"
-    path.write_text(yaml.safe_dump(recipe))
+    recipe = {**RECIPE, "config": {"local_window": 5}}
+    path = write_recipe(
+        tmp_path / "tune.yaml", recipe, init_from=str(run[0]), training={"max_steps": 2, "eval_steps": 2}
+    )
     assert main([str(path), "--output_dir", str(output)]) == 0
-    assert f"tokenizer.vocab_size not used: the weights of {run[0]} go with its own" in capsys.readouterr().err
+    assert f"tokenizer.vocab_size not used: the tokenizer of {run[0]} is taken" in capsys.readouterr().err
     assert json.loads((output / "config.json").read_text())["local_window"] == 5
     assert (output / "tokenizer.json").read_bytes() == (run[0] / "tokenizer.json").read_bytes()
     results, before = (json.loads((folder / "results.json").read_text()) for folder in (output, run[0]))

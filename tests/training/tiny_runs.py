@@ -1,0 +1,57 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Recipes that train in seconds, a Marian checkpoint to start from, and runs without their pictures."""
+
+import torch
+import yaml
+from transformers import MarianConfig, MarianMTModel
+
+from csan_hf.data import train_tokenizer
+
+NUMBERS = {"dataset": "numbers", "source_lang": "en", "target_lang": "de"}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+RECIPE = {
+    "model": "csan",
+    "data": {**NUMBERS, "train_size": 200, "validation_size": 8, "test_size": 8},
+    "tokenizer": {"vocab_size": 300},
+    "config": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, **HEADS}
+    | {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    "training": {"max_tokens": 1000, "max_steps": 12, "eval_steps": 4, "logging_steps": 2, "warmup_steps": 4}
+    | {"learning_rate": 5e-3, "keep_best": 2, "bf16": False, "use_cpu": True, "seed": 3},
+    "generation": {"num_beams": 2, "max_length": 24},
+}
+
+
+def write_recipe(path, recipe=RECIPE, **more):
+    """Writes a recipe with more entries, those of sections among them, and returns the path."""
+    merged = {
+        name: {**recipe.get(name, {}), **value} if isinstance(value, dict) else value for name, value in more.items()
+    }
+    path.write_text(yaml.safe_dump({**recipe, **merged}))
+    return path
+
+
+def leave_out_pictures(patch) -> None:
+    """Draws nothing until a `pytest.MonkeyPatch` is undone; `test_the_folder_is_complete` looks for the pictures."""
+    for module in ("callbacks", "run"):
+        patch.setattr(f"csan_hf.training.{module}.draw_training", lambda history, path: None)
+    patch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: None)
+
+
+def tiny_marian(vocab_size: int, **fields) -> MarianMTModel:
+    """An untrained Marian model: it has the interface of every family, and the trainer must not care which it gets."""
+    torch.manual_seed(0)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, **HEADS}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    values = {"vocab_size": vocab_size, "d_model": 16, "max_position_embeddings": 128, **sizes, **ids, **fields}
+    model = MarianMTModel(MarianConfig(**values))
+    model.generation_config.max_length, model.generation_config.num_beams = 16, 1
+    return model
+
+
+def save_tiny_marian(folder):
+    """Saves an untrained Marian model of three encoder layers and its tokenizer, and returns the folder."""
+    tokenizer = train_tokenizer(["ein Hund läuft", "a dog runs"] * 9, 300)
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    tiny_marian(len(tokenizer), encoder_layers=3, **heads).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
