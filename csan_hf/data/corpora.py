@@ -35,6 +35,11 @@ _LEAST = {
 Pair = tuple[str, str]
 
 
+def _option(default: Any, text: str) -> Any:
+    """A field with its help."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass
 class DataArguments:
     """Which corpus, in which languages, and what is kept of it.
@@ -49,74 +54,53 @@ class DataArguments:
         ValueError: A value that is out of range or contradicts another; the message names the field.
     """
 
-    dataset: str | None = field(
-        default=None,
-        metadata={"help": "'numbers' (built-in), or a dataset name on the Hub or a local dataset folder."},
+    dataset: str | None = _option(
+        None, "'numbers' (built-in), or a dataset name on the Hub or a local dataset folder."
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub dataset."})
-    dataset_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the Hub dataset."})
-    data_dir: str | None = field(default=None, metadata={"help": "Folder that the file patterns start from."})
-    train: str | None = field(
-        default=None, metadata={"help": "File pattern ('train.{lang}.gz') or Hub split of the training data."}
+    dataset_config: str | None = _option(None, "Configuration of the Hub dataset.")
+    dataset_revision: str | None = _option(None, "Branch, tag or commit of the Hub dataset.")
+    data_dir: str | None = _option(None, "Folder that the file patterns start from.")
+    train: str | None = _option(None, "File pattern ('train.{lang}.gz') or Hub split of the training data.")
+    validation: str | None = _option(None, "File pattern or Hub split of the validation data.")
+    test: dict | str | None = _option(  # noqa: RUF009
+        None,
+        "File pattern or Hub split of the test data (the split is then called 'test'), or several as a "
+        'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'.',
     )
-    validation: str | None = field(
-        default=None, metadata={"help": "File pattern or Hub split of the validation data."}
+    streaming: bool = _option(
+        False,
+        "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle buffer "
+        "of 10,000): the rest is not downloaded.",
     )
-    test: dict | str | None = field(
-        default=None,
-        metadata={
-            "help": "File pattern or Hub split of the test data (the split is then called 'test'), or several as a "
-            'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'.'
-        },
+    language_pairs: list[str] | None = _option(  # noqa: RUF009
+        None,
+        "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
+        "there are several target languages, each source begins with a tag such as >>de<< that names its own.",
     )
-    streaming: bool = field(
-        default=False,
-        metadata={
-            "help": "Read a Hub dataset as a stream and stop after train_size pairs (drawn through a shuffle buffer "
-            "of 10,000): the rest is not downloaded."
-        },
+    source_lang: str = _option("en", "Source language, what {lang} stands for.")
+    target_lang: str = _option("de", "Target language, what {lang} stands for.")
+    source_column: str | None = _option(None, "Column of the source text (default: the name of the language).")
+    target_column: str | None = _option(None, "Column of the target text (default: the name of the language).")
+    train_size: int | None = _option(
+        None,
+        "Number of training pairs that 'numbers' makes (default 30,000), or that are drawn at random from "
+        "another corpus (default: all).",
     )
-    language_pairs: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Several pairs in one corpus, such as [de-en, en-de], instead of source_lang and target_lang; if "
-            "there are several target languages, each source begins with a tag such as >>de<< that names its own."
-        },
+    validation_size: int | None = _option(
+        None,
+        "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
+        "start of another set (default: all).",
     )
-    source_lang: str = field(default="en", metadata={"help": "Source language, what {lang} stands for."})
-    target_lang: str = field(default="de", metadata={"help": "Target language, what {lang} stands for."})
-    source_column: str | None = field(
-        default=None, metadata={"help": "Column of the source text (default: the name of the language)."}
+    test_size: int | None = _option(None, "Pairs per test set: as validation_size.")
+    data_seed: int = _option(0, "Seed of the 'numbers' corpus and of selections.")
+    max_source_length: int | None = _option(
+        256, "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut."
     )
-    target_column: str | None = field(
-        default=None, metadata={"help": "Column of the target text (default: the name of the language)."}
+    max_target_length: int | None = _option(
+        256, "Tokens of a target, </s> included: longer training pairs are dropped, other targets cut."
     )
-    train_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Number of training pairs that 'numbers' makes (default 30,000), or that are drawn at random from "
-            "another corpus (default: all)."
-        },
-    )
-    validation_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
-            "start of another set (default: all)."
-        },
-    )
-    test_size: int | None = field(default=None, metadata={"help": "Pairs per test set: as validation_size."})
-    data_seed: int = field(default=0, metadata={"help": "Seed of the 'numbers' corpus and of selections."})
-    max_source_length: int | None = field(
-        default=256,
-        metadata={"help": "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut."},
-    )
-    max_target_length: int | None = field(
-        default=256,
-        metadata={"help": "Tokens of a target, </s> included: longer training pairs are dropped, other targets cut."},
-    )
-    max_length_ratio: float | None = field(
-        default=None, metadata={"help": "Drop training pairs whose lengths in tokens differ by more than this factor."}
+    max_length_ratio: float | None = _option(
+        None, "Drop training pairs whose lengths in tokens differ by more than this factor."
     )
 
     def __post_init__(self) -> None:

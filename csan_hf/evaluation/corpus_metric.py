@@ -26,36 +26,21 @@ class CorpusMetric(evaluate.Metric, ABC):
     network: `metric.compute(predictions=…, references=…)`, `add_batch`, `evaluate.combine`.
 
     A subclass says what it is in class attributes.
-
-    Attributes:
-        name: Its key in results and recipes, such as `"bleu"`.
-        label: What people read, such as `"BLEU"`.
-        summary: One sentence on what it measures; by default the first of the class's description.
-        citation: Where it comes from.
-        decimals: Digits after the point when printed.
-        greater_is_better: False for error rates.
-        upper_bound: The best score, or the worst of an error rate; None where there is none.
-        needs: What a segment is: `"text"` as people write it, `"tokens"` with spaces between them, or
-            `"alignments"` in Pharaoh format.
-        needs_sources: Whether `statistics` needs the source sentences, too.
-        uses_tokenizer: Whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers.
-        segments_at_once: How many segments `statistics` is given at most; None = all, for a metric that loads a large
-            model.
-        on_hub: Whether https://hf.co/metrics has it by this name, so that a card's metadata may name it.
     """
 
-    name: ClassVar[str]
-    label: ClassVar[str]
-    summary: ClassVar[str] = ""
+    name: ClassVar[str]  # its key in results and recipes, such as "bleu"
+    label: ClassVar[str]  # what people read, such as "BLEU"
+    summary: ClassVar[str] = ""  # what it measures; by default the first line of the class's description
     citation: ClassVar[str] = ""
-    decimals: ClassVar[int] = 2
+    decimals: ClassVar[int] = 2  # after the point when printed
     greater_is_better: ClassVar[bool] = True
-    upper_bound: ClassVar[float | None] = 100.0
+    upper_bound: ClassVar[float | None] = 100.0  # the best score, or the worst of an error rate
+    # What a segment is: text as people write it, tokens with spaces between them, or alignments in Pharaoh's format
     needs: ClassVar[Literal["text", "tokens", "alignments"]] = "text"
-    needs_sources: ClassVar[bool] = False
-    uses_tokenizer: ClassVar[bool] = False
-    segments_at_once: ClassVar[int | None] = 1000
-    on_hub: ClassVar[bool] = False
+    needs_sources: ClassVar[bool] = False  # whether `statistics` needs the source sentences, too
+    uses_tokenizer: ClassVar[bool] = False  # whether the constructor takes `tokenize`, one of sacreBLEU's tokenizers
+    segments_at_once: ClassVar[int | None] = 1000  # that `statistics` is given at most; None = all
+    on_hub: ClassVar[bool] = False  # whether https://hf.co/metrics has it by this name, for a card's metadata
 
     def __init__(self, **evaluate_arguments: Any) -> None:
         super().__init__(**{"keep_in_memory": evaluate_arguments.get("num_process", 1) == 1, **evaluate_arguments})
@@ -120,10 +105,7 @@ class CorpusMetric(evaluate.Metric, ABC):
         return np.concatenate(list(self.counts(*corpus, **options)))  # type: ignore[arg-type]
 
     def results(self, *corpus: Corpus | None, progress: bool = False) -> dict[str, Any]:
-        """Returns a corpus's score under the metric's name, `NAME_signature` if it has one, and the `details`.
-
-        For arguments see `counts`.
-        """
+        """Returns the score under the metric's name, `NAME_signature` if it has one, and `details`; see `counts`."""
         sums: Any = sum(part.sum(axis=0) for part in self.counts(*corpus, progress=progress))  # type: ignore[arg-type]
         signature = {} if self.signature is None else {f"{self.name}_signature": self.signature}
         return {self.name: self.score(sums), **signature, **self.details(sums)}

@@ -81,8 +81,7 @@ def load_translation_model(
 def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a model in evaluation mode that shares the weights of another and nothing else.
 
-    Modes, configurations and the attention implementation of the view are its own, so that training
-    and other threads that use the model are not affected.
+    Training and other threads that use the model are not affected.
     """
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     return deepcopy(model, shared).eval()

@@ -220,8 +220,8 @@ class AlignmentErrorRate(CorpusMetric):
 class Comet(CorpusMetric):
     """A neural network's judgement of source, hypothesis and reference, times 100.
 
-    The package unbabel-comet needs older versions of transformers, huggingface_hub and numpy than csan_hf does, so its
-    program `comet-score` runs in an environment of its own: `pipx install unbabel-comet`.
+    The package unbabel-comet needs older libraries than csan_hf does, so its program `comet-score` runs in an
+    environment of its own: `pipx install unbabel-comet`.
 
     Args:
         model: Name or path of COMET's model; it is downloaded the first time.
@@ -288,11 +288,7 @@ _METRICS: dict[str, type[CorpusMetric]] = {
 
 
 def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
-    """Adds a metric to the table, as a decorator or a call; recipes, results, cards and reports then know its name.
-
-    Raises:
-        ValueError: If another metric has that name.
-    """
+    """Adds a metric to the table, as a decorator or a call; `ValueError` if another one has its name."""
     if _METRICS.setdefault(metric.name, metric) is not metric:
         raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
     return metric

@@ -80,9 +80,6 @@ def score_by_length(
         One entry a group, short sentences first: `shortest` and `longest` source, in words between spaces;
         `sentences`; `reference_words` and `hypothesis_words`, means; each metric's score under its name and,
         with samples, its interval (low, high) under `NAME_interval`.
-
-    Raises:
-        ValueError: If the numbers of sentences differ or are zero.
     """
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
@@ -115,16 +112,12 @@ def count_words(sentences: Collection[str]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NgramScore:
-    """How well a system does with the n-grams of length `order`.
-
-    Of `total` n-grams of the hypotheses, `matches` are in the reference, each at most as often as there; `bleu` is
-    BLEU of n-grams up to this length instead of 4.
-    """
+    """How well a system does with the n-grams of one length."""
 
     order: int
-    matches: int
-    total: int
-    bleu: float
+    matches: int  # n-grams of the hypotheses that occur in the reference, each at most as often as there
+    total: int  # n-grams of the hypotheses
+    bleu: float  # BLEU of n-grams up to this length instead of 4
 
     @property
     def accuracy(self) -> float:

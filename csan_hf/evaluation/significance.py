@@ -33,13 +33,10 @@ _SEEDS_PER_SAMPLE = 100  # draws of other seeds, for each sample of segments
 
 @dataclass(frozen=True)
 class Resampled:
-    """Scores of a system's runs, one a training seed: on the test set, [R], and on resampled ones, [samples, R].
+    """Scores of a system's runs, one for each training seed; other systems' by the same draws are comparable."""
 
-    The draws of other systems by the same seed and samples are on the same segments.
-    """
-
-    scores: np.ndarray
-    draws: np.ndarray
+    scores: np.ndarray  # on the test set, [R]
+    draws: np.ndarray  # on resampled test sets, [samples, R]
 
     @property
     def mean(self) -> float:
@@ -49,15 +46,11 @@ class Resampled:
 
 @dataclass(frozen=True)
 class SeedVariance:
-    """How much runs of a system differ on this test set: the variance between its seeds, pooled over systems.
+    """How much runs of a system differ on this test set."""
 
-    `of_segments` of it would be another on other segments. `degrees` of freedom are the number of runs less that of
-    systems; with 0 nothing is known of other seeds.
-    """
-
-    variance: float
-    of_segments: float
-    degrees: int
+    variance: float  # between the seeds of a system, pooled over systems
+    of_segments: float  # what of it would be another on other segments
+    degrees: int  # of freedom, the runs less the systems; with 0 nothing is known of other seeds
 
 
 def resample(
@@ -107,10 +100,7 @@ def _squares(values: np.ndarray) -> np.ndarray:
 
 
 def draw_scores(system: Resampled, variance: SeedVariance, *, seed: int = SEED) -> np.ndarray:
-    """Returns mean scores that a system may have on other segments and with other seeds.
-
-    As many as there are samples, or 100 times as many where the variance has degrees of freedom.
-    """
+    """Returns mean scores that a system may have on other segments and, 100 a sample, with other seeds if known."""
     return _with_other_seeds(system.draws.mean(axis=1), variance, 1 / len(system.scores), seed)
 
 
@@ -136,11 +126,7 @@ def _with_other_seeds(drawn: np.ndarray, variance: SeedVariance, per_run: float,
 def draw_seeds(variance: SeedVariance, per_run: float, samples: int, *, seed: int = SEED) -> np.ndarray:
     """Returns what other seeds may add to a mean score or to a difference of two, [samples, 100].
 
-    Args:
-        variance: That between seeds, with 1 degree of freedom or more.
-        per_run: 1 / the number of runs; for a difference, the sum of both.
-        samples: How many samples of something else to draw for.
-        seed: Seed of the draws.
+    `variance` has 1 degree of freedom or more; `per_run` is 1 / the number of runs, for a difference the sum of both.
     """
     noise = np.random.default_rng([seed, 1]).standard_t(variance.degrees, size=(samples, _SEEDS_PER_SAMPLE))
     return np.sqrt(variance.variance * per_run) * noise
@@ -186,23 +172,14 @@ Test = Literal["bootstrap", "two_sided_bootstrap", "randomisation"]
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A system beside a baseline.
+    """A system beside a baseline; of several runs, means over the seeds."""
 
-    Attributes:
-        difference: The system's score minus the baseline's; means over the seeds, where there are several.
-        p_value: How often chance alone makes a difference at least as large; two-sided, but for `"bootstrap"`.
-        interval: 95% confidence interval of the difference, by bootstrap.
-        test: Which test.
-        samples: Resamples or trials.
-        degrees: Degrees of freedom of the variance between seeds; with 0, nothing here is about other seeds.
-    """
-
-    difference: float
-    p_value: float
-    interval: tuple[float, float]
+    difference: float  # the system's score minus the baseline's
+    p_value: float  # how often chance alone makes a difference at least as large; two-sided, but for "bootstrap"
+    interval: tuple[float, float]  # 95% confidence interval of the difference, by bootstrap
     test: Test
-    samples: int
-    degrees: int
+    samples: int  # resamples or trials
+    degrees: int  # of freedom of the variance between seeds; with 0, nothing here is about other seeds
 
 
 def paired_test(
