@@ -205,15 +205,12 @@ def test_reports_add_up():
     first.drop("train", "empty", 2)
     second.start("train", 8)
     second.drop("train", "long", 3)
-    second.drop("train", "empty", 0)
     second.start("test", 4)
     second.note("test", "cut", 1)
-    merged = first.merge(second)
-    assert merged.to_dict() == {
+    assert json.loads(json.dumps(first.merge(second).to_dict())) == {
         "test": {"read": 4, "kept": 4, "dropped": {}, "noted": {"cut": 1}},
         "train": {"read": 10, "kept": 5, "dropped": {"empty": 2, "long": 3}, "noted": {}},
     }
-    assert json.dumps(merged.to_dict())
 
 
 @pytest.mark.parametrize(

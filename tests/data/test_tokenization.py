@@ -70,9 +70,6 @@ def test_digits_are_tokens_of_their_own_unless_asked_otherwise():
     assert joined.tokenize("1984") == ["Ġ", "1", "9", "8", "4"]
     assert train_tokenizer(years, 300, split_digits=False).tokenize("1984") == ["Ġ1984"]
     assert train_tokenizer(years, 300).tokenize("x1984") == ["Ġ", "x", "1", "9", "8", "4"]
-
-
-def test_training_is_deterministic():
     assert train_tokenizer(SENTENCES, 400).get_vocab() == joined.get_vocab()
 
 
@@ -151,7 +148,10 @@ def test_a_damaged_file_is_named(tmp_path, subfolder, file, content):
         TokenizerPair.from_pretrained(tmp_path)
 
 
-def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+def test_what_holds_no_tokenizer_is_named(tmp_path):
+    (tmp_path / "spm.model").write_bytes(b"\x0a\x0e")
+    with pytest.raises(OSError, match=r"spm\.model is a file, not a folder of a tokenizer: load it with the class"):
+        TokenizerPair.from_pretrained(tmp_path / "spm.model")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(OSError, match=f"The tokenizer in {tmp_path} is damaged or missing"):
         TokenizerPair.from_pretrained(tmp_path)
@@ -229,17 +229,8 @@ def test_length_ratios():
     assert data["train"]["source"][:] == ["abc", "a"]
     assert report.dropped["train"] == {"with a length ratio above 2": 2}
     assert "2 with a length ratio above 2" in str(report)
-
-
-def test_a_training_split_without_any_pair_left_is_refused():
     with pytest.raises(ValueError, match=r"no training pair is left: max_source_length=2"):
         tokenized(max_source_length=2)
-
-
-def test_a_raw_sentencepiece_file_is_refused_with_what_to_do(tmp_path):
-    (tmp_path / "spm.model").write_bytes(b"\x0a\x0e")
-    with pytest.raises(OSError, match=r"spm\.model is a file, not a folder of a tokenizer: load it with the class"):
-        TokenizerPair.from_pretrained(tmp_path / "spm.model")
 
 
 # ---- tokens that are characters or symbols
