@@ -24,8 +24,7 @@ from transformers.configuration_utils import PreTrainedConfig  # noqa: E402
 
 logger = logging.get_logger(__name__)
 
-MOST_LAYERS = 1000
-"""Bound of numbers of layers: a config.json that asks for millions would keep the machine busy without a word."""
+MOST_LAYERS = 1000  # a config.json that asks for millions would keep the machine busy without a word
 # What transformers and its companions hand to a config or keep in it, beside its fields and properties
 _OF_THE_LIBRARY = {"attn_implementation", "experts_implementation", "auto_map", "custom_pipelines", "tokenizer_class"}
 _OF_THE_LIBRARY |= {"prefix", "pruned_heads", "quantization_config", "task_specific_params", "torchscript"}
@@ -34,10 +33,7 @@ _OF_THE_LIBRARY |= {"prefix", "pruned_heads", "quantization_config", "task_speci
 def bounded(
     default: Any, least: Any = None, most: Any = None, above: Any = None, below: Any = None, odd: Any = None
 ) -> Any:
-    """A field of a config with the numbers that it may hold: `dropout: float | int = bounded(0.1, 0, 1)`.
-
-    From `least` to `most`, strictly `above` and `below`, `odd=True`; None = no bound.
-    """
+    """A field of a config and the numbers that it may hold; `above` and `below` are strict, None = no bound."""
     bounds = {"above": above, "at least": least, "below": below, "at most": most, "odd": odd}
     bounds = {words: bound for words, bound in bounds.items() if bound is not None}
     return dataclasses.field(default=default, metadata={"bounds": bounds})
@@ -138,6 +134,5 @@ def _in_words(kind: Any) -> str:
 _HOLDS: dict[str, Any] = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 _HOLDS["odd"] = lambda value, odd: value % 2 == odd
 _WORDS = {bool: "True or False", int: "an integer", float: "a number", str: "a string", type(None): "None"}
-
 
 __all__ = ["Seq2SeqConfig"]

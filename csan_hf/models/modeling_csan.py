@@ -373,13 +373,9 @@ class CsanDecoder(_CsanStack):
                 inputs_embeds=embeddings,
                 encoder_hidden_states=encoder_hidden_states,
             )
+        positional = embeddings, offset, masks, encoder_hidden_states  # so that gradient checkpointing sees them
         hidden_states = self._run(
-            *(
-                embeddings,
-                offset,
-                masks,
-                encoder_hidden_states,
-            ),  # positional, so that gradient checkpointing sees them
+            *positional,
             encoder_attention_mask=cross_masks,
             past_key_values=past_key_values,
             query_offset=offset,

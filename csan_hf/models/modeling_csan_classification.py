@@ -137,15 +137,11 @@ class CsanForSequenceClassification(_CsanClassifier):
             config.problem_type = "regression" if self.num_labels == 1 else f"{kind}_label_classification"
         labels, count = labels.to(logits.device), count_labels(labels, num_items_in_batch)
         if config.problem_type == "single_label_classification":
-            _check_classes(labels, logits.shape[:1])
+            _check_labels(labels, logits.shape[:1], are_classes=True)
             return self.loss_function(
                 labels=labels.long(), pooled_logits=logits.float(), config=config, num_items_in_batch=count
             )
-        if labels.shape != logits.shape and (logits.shape[1] > 1 or labels.shape != logits.shape[:1]):
-            raise ValueError(
-                f"`labels` must have the shape {list(logits.shape)} with problem_type={config.problem_type!r}, got "
-                f"{list(labels.shape)}."
-            )
+        _check_labels(labels, logits.shape[:1] if logits.shape[1] == 1 else logits.shape, are_classes=False)
         labels = labels.float().view(logits.shape)
         loss = self.loss_function(labels=labels, pooled_logits=logits.float(), config=config)
         # The library's other two losses are means over this batch, whatever the Trainer says.
@@ -185,7 +181,7 @@ class CsanForTokenClassification(_CsanClassifier):
         logits = self.score(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:
-            _check_classes(labels, logits.shape[:-1])
+            _check_labels(labels, logits.shape[:-1], are_classes=True)
             count = count_labels(labels.to(logits.device), num_items_in_batch)
             loss = self.loss_function(logits, labels.long(), self.config, num_items_in_batch=count)
         return TokenClassifierOutput(
@@ -193,13 +189,17 @@ class CsanForTokenClassification(_CsanClassifier):
         )
 
 
-def _check_classes(labels: torch.Tensor, shape: torch.Size) -> None:
-    """Refuse `labels` that are no integers of `shape`, one class each; torch finds those beyond the last class."""
-    is_integer = labels.dtype in (torch.int64, torch.int32)
-    if not is_integer or labels.shape not in (shape, torch.Size([*shape, 1])):
+def _check_labels(labels: torch.Tensor, shape: torch.Size, are_classes: bool) -> None:
+    """Refuse `labels` of another shape ([..., 1] is as good), or classes that are no integers.
+
+    Torch finds those beyond the last class.
+    """
+    is_wrong = are_classes and labels.dtype not in (torch.int64, torch.int32)
+    if is_wrong or labels.shape not in (shape, torch.Size([*shape, 1])):
+        what = "integers, one class each, of" if are_classes else "numbers of"
         raise ValueError(
-            f"`labels` must be integers of shape {list(shape)}, one class each, got {labels.dtype} "
-            f"{list(labels.shape)}; for several labels per sentence set problem_type='multi_label_classification'."
+            f"`labels` must be {what} shape {list(shape)}, got {labels.dtype} {list(labels.shape)}; the config's "
+            f"`problem_type` says what they mean ('multi_label_classification': 0 or 1 for every label)."
         )
 
 

@@ -426,11 +426,7 @@ def embed(embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[st
     """Embeddings [B, T, d] of tokens [B, T], or ready-made ones; `names` are what the caller calls these two."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"Exactly one of `{names[0]}` and `{names[1]}` must be given.")
-    size, width = embed_tokens.weight.shape
     if inputs_embeds is not None:
-        shape = list(inputs_embeds.shape)
-        if len(shape) != 3 or shape[2] != width or 0 in shape:
-            raise ValueError(f"`{names[1]}` must have the shape [batch, length, {width}], got {shape}.")
         return inputs_embeds
     check_tokens(input_ids, names[0])
     try:
@@ -438,8 +434,8 @@ def embed(embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[st
     except IndexError as error:
         origin = " (they are `labels`, shifted, where only labels are given)" if names[0].startswith("decoder") else ""
         raise ValueError(
-            f"`{names[0]}` must be tokens of the vocabulary, 0 to {size - 1}, got numbers from {input_ids.min()} to "
-            f"{input_ids.max()}{origin}. Check that tokenizer and model belong together, or call "
+            f"`{names[0]}` must be tokens of the vocabulary, 0 to {len(embed_tokens.weight) - 1}, got numbers from "
+            f"{input_ids.min()} to {input_ids.max()}{origin}. Check that tokenizer and model belong together, or call "
             f"`resize_token_embeddings` for added tokens."
         ) from error
 

@@ -18,7 +18,6 @@ NAMES = {
     "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForTokenClassification"},
 }
 
-# What the library marks its tests with
 MARKERS = "accelerate_tests flash_attn_test flash_attn_3_test flash_attn_4_test generate order slow torch_compile_test"
 
 

@@ -129,7 +129,6 @@ def _make_package(sources: Path, checkout: str | None) -> None:
     # Exporting has tests of its own here; the library's take minutes for each class.
     mixins = ("ExportTesterMixin", "ExportGenerateTesterMixin")
     _stand_in("exporters.test_export", **{name: type(name, (), {}) for name in mixins})
-    # Pipelines of tiny models that only the Hub has
     _stand_in("test_pipeline_mixin", PipelineTesterMixin=type("PipelineTesterMixin", (), {}))
     _stand_in("utils.test_configuration_utils", config_common_kwargs={})
 

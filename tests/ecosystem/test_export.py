@@ -72,15 +72,6 @@ def test_onnx(name, tmp_path):
     assert_right(model, ExportedModel.from_pretrained(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["torch", "onnx"])
-def test_generation_of_pervasive_attention(name):
-    """The first step and the following ones, whose cache goes in and out."""
-    exporter, config = (DynamoExporter, DynamoConfig) if name == "torch" else (OnnxExporter, OnnxConfig)
-    model = MODELS["pervasive attention"]()
-    exported = exporter().export_for_generation(model, sources((6, 4, 5)), config())
-    assert set(exported.runners) == {"prefill", "decode"}
-
-
 def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     """From 128 tokens on, Python would go on in blocks; an exported program cannot turn off."""
     model, exported = exported_for_all_shapes("csan, everything")

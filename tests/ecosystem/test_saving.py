@@ -106,10 +106,7 @@ def test_dtype_auto_is_the_type_that_was_saved(family, dtype, tmp_path):
 
 @both_families
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
-    """What does not fit stays on disk and is fetched module by module; the result is the same bit by bit.
-
-    Rounding apart of Pervasive Attention, which accelerate's hooks lead from its fused computation to its modules.
-    """
+    """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its fused computation."""
     model = family.tiny_model(seed=1, **family.separate)
     model.save_pretrained(tmp_path / "model")
     device_map = {"model.encoder": "disk", "model.decoder": "cpu", "lm_head": "cpu"}
@@ -151,13 +148,6 @@ def test_resizing_separate_vocabularies(family, tied, tmp_path):
     assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) == tied
     torch.testing.assert_close(logits_of(model)[..., : before.shape[-1]], before, rtol=0, atol=1e-5)
     assert_still_a_model(family, model, tmp_path)
-
-
-@both_families
-def test_resizing_to_a_multiple(family):
-    model = family.tiny_model(**family.shared)
-    model.resize_token_embeddings(51, pad_to_multiple_of=16)
-    assert model.config.vocab_size == logits_of(model).shape[-1] == 64
 
 
 def logits_of_words(model, words: int) -> torch.Tensor:
