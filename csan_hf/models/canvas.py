@@ -116,12 +116,6 @@ class Canvas:
         places = _find_places(target_mask, source_mask, lengths[5], corners, width, sum(row_counts), cells)
         return cls(shape, (1, height, width), above, places)
 
-    @property
-    def is_one_row_each(self) -> bool:
-        """Whether the cells are those of one row of every sentence, without padding."""
-        batch, rows, _ = self.shape
-        return rows == 1 and self.real is None and (self.places is None or self.places.rows.shape[0] == batch)
-
     def pack(self, grid: torch.Tensor) -> torch.Tensor:
         """The cells [R, channels] of a grid [B, I, J, channels]."""
         cells = grid.reshape(-1, grid.shape[-1])
@@ -133,36 +127,6 @@ class Canvas:
         if self.places is not None:
             cells = _spread(cells, self.places.in_grid, batch * rows * columns)
         return self._zero_padding(cells).view(batch, rows, columns, cells.shape[-1])
-
-    def pack_layers(self, rows: torch.Tensor) -> torch.Tensor:
-        """The cells [L, R, channels] of one row of each sentence in each of L layers, [B, L, J, channels].
-
-        Without padding they are views, [L, B, J, channels].
-        """
-        if self.places is None:
-            return rows.transpose(0, 1)
-        return (
-            rows.flatten(0, 2)
-            .index_select(0, self._places_in_layers(rows.shape[1]).flatten())
-            .view(rows.shape[1], -1, rows.shape[3])
-        )
-
-    def unpack_layers(self, cells: torch.Tensor) -> torch.Tensor:
-        """Rows [B, L, J, channels] of the cells [L, R, channels], zero elsewhere."""
-        batch, _, columns = self.shape
-        layers, _, channels = cells.shape
-        if self.places is None:
-            return cells.view(layers, batch, columns, channels).transpose(0, 1)
-        places = self._places_in_layers(layers).flatten()
-        return _spread(cells.flatten(0, 1), places, batch * layers * columns).view(batch, layers, columns, channels)
-
-    def _places_in_layers(self, layers: int) -> torch.Tensor:
-        """[L, R]: the places of the cells, of one row of each sentence, among B · L · J."""
-        assert self.places is not None  # for the type checker
-        columns = self.shape[2]
-        sentence, column = self.places.in_grid // columns, self.places.in_grid % columns
-        layer = torch.arange(layers, device=column.device).unsqueeze(1)
-        return (sentence * layers + layer) * columns + column
 
     def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """At each cell [R, channels], its row of [B, I, channels] plus its column of [B, J, channels]."""

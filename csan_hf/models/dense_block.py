@@ -1,20 +1,20 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The dense block (section 3 of Elbayad et al., 2018; Huang et al., 2017) as modules.
-
-The modules' `forward` methods define the result. Autograd functions compute the same and keep less for the backward
-pass: a dense layer keeps the blocks of features that it reads, shared with all other readers, and the 4g channels
-between its convolutions (recomputed, too, with gradient checkpointing); what lies between is recomputed. With a cache,
-`dense_block_inference` multiplies running statistics into the weights. Both are taken only where all modules are the
-ones of this file and none has a hook, so that the results are the same.
+"""The dense block (section 3 of Elbayad et al., 2018; Huang et al., 2017).
 
 A feature channel has the same mean and variance whichever layer reads it. The block therefore normalises a feature
 once, when it is made, with statistics of its own; the readers' norms have only their affine maps.
 
+Every layer reads all features before it, so what lies between these and a convolution would fill the memory in
+training. It is cheap, so `ReadFunction` computes it again in the backward pass: kept are the blocks of features,
+shared by all readers, and the normalised 4g channels between a layer's convolutions. It stands for two modules where
+these are the ones of this file and none has a hook, so that the results are the same.
+
 Shapes: R cells, C channels of the block, c <= C those that a layer reads, f_L those of the final grid, g growth rate.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,28 +22,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils.checkpoint import checkpoint
 
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
-from .dense_block_inference import (
-    FoldedBlock,
-    FoldedLayer,
-    FoldedReader,
-    convolve_new_rows,
-    kernel_by_row,
-    run_folded_block,
-)
-from .grid_cache import ONLY_IN_EVALUATION, GridCache, RowSums
-from .grid_norm import (
-    GridBatchNorm,
-    NormSettings,
-    is_traced,
-    normalize,
-    normalize_backward,
-    normalize_features,
-    normalize_with,
-)
-from .seq2seq_model import draw_kept, scale_kept
+from .grid_cache import GridCache, RowSums
+from .grid_norm import GridBatchNorm, affine, is_traced
+from .seq2seq_model import drop
 
 
 class PointwiseConvolution(nn.Linear):
@@ -68,144 +53,86 @@ class MaskedConvolution(nn.Module):
         """Convolve cells [R, in] to [R, out]; with `rows_above`, the cells are new rows below earlier ones."""
         if rows_above is None:
             return convolve(canvas.paint(cells), self.weight, canvas)
-        return convolve_new_rows(cells, kernel_by_row(self.weight), canvas, rows_above)
+        kernel = rows_above.prepared((self, cells.dtype), lambda: self._rows_as_one(cells.dtype))
+        return rows_above.add(convolve(canvas.paint(cells), kernel, canvas), self.weight.shape[0])
+
+    def _rows_as_one(self, dtype: torch.dtype) -> torch.Tensor:
+        """The kernel's rows as one convolution of a single row, [ceil(k / 2) · out, in, 1, k], its own row first."""
+        kernel = self.weight.to(dtype).flip(2).permute(2, 0, 1, 3).flatten(0, 1).unsqueeze(2)
+        return kernel.contiguous(memory_format=torch.channels_last)
 
 
 def convolve(image: torch.Tensor, kernel: torch.Tensor, canvas: Canvas) -> torch.Tensor:
-    """The masked convolution of a canvas [S, in, H, W] with a kernel [out, in, ceil(k / 2), k]; its cells [R, out]."""
+    """The masked convolution of a canvas [S, in, H, W] with a kernel [out, in, rows, k]; its cells [R, out]."""
     return canvas.read(F.conv2d(image, kernel, padding=(0, kernel.shape[3] // 2)))
 
 
-class LayerSettings(NamedTuple):
-    """What a dense layer computes with: its second norm, its dropout, a gate, and whether backward recomputes."""
-
-    norm: NormSettings
-    dropout: float
-    gated: bool
-    recompute: bool
-
-
-def _read(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """ReLU(weight · features + bias), [R, c]."""
-    return torch.addcmul(bias.to(features.dtype), features, weight.to(features.dtype), out=out).relu_()
-
-
-def _read_backward(
-    grad: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor, blocks: list[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """Gradients of the affine map, the convolution [out, c] and the blocks from that of the output [R, out]."""
-    features = torch.cat(blocks, dim=1)
-    read = _read(features, weight, bias, out=torch.empty_like(features))
-    grad_conv = (grad.t() @ read).to(conv.dtype)
-    grad_read = grad @ conv.to(grad.dtype)
-    torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
-    grad_bias = grad_read.sum(0, dtype=bias.dtype)
-    grad_weight = torch.mul(grad_read, features, out=read).sum(0, dtype=weight.dtype)
-    grad_blocks = grad_read.mul_(weight.to(grad.dtype)).split([block.shape[1] for block in blocks], dim=1)
-    return grad_weight, grad_bias, grad_conv, *grad_blocks
-
-
 class ReadFunction(torch.autograd.Function):
-    """Affine map, ReLU and 1×1 convolution of concatenated blocks, of which the blocks alone are kept."""
+    """Affine map, ReLU and convolution of concatenated blocks [R, c], of which the blocks alone are kept.
 
-    @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, weight: torch.Tensor, bias: torch.Tensor, conv: torch.Tensor, *blocks: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.save_for_backward(weight, bias, conv, *blocks)
-        features = torch.cat(blocks, dim=1)
-        return _read(features, weight, bias, out=features) @ conv.to(features.dtype).t()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: D102
-        weight, bias, conv, *blocks = ctx.saved_tensors
-        return _read_backward(grad, weight, bias, conv, blocks)
-
-
-class DenseLayerFunction(torch.autograd.Function):
-    """A dense layer on the blocks of features before it; keeps these and the 4g channels between its convolutions."""
+    The convolution is 1×1 with a kernel [out, c], or on a canvas with that of `MaskedConvolution`.
+    """
 
     @staticmethod
     def forward(  # noqa: D102
         ctx: Any,
-        canvas: Canvas,
-        settings: LayerSettings,
-        running: tuple[torch.Tensor, torch.Tensor],
-        *weights_and_blocks: torch.Tensor,
+        canvas: Canvas | None,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        kernel: torch.Tensor,
+        *blocks: torch.Tensor,
     ) -> torch.Tensor:
-        weight1, bias1, conv1, weight2, bias2, conv2, *blocks = weights_and_blocks
-        features = torch.cat(blocks, dim=1)
-        inner = _read(features, weight1, bias1, out=features) @ conv1.to(features.dtype).t()
-        del features
-        normalized, mean, rstd = normalize(inner, weight2, bias2, *running, settings.norm)
-        new = convolve(canvas.paint(normalized.relu_()), _image_kernel(conv2, inner.dtype), canvas)
-        del normalized
-        kept = None
-        ungated = new if settings.gated and not settings.recompute else None
-        if settings.gated:
-            new = _gate(new)
-        if settings.dropout > 0.0:
-            kept = draw_kept(new, settings.dropout).to(torch.uint8)  # it stays until the backward
-            new = scale_kept(new, kept, settings.dropout)
-        kept_inner = None if settings.recompute else inner
-        ctx.save_for_backward(mean, rstd, kept_inner, ungated, kept, *weights_and_blocks)
-        ctx.canvas, ctx.settings = canvas, settings
-        return new
+        ctx.canvas = canvas
+        ctx.save_for_backward(weight, bias, kernel, *blocks)
+        features = _join(blocks)
+        read = _read(features, weight, bias, out=features if len(blocks) > 1 else None)
+        if canvas is None:
+            return F.linear(read, kernel)
+        return convolve(canvas.paint(read), _as_image_kernel(kernel, read.dtype), canvas)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
-        mean, rstd, inner, ungated, kept, *weights_and_blocks = ctx.saved_tensors
-        weight1, bias1, conv1, weight2, bias2, conv2, *blocks = weights_and_blocks
-        canvas, settings = ctx.canvas, ctx.settings
-        if kept is not None:
-            grad = scale_kept(grad, kept, settings.dropout)
-        if inner is None:
-            features = torch.cat(blocks, dim=1)
-            inner = _read(features, weight1, bias1, out=features) @ conv1.to(features.dtype).t()
-            del features
-        read = normalize_with(inner, weight2, bias2, mean, rstd).relu_()
-        image = canvas.paint(read)
-        kernel = _image_kernel(conv2, inner.dtype)
-        if settings.gated:
-            grad = _gate_backward(grad, convolve(image, kernel, canvas) if ungated is None else ungated)
-        padding = [0, kernel.shape[3] // 2]
-        grad_image, grad_conv2, _ = torch.ops.aten.convolution_backward(
-            canvas.paint_output(grad),
-            image,
-            kernel,
-            None,
-            [1, 1],
-            padding,
-            [1, 1],
-            False,
-            [0, 0],
-            1,
-            [True, True, False],
-        )
-        grad_normalized = canvas.read(grad_image, skip=canvas.above)
-        torch.ops.aten.threshold_backward.grad_input(grad_normalized, read, 0, grad_input=grad_normalized)
-        del image, grad_image, read
-        grad_inner, *grad_norm2 = normalize_backward(grad_normalized, inner, weight2, mean, rstd, settings.norm)
-        grads = _read_backward(grad_inner, weight1, bias1, conv1, blocks)
-        return None, None, None, *grads[:3], *grad_norm2, grad_conv2.to(conv2.dtype), *grads[3:]
+        weight, bias, kernel, *blocks = ctx.saved_tensors
+        features = _join(blocks)
+        read = _read(features, weight, bias)
+        if ctx.canvas is None:
+            grad_kernel, grad_read = grad.t() @ read, grad @ kernel.to(grad.dtype)
+        else:
+            grad_read, grad_kernel = _convolve_backward(grad, read, kernel, ctx.canvas)
+        torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
+        grad_bias = grad_read.sum(0, dtype=bias.dtype)
+        grad_weight = torch.mul(grad_read, features, out=read).sum(0, dtype=weight.dtype)
+        grad_blocks = grad_read.mul_(weight.to(grad.dtype)).split([block.shape[1] for block in blocks], dim=1)
+        return None, grad_weight, grad_bias, grad_kernel.to(kernel.dtype), *grad_blocks
 
 
-def _image_kernel(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return weight.to(dtype).contiguous(memory_format=torch.channels_last)
+def _join(blocks: Sequence[torch.Tensor]) -> torch.Tensor:
+    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=1)
 
 
-def _gate(cells: torch.Tensor) -> torch.Tensor:
-    """A gated linear unit: [R, 2g], gate before value, -> [R, g]."""
-    gate, value = cells.chunk(2, dim=1)
-    return torch.sigmoid(gate) * value
+def _read(
+    features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """ReLU(weight · features + bias), [R, c]."""
+    if features.dtype != weight.dtype and features.is_contiguous():  # autocast: rounded once, and faster
+        return affine(features, weight, bias).relu_()
+    return torch.addcmul(bias.to(features.dtype), features, weight.to(features.dtype), out=out).relu_()
 
 
-def _gate_backward(grad: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-    gate, value = cells.chunk(2, dim=1)
-    share = torch.sigmoid(gate)
-    return torch.cat([grad * value * share * (1 - share), grad * share], dim=1)
+def _as_image_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return kernel.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def _convolve_backward(
+    grad: torch.Tensor, cells: torch.Tensor, kernel: torch.Tensor, canvas: Canvas
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of `convolve` with respect to the cells [R, in] and the kernel from that of its output [R, out]."""
+    kernel, padding = _as_image_kernel(kernel, cells.dtype), [0, kernel.shape[3] // 2]
+    images = canvas.paint_output(grad), canvas.paint(cells)
+    options = [1, 1], padding, [1, 1], False, [0, 0], 1, [True, True, False]
+    grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(*images, kernel, None, *options)
+    return canvas.read(grad_image, skip=canvas.above), grad_kernel
 
 
 class FeatureAffine(nn.Module):
@@ -221,6 +148,23 @@ class FeatureAffine(nn.Module):
         return torch.addcmul(self.bias.to(features.dtype), features, self.weight.to(features.dtype))
 
 
+def read(blocks: Sequence[torch.Tensor], norm: nn.Module, conv: nn.Module) -> torch.Tensor:
+    """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
+    if _are_plain(norm, conv):
+        output: torch.Tensor = ReadFunction.apply(None, norm.weight, norm.bias, conv.weight, *blocks)
+        return output
+    convolved: torch.Tensor = conv(norm(_join(blocks)).relu())
+    return convolved
+
+
+class Dropout(nn.Dropout):
+    """Dropout with fewer random numbers on a CPU."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """See `seq2seq_model.drop`."""
+        return drop(input, self.p, self.training)
+
+
 class DenseLayer(nn.Module):
     """One dense layer: BN, ReLU, 1×1 convolution, BN, ReLU, masked convolution, perhaps a gate, dropout."""
 
@@ -232,16 +176,34 @@ class DenseLayer(nn.Module):
         self.conv1 = PointwiseConvolution(in_channels, bottleneck)
         self.norm2 = GridBatchNorm(bottleneck, config.batch_norm_eps, config.batch_norm_momentum)
         self.conv2 = MaskedConvolution(bottleneck, config.growth_rate * (1 + config.gated), config.kernel_size)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
-    def forward(self, features: torch.Tensor, canvas: Canvas, rows_above: RowSums | None = None) -> torch.Tensor:
+    def forward(
+        self, blocks: Sequence[torch.Tensor], canvas: Canvas, rows_above: RowSums | None = None
+    ) -> torch.Tensor:
         """New features [R, g] from the normalised ones [R, c] before them."""
-        inner = self.conv1(self.norm1(features).relu())
-        new = self.conv2(self.norm2(inner, canvas.real).relu(), canvas, rows_above)
-        if self.gated:
-            new = _gate(new)
+        is_plain = _are_plain(self.norm1, self.conv1, self.norm2, self.conv2)
+        if is_plain and torch.is_grad_enabled():
+            inner = self.norm2.standardize(read(blocks, self.norm1, self.conv1))
+            new = ReadFunction.apply(canvas, self.norm2.weight, self.norm2.bias, self.conv2.weight, inner)
+        elif is_plain and not self.norm2.is_of_batch:
+            features = _join(blocks)
+            make = functools.partial(self._fold, features.dtype)
+            matrix, bias = make() if rows_above is None else rows_above.prepared((self, features.dtype), make)
+            inner = torch.addmm(bias, _read(features, self.norm1.weight, self.norm1.bias), matrix).relu_()
+            new = self.conv2(inner, canvas, rows_above)
+        else:
+            inner = self.norm2(read(blocks, self.norm1, self.conv1), canvas.real)
+            new = self.conv2(inner.relu(), canvas, rows_above)
+        if self.gated:  # the gate comes first
+            new = F.glu(new.roll(new.shape[1] // 2, dims=1), dim=1)
         dropped: torch.Tensor = self.dropout(new)
         return dropped
+
+    def _fold(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first convolution and the second norm in one: a matrix [c, 4g] and a bias [4g]."""
+        scale, shift = self.norm2.affine_of_running()
+        return (self.conv1.weight * scale.unsqueeze(1)).t().to(dtype).contiguous(), shift.to(dtype)
 
 
 class Transition(nn.Module):
@@ -252,10 +214,9 @@ class Transition(nn.Module):
         self.norm = FeatureAffine(config.block_channels)
         self.conv = PointwiseConvolution(config.block_channels, config.grid_channels)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Normalised features [R, C] -> [R, f_L]."""
-        output: torch.Tensor = self.conv(self.norm(features).relu())
-        return output
+    def forward(self, blocks: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Normalised features [R, C], in blocks -> [R, f_L]."""
+        return read(blocks, self.norm, self.conv)
 
 
 # What the statistics of the features were called while the block was their normalisation itself
@@ -277,23 +238,10 @@ class FeatureNorm(GridBatchNorm):
         return self._block[0].reader_weights()
 
     def forward(  # type: ignore[override]
-        self, input: torch.Tensor, start: int, settings: NormSettings, real: torch.Tensor | None
+        self, input: torch.Tensor, start: int, real: torch.Tensor | None
     ) -> torch.Tensor:
-        """Normalise the features [R, channels] from channel `start` on, in a batch that has begun."""
-        return self._normalize(input, start, settings, real)
-
-
-_KINDS = (
-    DenseLayer,
-    Transition,
-    FeatureAffine,
-    FeatureNorm,
-    PointwiseConvolution,
-    GridBatchNorm,
-    MaskedConvolution,
-    nn.Dropout,
-)
-_WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))  # a fake one stands for a plain one: sizes, no content
+        """Normalise the features [R, channels] from channel `start` on."""
+        return self.standardize(input, start, real)
 
 
 class DenseBlock(nn.Module):
@@ -302,7 +250,7 @@ class DenseBlock(nn.Module):
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__()
         self.feature_norm = FeatureNorm(config, self)
-        self.kernel_size, self.gated, self.growth_rate = config.kernel_size, config.gated, config.growth_rate
+        self.pending_channels = config.kernel_size // 2 * config.growth_rate * (1 + config.gated)
         widths = [config.input_channels + number * config.growth_rate for number in range(config.num_layers)]
         self.layers = nn.ModuleList([DenseLayer(config, width) for width in widths])
         self.transition = Transition(config)
@@ -334,129 +282,48 @@ class DenseBlock(nn.Module):
 
         Returns:
             [R, f_L].
-
-        Raises:
-            ValueError: A norm uses the statistics of its batch, and there is a cache.
         """
-        if is_traced():
-            return self._run_modules(inputs, canvas, cache)
-        modules = list(self.modules())
-        in_training = any(module.training for module in modules)
-        dropout_alone = in_training and cache is not None
-        if dropout_alone and any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in modules):
-            raise ValueError(ONLY_IN_EVALUATION)
-        if dropout_alone or not self._are_plain(modules):
-            return self._run_modules(inputs, canvas, cache)
-        if cache is None:
-            return self._run_layers(inputs, canvas)
-        dtype = _compute_dtype(inputs)
-        folded = cache.prepared.folded_weights
-        if folded is None or folded.scale.dtype != dtype:  # autocast may begin or end between steps
-            folded = cache.prepared.folded_weights = self.fold(dtype)
-        rows_above = self._rows_above(canvas, cache)
-        with torch.autocast(inputs.device.type, enabled=False):
-            output = run_folded_block(folded, inputs.to(dtype), canvas, rows_above)
-        rows_above.finish()
-        return output
-
-    def _rows_above(self, canvas: Canvas, cache: GridCache) -> RowSums:
-        pending = self.kernel_size // 2 * self.growth_rate * (1 + self.gated)
-        return RowSums(cache, canvas, len(self.layers), pending)
-
-    def _are_plain(self, modules: list[nn.Module]) -> bool:
-        """Whether every module in the block is one of this file, as it was made, and nothing is hooked to it."""
-        return not _has_any_global_hook() and all(
-            type(module) in _KINDS and not _is_altered(module)
-            for module in modules
-            if module is not self and module is not self.layers
-        )
-
-    def _run_modules(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None) -> torch.Tensor:
-        """Run the block module by module, without a shortcut."""
-        width = inputs.shape[1]
-        settings = self.feature_norm.begin_batch()
-        features = self.feature_norm(inputs, 0, settings, canvas.real)
-        rows_above = None if cache is None else self._rows_above(canvas, cache)
+        rows_above = None if cache is None else RowSums(cache, canvas, len(self.layers), self.pending_channels)
+        blocks, width = [self.feature_norm(inputs, 0, canvas.real)], inputs.shape[1]
+        features = None
+        if not torch.is_grad_enabled() and not is_traced():  # the blocks in one place, where nothing is to be joined
+            features = blocks[0].new_empty(len(inputs), self.feature_norm.num_features)
+            features[:, :width] = blocks[0]
         for layer in self.layers:
-            new = layer(features, canvas, rows_above)
-            features = torch.cat([features, self.feature_norm(new, width, settings, canvas.real)], dim=1)
+            if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+                new: Any = checkpoint(layer, list(blocks), canvas, use_reentrant=False)
+            else:
+                new = layer(blocks, canvas, rows_above)
+            made, start = self.feature_norm(new, width, canvas.real), width
             width += new.shape[1]
+            if features is None:
+                blocks.append(made)
+            else:
+                features[:, start:width] = made
+                blocks = [features[:, :width]]
         if rows_above is not None:
             rows_above.finish()
-        output: torch.Tensor = self.transition(features)
+        output: torch.Tensor = self.transition(blocks)
         return output
 
-    def _run_layers(self, inputs: torch.Tensor, canvas: Canvas) -> torch.Tensor:
-        """Run the block layer by layer, keeping little for the backward pass."""
-        norm, start = self.feature_norm.begin_batch(), inputs.shape[1]
-        running = (self.feature_norm.running_mean, self.feature_norm.running_var)
-        recompute = self.gradient_checkpointing and self.training
-        inputs = inputs.to(_compute_dtype(inputs))
-        with torch.autocast(inputs.device.type, enabled=False):
-            blocks = [normalize_features(inputs, running[0][:start], running[1][:start], norm)]
-            for layer in self.dense_layers():
-                dropout = layer.dropout.p if layer.dropout.training else 0.0
-                settings = LayerSettings(layer.norm2.begin_batch(), dropout, self.gated, recompute)
-                weights = [layer.norm1.weight, layer.norm1.bias, layer.conv1.weight]
-                weights += [layer.norm2.weight, layer.norm2.bias, layer.conv2.weight]
-                statistics = (layer.norm2.running_mean, layer.norm2.running_var)
-                new = DenseLayerFunction.apply(canvas, settings, statistics, *weights, *blocks)
-                part = slice(start, start + self.growth_rate)
-                blocks.append(normalize_features(new, running[0][part], running[1][part], norm))
-                start = part.stop
-            norm1, conv = self.transition.norm, self.transition.conv
-            output: torch.Tensor = ReadFunction.apply(norm1.weight, norm1.bias, conv.weight, *blocks)
-        return output
 
-    @torch.no_grad()
-    def fold(self, dtype: torch.dtype) -> FoldedBlock:
-        """The block's weights with the running statistics multiplied in, in the form for cached decoding."""
-        norm = self.feature_norm
-        exact = norm.running_var.dtype
-        rstd = torch.rsqrt(norm.running_var + norm.eps)
-        scales = rstd.to(dtype)
-        shifts = (-norm.running_mean * rstd).to(dtype)
-        layers, width = [], self.dense_layers()[0].norm1.weight.shape[0]
-        inputs = slice(0, width)
-        for layer in self.dense_layers():
-            inner_scale = layer.norm2.weight.to(exact) * torch.rsqrt(layer.norm2.running_var + layer.norm2.eps)
-            inner_shift = layer.norm2.bias - layer.norm2.running_mean * inner_scale
-            conv1 = layer.conv1.weight * inner_scale.unsqueeze(1)
-            conv2 = kernel_by_row(layer.conv2.weight.to(dtype))
-            made = slice(width, width + self.growth_rate)
-            layers.append(
-                FoldedLayer(
-                    reader=_fold_reader(layer.norm1, conv1, inner_shift, dtype),
-                    conv2=conv2.contiguous(memory_format=torch.channels_last),
-                    scale=scales[made],
-                    shift=shifts[made],
-                )
-            )
-            width = made.stop
-        conv = self.transition.conv.weight.to(exact)
-        transition = _fold_reader(self.transition.norm, conv, conv.new_zeros(conv.shape[0]), dtype)
-        return FoldedBlock(scales[inputs], shifts[inputs], layers, transition, self.gated)
+_KINDS = (FeatureAffine, PointwiseConvolution, GridBatchNorm, MaskedConvolution)
+_WEIGHTS = (nn.Parameter, torch.Tensor, FakeTensor, type(None))  # a fake one stands for a plain one: sizes, no content
 
 
-def _fold_reader(affine: FeatureAffine, conv: torch.Tensor, shift: torch.Tensor, dtype: torch.dtype) -> FoldedReader:
-    return FoldedReader.of(affine.weight.to(conv.dtype), affine.bias.to(conv.dtype), conv, shift, dtype)
+def _are_plain(*modules: nn.Module) -> bool:
+    """Whether modules are of this file, as they were made, and nothing is hooked to them or traced."""
+    return not (_has_any_global_hook() or is_traced() or any(map(_is_altered, modules)))
 
 
 def _is_altered(module: nn.Module) -> bool:
-    """Whether a module has a hook or a replaced `forward`, or weights of a tensor subclass."""
+    """Whether a module is another's, has a hook or a replaced `forward`, or weights of a tensor subclass."""
     return bool(
-        module._forward_hooks
+        type(module) not in _KINDS
+        or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         or "forward" in module.__dict__
         or any(type(weight) not in _WEIGHTS for weight in module._parameters.values())
     )
-
-
-def _compute_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """The type that autocast asks for here, else the tensor's own."""
-    device = tensor.device.type
-    if tensor.is_floating_point() and torch.is_autocast_enabled(device) and tensor.dtype != torch.float64:
-        return torch.get_autocast_dtype(device)
-    return tensor.dtype

@@ -7,257 +7,77 @@ average), `reset_running_stats` and `torch.optim.swa_utils.update_bn` act on it 
 - its statistics are float32 (or float64), whatever the type of the model;
 - frozen, with no trainable weight, it is a constant: it neither uses nor gathers statistics of batches, unless a
   cumulative average is asked for. Its bias may be trained: an adapter with biases is saved without statistics;
-- its statistics can be those of several processes.
+- its statistics can be those of several processes;
+- a forward that is computed again for its backward (gradient checkpointing) does not count as another batch.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed
+import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-@dataclass(frozen=True)
-class NormSettings:
-    """How cells are normalised: with statistics of the batch (of all processes of the group) or running ones."""
-
-    of_batch: bool
-    momentum: float
-    eps: float
-    process_group: Any = None
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether statistics are exchanged with other processes."""
-        return self.of_batch and self.process_group is not None
-
-
-def normalize(
-    cells: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    settings: NormSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Normalise cells [R, channels], and bring the running statistics up to date in training.
-
-    Returns:
-        The cells [R, channels]; the mean and the inverse standard deviation [channels] that were used.
-
-    Raises:
-        ValueError: Training with fewer than two cells, which have no variance.
-    """
-    if not settings.of_batch:
-        # A copy: later batches change the running statistics before the backward of this one
-        mean, rstd = running_mean.clone(), torch.rsqrt(running_var + settings.eps)
-        return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
-    if settings.is_shared:
-        mean, variance = _batch_statistics(cells, running_mean, running_var, settings)
-        rstd = torch.rsqrt(variance + settings.eps)
-        return normalize_with(cells, weight, bias, mean, rstd), mean, rstd
-    _check_count(cells.shape[0])
-    output, mean, rstd = torch.native_batch_norm(
-        _as_image(cells),
-        _like(weight, running_mean),
-        _like(bias, running_mean),
-        running_mean,
-        running_var,
-        True,
-        settings.momentum,
-        settings.eps,
-    )
-    return _as_rows(output), mean, rstd
-
-
-def normalize_with(
-    cells: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-) -> torch.Tensor:
-    """Normalise cells [R, channels] with a given mean and inverse standard deviation [channels]."""
-    output, _, _ = torch.native_batch_norm(
-        _as_image(cells), _like(weight, mean), _like(bias, mean), mean, rstd**-2, False, 0.0, 0.0
-    )
-    return _as_rows(output)
-
-
-def normalize_backward(
-    grad: torch.Tensor,
-    cells: torch.Tensor,
-    weight: torch.Tensor,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-    settings: NormSettings,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of `normalize` with respect to cells [R, channels], weight and bias [channels]."""
-    if settings.is_shared:
-        exact = grad.to(mean.dtype)
-        normalized = (cells.to(mean.dtype) - mean) * rstd
-        grad_weight, grad_bias = (exact * normalized).sum(0), exact.sum(0)
-        shared = sum_over_processes(torch.stack([grad_bias, grad_weight]), settings) / total_cells(cells, settings)
-        grad_cells = (exact - shared[0] - normalized * shared[1]) * (rstd * weight)
-        return grad_cells.to(cells.dtype), grad_weight, grad_bias
-    grads = torch.ops.aten.native_batch_norm_backward(
-        _as_image(grad),
-        _as_image(cells),
-        _like(weight, mean),
-        mean,
-        rstd**-2,
-        mean,
-        rstd,
-        settings.of_batch,
-        0.0,
-        [True, True, True],
-    )
-    return _as_rows(grads[0]), grads[1], grads[2]
+def is_traced() -> bool:
+    """Whether torch must see every operation: in a compiled program, or under a transformation of `torch.func`."""
+    return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
 
 
 def _as_image(cells: torch.Tensor) -> torch.Tensor:
     """[R, channels] as a channels-last image [1, channels, R, 1]: torch has a fast kernel for these."""
-    return cells.unsqueeze(0).unsqueeze(2).permute(0, 3, 1, 2)
+    return cells.t()[None, :, :, None]
 
 
 def _as_rows(image: torch.Tensor) -> torch.Tensor:
-    return image.permute(0, 2, 3, 1).reshape(-1, image.shape[1])
+    return image[0, :, :, 0].t()
 
 
-def _like(affine: torch.Tensor | None, statistics: torch.Tensor) -> torch.Tensor | None:
-    return None if affine is None else affine.to(statistics.dtype)
+def affine(cells: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """weight · cells + bias, [R, channels], rounded once to the cells' type."""
+    zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
+    return _as_rows(torch.native_batch_norm(_as_image(cells), weight, bias, zeros, ones, False, 0.0, 0.0)[0])
 
 
-def _check_count(count: int | float) -> None:
-    if count < 2:
-        raise ValueError(
-            f"Batch normalisation needs at least 2 real cells (source tokens times target tokens) in a training "
-            f"batch, got {int(count)}; give more or longer sentences, or call model.eval()."
-        )
-
-
-def total_cells(cells: torch.Tensor, settings: NormSettings) -> torch.Tensor | int:
-    """Number of cells in the batch, those of the other processes included."""
-    if not settings.is_shared:
-        return cells.shape[0]
-    return sum_over_processes(torch.tensor(float(cells.shape[0]), device=cells.device), settings)
-
-
-def sum_over_processes(values: torch.Tensor, settings: NormSettings) -> torch.Tensor:
-    """The sum of `values` over the processes that share the batch."""
-    if settings.is_shared:
+def _sum_over_processes(values: torch.Tensor, process_group: Any) -> torch.Tensor:
+    if process_group is not None:
         values = values.clone()
-        torch.distributed.all_reduce(values, group=settings.process_group)
+        torch.distributed.all_reduce(values, group=process_group)
     return values
 
 
-class _BatchNormFunction(torch.autograd.Function):
-    """`normalize` with its gradient."""
+class _Standardize(torch.autograd.Function):
+    """(cells - mean) / deviation. Its output is kept for the backward pass, as those that read it keep it, too."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        cells: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        running: tuple[torch.Tensor, torch.Tensor],
-        settings: NormSettings,
+        ctx: Any, cells: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, norm: "GridBatchNorm"
     ) -> torch.Tensor:
-        output, mean, rstd = normalize(cells, weight, bias, *running, settings)
-        ctx.save_for_backward(cells, weight, mean, rstd)
-        ctx.settings = settings
-        return output.data  # no view of an image for autograd: a hook may edit it in place
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        cells, weight, mean, rstd = ctx.saved_tensors
-        grads = normalize_backward(grad.contiguous(), cells, weight, mean, rstd, ctx.settings)
-        return *grads, None, None
-
-
-class _FeatureNormFunction(torch.autograd.Function):
-    """`normalize` without an affine map. Its output is kept for the backward pass, as its readers keep it, too."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, cells: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor, settings: NormSettings
-    ) -> torch.Tensor:
-        output, _, rstd = normalize(cells, None, None, running_mean, running_var, settings)
-        ctx.save_for_backward(output, rstd)
-        ctx.settings = settings
+        output = _as_rows(F.batch_norm(_as_image(cells), mean, variance, eps=norm.eps))
+        ctx.save_for_backward(output, torch.rsqrt(variance + norm.eps))
+        ctx.of_batch, ctx.group = norm.is_of_batch, norm.process_group
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         output, rstd = ctx.saved_tensors
-        if ctx.settings.of_batch:
-            sums = torch.stack([grad.sum(0, dtype=rstd.dtype), (grad * output).sum(0, dtype=rstd.dtype)])
-            means = sum_over_processes(sums, ctx.settings) / total_cells(output, ctx.settings)
-            grad = grad - means[0].to(grad.dtype) - output * means[1].to(grad.dtype)
-        return grad * rstd.to(grad.dtype), None, None, None
-
-
-def normalize_features(
-    cells: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor, settings: NormSettings
-) -> torch.Tensor:
-    """Normalise cells [R, channels] without an affine map, differentiably; as `normalize`."""
-    output: torch.Tensor = _FeatureNormFunction.apply(cells, running_mean, running_var, settings)
-    return output
-
-
-def _batch_statistics(
-    cells: torch.Tensor,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    settings: NormSettings,
-    real: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance of the real cells of all processes, by which the running statistics are brought up to date.
-
-    The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of 0.
-    """
-    exact = cells.to(running_mean.dtype)
-    exact = exact if real is None else torch.where(real, exact, 0.0)
-    count = torch.as_tensor(cells.shape[0], device=cells.device) if real is None else real.sum()
-    count = sum_over_processes(count.to(exact.dtype), settings)
-    if not is_traced() and cells.device.type == "cpu":  # reading the number would wait for a GPU
-        _check_count(float(count))
-    mean = sum_over_processes(exact.sum(0), settings) / count
-    centered = exact - mean
-    centered = centered if real is None else torch.where(real, centered, 0.0)
-    variance = sum_over_processes(centered.square().sum(0), settings) / count
-    unbiased = variance * (count / (count - 1).clamp(min=1))
-    running_mean.lerp_(mean.detach(), settings.momentum)
-    running_var.lerp_(unbiased.detach(), settings.momentum)
-    return mean, variance
-
-
-def _normalize_traced(
-    cells: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    settings: NormSettings,
-    real: torch.Tensor | None,
-) -> torch.Tensor:
-    """`normalize` in operations that torch traces and differentiates, with padding among the cells [R, channels]."""
-    mean, variance = running_mean, running_var
-    if settings.of_batch:
-        mean, variance = _batch_statistics(cells, running_mean, running_var, settings, real)
-    scale = torch.rsqrt(variance + settings.eps) * weight
-    return (cells.to(mean.dtype) * scale + (bias - mean * scale)).to(cells.dtype)
-
-
-def is_traced() -> bool:
-    """Whether torch must see every operation: in a compiled program, or under a transformation of `torch.func`."""
-    return torch.compiler.is_compiling() or bool(torch._C._are_functorch_transforms_active())
+        zeros, ones = torch.zeros_like(rstd), torch.ones_like(rstd)
+        if not ctx.of_batch or ctx.group is None:
+            # That of a normalisation with the weight `rstd` of what has mean 0 and variance 1
+            images, statistics = (_as_image(grad.contiguous()), _as_image(output)), (rstd, zeros, ones, zeros, ones)
+            found = torch.ops.aten.native_batch_norm_backward(
+                *images, *statistics, ctx.of_batch, 0.0, [True, False, False]
+            )
+            return _as_rows(found[0]), None, None, None
+        exact = grad.to(rstd.dtype)
+        sums = torch.stack([exact.sum(0), (exact * output).sum(0), ones * len(grad)])
+        sums = _sum_over_processes(sums, ctx.group)
+        means = sums[:2] / sums[2]
+        return ((exact - means[0] - output * means[1]) * rstd).to(grad.dtype), None, None, None
 
 
 class _ProcessGroup:
@@ -284,7 +104,8 @@ class GridBatchNorm(_BatchNorm):
         super().__init__(channels, eps, momentum, affine=affine)
         self._process_group = _ProcessGroup()
         for name in _STATISTICS:  # of a model that is made in bf16
-            self._buffers[name] = _at_least_float32(getattr(self, name))
+            statistics = getattr(self, name)
+            self._buffers[name] = statistics.to(torch.promote_types(statistics.dtype, torch.float32))
 
     @property
     def process_group(self) -> Any:
@@ -309,16 +130,6 @@ class GridBatchNorm(_BatchNorm):
         """Whether the next batch is normalised with its own statistics."""
         return self.training and (self.momentum is None or not self.is_frozen)
 
-    def begin_batch(self) -> NormSettings:
-        """Return how the next batch is normalised, and count it if it enters the running statistics."""
-        of_batch = self.is_of_batch
-        momentum = 0.0 if self.momentum is None else self.momentum
-        if of_batch:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)
-        return NormSettings(of_batch, momentum, self.eps, self.process_group)
-
     def forward(self, input: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
         """Normalise cells.
 
@@ -328,22 +139,78 @@ class GridBatchNorm(_BatchNorm):
 
         Returns:
             [R, channels]; what it holds at cells that are not real means nothing.
-        """
-        return self._normalize(input, 0, self.begin_batch(), real)
 
-    def _normalize(
-        self, cells: torch.Tensor, start: int, settings: NormSettings, real: torch.Tensor | None
-    ) -> torch.Tensor:
-        """`forward` for the channels from `start` on, in a batch that has begun."""
+        Raises:
+            ValueError: Training with fewer than two cells, which have no variance.
+        """
+        if self.is_of_batch or torch.is_grad_enabled():
+            normalized = self.standardize(input, real=real)
+            return torch.addcmul(self.bias, normalized, self.weight).to(input.dtype)
+        scale, shift = self.affine_of_running()
+        return torch.addcmul(shift, input, scale).to(input.dtype)
+
+    def affine_of_running(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and shift [channels] of a normalisation with the running statistics."""
+        scale = torch.rsqrt(self.running_var + self.eps) * self.weight
+        return scale, self.bias - self.running_mean * scale
+
+    def standardize(self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None) -> torch.Tensor:
+        """`forward` without the affine map, of the channels from `start` on; the first ones begin a batch."""
         part = slice(start, start + cells.shape[1])
-        running = (self.running_mean[part], self.running_var[part])
-        affine = (self.weight, self.bias)
-        if self.weight is None:
-            affine = (torch.ones_like(running[0]), torch.zeros_like(running[0]))
-        if real is not None or is_traced():
-            return _normalize_traced(cells, *affine, *running, settings, real)
-        output: torch.Tensor = _BatchNormFunction.apply(cells, *affine, running, settings)
+        mean, variance = self.running_mean[part], self.running_var[part]
+        if self.is_of_batch:
+            mean, variance = self._statistics_of_batch(cells, mean, variance, start == 0, real)
+        if is_traced():
+            return ((cells.to(mean.dtype) - mean) * torch.rsqrt(variance + self.eps)).to(cells.dtype)
+        if not torch.is_grad_enabled():
+            rstd = torch.rsqrt(variance + self.eps)
+            return torch.addcmul((-mean * rstd).to(cells.dtype), cells, rstd.to(cells.dtype))
+        output: torch.Tensor = _Standardize.apply(cells, mean, variance, self)
         return output
+
+    def _statistics_of_batch(
+        self,
+        cells: torch.Tensor,
+        running_mean: torch.Tensor,
+        running_var: torch.Tensor,
+        begins: bool,
+        real: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of the real cells of all processes, which enter the running statistics.
+
+        The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of 0.
+        """
+        is_new = is_traced() or torch._C._current_graph_task_id() == -1  # not computed again within a backward
+        if begins and is_new:
+            self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        momentum = momentum if is_new else 0.0
+        if not is_traced():
+            cells = cells.detach()  # `_Standardize` has the whole gradient
+        if real is None and self.process_group is None and not is_traced():
+            self._check_count(len(cells))
+            return torch.batch_norm_update_stats(_as_image(cells), running_mean, running_var, momentum)
+
+        def total(values: torch.Tensor) -> torch.Tensor:
+            values = values if real is None else torch.where(real, values, 0.0)
+            return _sum_over_processes(values.sum(0), self.process_group)
+
+        exact = cells.to(running_mean.dtype)
+        count = total(torch.ones_like(exact[:, :1]))
+        if not is_traced() and cells.device.type == "cpu":  # reading the number would wait for a GPU
+            self._check_count(int(count))
+        mean = total(exact) / count
+        variance = total((exact - mean).square()) / count
+        running_mean.lerp_(mean.detach(), momentum)
+        running_var.lerp_((variance * (count / (count - 1).clamp(min=1))).detach(), momentum)
+        return mean, variance
+
+    def _check_count(self, count: int) -> None:
+        if count < 2:
+            raise ValueError(
+                f"Batch normalisation needs at least 2 real cells (source tokens times target tokens) in a training "
+                f"batch, got {count}; give more or longer sentences, or call model.eval()."
+            )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """What `.to`, `.half` and the like do, save that statistics stay float32 at least."""
@@ -358,7 +225,3 @@ class GridBatchNorm(_BatchNorm):
 
 
 _STATISTICS = ("running_mean", "running_var")
-
-
-def _at_least_float32(statistics: torch.Tensor) -> torch.Tensor:
-    return statistics.to(torch.promote_types(statistics.dtype, torch.float32))

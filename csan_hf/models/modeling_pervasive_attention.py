@@ -28,7 +28,7 @@ from transformers.utils import can_return_tuple
 from .canvas import Canvas, rows_before_padding, rows_with_labels, words_to_explain
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine, MaskedConvolution, PointwiseConvolution
-from .grid_cache import ONLY_IN_EVALUATION, GridCache, make_grid_cache
+from .grid_cache import GridCache, make_grid_cache
 from .grid_norm import GridBatchNorm
 from .seq2seq_model import (
     Seq2SeqEmbeddings,
@@ -418,6 +418,11 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             past_key_values = make_grid_cache()
         cache = _grid_cache(past_key_values)
         past = cache.get_seq_length() if cache is not None else 0
+        if cache is not None and (torch.is_grad_enabled() or self._gathers_statistics()):
+            raise ValueError(
+                "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
+                "torch.no_grad(), or pass use_cache=False."
+            )
         names = ("decoder_input_ids", "decoder_inputs_embeds")
         target_mask = _token_mask(attention_mask, input_ids, inputs_embeds, "decoder_attention_mask", past)
         embeddings = embed_with_positions(
@@ -439,7 +444,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         if target_mask is not None:
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
-        canvas = self._make_canvas(shape, target_mask, source_mask, encoder_attention_mask, cache)
+        beside = self.config.kernel_size // 2
+        canvas = Canvas.of_masks(shape, target_mask, source_mask, above=beside if cache is None else 0, beside=beside)
         cells, aggregated, attention = self._run_grid(embeddings, source, canvas, source_mask, cache)
         hidden_state = self.output_projection(aggregated)
         hidden_state = drop(hidden_state, self.config.dropout, self.training)
@@ -456,25 +462,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             outputs.cross_attentions = (share.unsqueeze(1),)
         return outputs
 
-    def _make_canvas(
-        self,
-        shape: tuple[int, int, int],
-        target_mask: torch.Tensor | None,
-        source_mask: torch.Tensor | None,
-        given_source_mask: torch.Tensor | None,
-        cache: GridCache | None,
-    ) -> Canvas:
-        """The places of cells (B, I, J); in generation those of the step before under the same source mask."""
-        beside = self.config.kernel_size // 2
-        if cache is None:
-            return Canvas.of_masks(shape, target_mask, source_mask, above=beside, beside=beside)
-        if target_mask is not None or torch.compiler.is_compiling():
-            return Canvas.of_masks(shape, target_mask, source_mask, above=0, beside=beside)
-        canvas = cache.prepared.canvas_of(shape, given_source_mask)
-        if canvas is None:
-            canvas = Canvas.of_masks(shape, None, source_mask, above=0, beside=beside)
-            cache.prepared.keep_canvas(canvas, given_source_mask)
-        return canvas
+    def _gathers_statistics(self) -> bool:
+        return any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in self.modules())
 
     def _run_grid(
         self,
@@ -486,18 +475,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """The cells [R, f_L] of H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
         rows, columns = self.input_projection(target, source)
-        of_batch = self.training or getattr(self.final_norm, "is_of_batch", False)
-        if cache is not None and (of_batch or self._needs_grad(rows, columns)):
-            raise ValueError(ONLY_IN_EVALUATION)
         features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
         cells = self.final_norm(features, canvas.real).relu()
         return cells, *canvas.aggregate(cells, source_mask, self.aggregation)
-
-    def _needs_grad(self, *inputs: torch.Tensor) -> bool:
-        return torch.is_grad_enabled() and (
-            any(tensor.requires_grad for tensor in inputs)
-            or any(parameter.requires_grad for parameter in self.dense_block.parameters())
-        )
 
 
 def _grid_cache(past_key_values: Cache | None) -> GridCache | None:

@@ -479,7 +479,8 @@ def drop(states: torch.Tensor, probability: float, training: bool = True) -> tor
         return F.dropout(states, probability, training=True)
     if states.numel() < _FEWEST or not 0.5 < probability * _DRAWS < _DRAWS - 0.5:
         return F.dropout(states, probability, training=True)
-    return scale_kept(states, draw_kept(states, probability), probability)
+    scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
+    return states * draw_kept(states, probability) * scale  # the integers are what autograd keeps
 
 
 def draw_kept(states: torch.Tensor, probability: float) -> torch.Tensor:
@@ -490,12 +491,6 @@ def draw_kept(states: torch.Tensor, probability: float) -> torch.Tensor:
     draws = torch.empty(-(-count // 4), dtype=torch.int64, device=states.device).random_(-(2**63), None)
     # In place and in integers: a result of booleans costs a CPU more than the draws
     return draws.view(torch.int16)[:count].ge_(dropped - _DRAWS // 2).view(states.shape)
-
-
-def scale_kept(states: torch.Tensor, kept: torch.Tensor, probability: float) -> torch.Tensor:
-    """The kept elements, scaled up so that the mean stays, and zeros for the others."""
-    scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
-    return states * kept.to(states.dtype) * scale
 
 
 class SinusoidalPositionalEmbedding(nn.Module):

@@ -15,7 +15,6 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 
 from csan_hf.models.canvas import Canvas
 from csan_hf.models.dense_block import DenseBlock
-from csan_hf.models.dense_block_inference import FoldedReader
 from csan_hf.models.grid_norm import GridBatchNorm
 
 BATCH = padded_batch((5, 3, 2), (3, 5, 1))
@@ -316,18 +315,6 @@ def test_dropout(probability, gated):
     gradient = torch.randn_like(dropped)
     expected = torch.autograd.grad(whole, weights, gradient * scale)
     torch.testing.assert_close(torch.autograd.grad(dropped, weights, gradient), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_weights_of_all_signs_are_folded_into_a_clamp(dtype):
-    """Zero, tiny and negative weights of a normalisation that a reader of features has."""
-    torch.manual_seed(0)
-    weight = torch.tensor([1.5, -0.7, 0.0, -0.0, 1e-30, -1e-30, 5e-324, 1e-3], dtype=torch.float64)
-    bias = torch.tensor([0.2, -0.3, 0.5, -0.5, 1.0, -1.0, 1.0, 0.0], dtype=torch.float64)
-    conv, shift, features = torch.randn(3, 8).double(), torch.randn(3).double(), torch.randn(50, 8).to(dtype)
-    reader = FoldedReader.of(weight, bias, conv, shift, dtype)
-    expected = (weight * features.double() + bias).relu() @ conv.t() + shift
-    torch.testing.assert_close(reader(features, torch.empty(400, dtype=dtype)), expected.to(dtype))
 
 
 @torch.no_grad()
