@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+import tiny
 
 import csan_hf_cli
-from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import align
 from csan_hf.evaluation import translate
 
@@ -21,21 +20,7 @@ TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "drei zwei eins"]
 
 @pytest.fixture(scope="module")
 def model(tokenizers):
-    torch.manual_seed(1)
-    config = CsanConfig(
-        vocab_size=len(tokenizers.source),
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-    )
-    model = CsanForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
+    model = tiny.csan(vocab_size=len(tokenizers.source))
     model.generation_config.max_length = 12
     return model
 

@@ -170,19 +170,6 @@ def test_a_folder_that_no_suite_made_is_left_alone(tmp_path):
         run_all(suite, tmp_path)
 
 
-def test_the_copy_of_a_suite_trains_where_it_lies(tmp_path):
-    (first := tmp_path / "first").mkdir()
-    finish_all(make_suite(first, steps=1), first)
-    copy = shutil.copytree(first, tmp_path / "copy")
-    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    suite = make_suite(copy, steps=1)
-    folder = suite.cells[0].folder(copy)
-    (folder / FINISHED).unlink()
-    assert run_all(suite, copy).failed == {}
-    assert (folder / "trained").read_text() == "0\n"
-    assert before == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(("visible", "expected"), [(None, ["0", "1", "0"]), ("2, 5", ["2", "5", "2"])])
 def test_cells_share_the_accelerators_that_the_suite_may_use(monkeypatch, visible, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -119,14 +119,6 @@ def test_systems_may_have_training_data_of_their_own(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "heading"),
-    [("Two\nlines\n", "Two lines, size small"), (" ", "suite, size small"), ("", "suite, size small")],
-)
-def test_the_name_of_a_suite_is_one_line(tmp_path, name, heading):
-    assert load_suite(write_suite(tmp_path, name=name)).name == heading
-
-
 def test_splits_of_several_language_pairs(tmp_path):
     pairs = {"data": {"language_pairs": ["de-en", "en-de"], "test": {"2016": "test.tsv"}}}
     tables = {"test": {"into English": ["2016_de-en"], "into German": ["2016_en-de"]}}
@@ -134,14 +126,6 @@ def test_splits_of_several_language_pairs(tmp_path):
     assert suite.tables["test"] == {"into English": ("one", ("2016_de-en",)), "into German": ("one", ("2016_en-de",))}
     arguments = load_cell(suite.cells[0], tmp_path).data_arguments()
     assert list(arguments.split_names) == ["train", "validation", "2016_de-en", "2016_en-de"]
-
-
-def test_a_tokenizer_by_name_gives_way_to_a_trained_one(tmp_path):
-    changes = {"settings": {"tokenizer": "somebody/model"}, "systems": {"plain": {"tokenizer": {"vocab_size": 9}}}}
-    suite = load_suite(write_suite(tmp_path, sizes={"small": {"base": "base.yaml", **changes}}))
-    tokenizers = {cell.system: cell.recipe["tokenizer"] for cell in suite.cells}
-    assert tokenizers["plain"] == {"vocab_size": 9}
-    assert tokenizers["2D"] == "somebody/model"
 
 
 def test_a_base_is_a_file_beside_the_suite_or_the_name_of_a_recipe(tmp_path):

@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import time
 import unicodedata
 
 import numpy as np
@@ -105,21 +104,6 @@ def test_searches_whatever_the_form_of_a_character(page):
     assert headings(page) == [7]
 
 
-def test_a_search_runs_once(page):
-    """Typing, Enter and the next page, faster than typing alone starts a search."""
-    page.execute_script("""
-        const box = document.getElementById("search");
-        box.value = "e";
-        box.dispatchEvent(new Event("input"));
-        box.form.requestSubmit();
-        document.getElementById("next").click();
-    """)
-    shown = headings(page)
-    assert shown[0] != 0
-    time.sleep(0.5)
-    assert headings(page) == shown
-
-
 def test_words_are_pythons(page):
     text = "a\x85b\u2028c\ufeffd\x1ce\xa0\u3000f\u200bg\t "
     assert page.execute_script("return [words(arguments[0]), words(' ')]", text) == [text.split(), []]
@@ -151,18 +135,6 @@ def test_marks_differences(page, report):
     assert not page.find_elements(By.CSS_SELECTOR, ".example ins, .example del")
     Select(page.find_element(By.ID, "against")).select_by_visible_text("theirs")
     assert page.find_elements(By.CSS_SELECTOR, ".example ins")
-
-
-def test_very_long_sentences_are_marked_as_a_whole(page):
-    parts = page.execute_script(
-        "const many = word => Array(3000).fill(word);"
-        "return difference([...many('a'), 'x'], ['x', ...many('b')]).map(([kind, run]) => [kind, run.length])"
-    )
-    assert parts == [["del", 3001], ["ins", 3001]]
-
-
-def test_the_direction_of_a_text_is_its_own(page):
-    assert page.execute_script("return [...document.querySelectorAll('.example .text')].every(n => n.dir === 'auto')")
 
 
 def test_opens_an_alignment_with_the_keyboard(page, report):
@@ -202,16 +174,6 @@ def test_colour_schemes(page, scheme):
     assert is_dark() == (scheme == "light")
     assert button.get_attribute("aria-pressed") == str(scheme == "light").lower()
     assert min(contrasts().values()) >= 4.5, contrasts()
-
-
-def test_paper_is_light(page):
-    page.find_element(By.ID, "theme").click()
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert min(page.execute_script(CONTRASTS).values()) >= 4.5
-    assert not page.find_element(By.ID, "controls").is_displayed()
-    assert page.find_element(By.CSS_SELECTOR, ".example").is_displayed()
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 # WCAG 2.2: relative luminance, and the contrast of text with what is behind it
