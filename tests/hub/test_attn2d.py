@@ -163,7 +163,7 @@ def test_computes_what_the_state_dict_means(variant, dtype, tolerance, tmp_path)
     torch.testing.assert_close(
         model(source, decoder_input_ids=target).logits.detach(), expected, atol=tolerance, rtol=tolerance
     )
-    with torch.no_grad():  # which takes another path
+    with torch.no_grad():
         actual = model(source, decoder_input_ids=target).logits
         torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
         model.save_pretrained(tmp_path)
@@ -188,23 +188,6 @@ def test_padded_sentences_as_if_alone(mode):
             weights, source[i : i + 1, :length], target[i : i + 1], average=mode == "truncated-mean"
         )
         torch.testing.assert_close(logits[i : i + 1], alone, atol=1e-10, rtol=1e-10)
-
-
-def test_greedy_generation_follows_the_reference():
-    weights = build_state_dict(positions=(20, 20))
-    source, target = sentences()
-    # No word is likelier than others everywhere, and padding never likely
-    weights["prediction.bias"] -= reference_logits(weights, source, target).mean(dim=(0, 1))
-    weights["prediction.bias"][0] = -100.0
-    generated = convert_attn2d(weights).generate(source, max_new_tokens=12)
-    assert len(generated.unique()) > 6
-    for tokens, expected_for in zip(generated, source, strict=True):
-        expected = [3]
-        while len(expected) < 13 and (len(expected) == 1 or expected[-1] != 2):
-            logits = reference_logits(weights, expected_for[None], torch.tensor([expected]))
-            expected.append(logits[0, -1].argmax().item())
-        padding = [0] * (len(tokens) - len(expected))
-        assert tokens.tolist() == expected + padding
 
 
 def test_config_follows_from_the_shapes():
@@ -245,13 +228,6 @@ def test_tokens_and_overrides_are_taken_over():
         assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (5, 6, 7)
 
 
-def test_a_row_without_position_is_refused_as_in_2018():
-    model = convert_attn2d(build_state_dict(positions=(9, 20)))
-    source, target = sentences()
-    with pytest.raises(ValueError, match="max_position_embeddings=8"):
-        model(source, decoder_input_ids=target)
-
-
 def test_equal_statistics_leave_the_affine_maps_alone():
     weights = build_state_dict()
     readers = [*(f"{BLOCK}{number}.norm1" for number in (1, 2, 3)), f"{TRANSITION}.norm"]
@@ -265,23 +241,6 @@ def test_equal_statistics_leave_the_affine_maps_alone():
     for reader, norm in zip(readers, [*(layer.norm1 for layer in block.layers), block.transition.norm], strict=True):
         torch.testing.assert_close(norm.weight.detach(), weights[f"{reader}.weight"], atol=1e-14, rtol=1e-14)
         torch.testing.assert_close(norm.bias.detach(), weights[f"{reader}.bias"], atol=1e-14, rtol=1e-14)
-
-
-def test_converted_model_trains_and_leaves_the_state_dict_alone():
-    weights = build_state_dict(dtype=torch.float32)
-    before = {name: weight.clone() for name, weight in weights.items()}
-    model = convert_attn2d(weights, dropout=0.0, embedding_dropout=0.0).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    source, labels = sentences()
-    losses = []
-    for _ in range(5):
-        loss = model(source, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    assert all(torch.equal(weight, before[name]) for name, weight in weights.items())
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "as in 2018"])
@@ -304,21 +263,16 @@ def test_other_files_are_refused(tmp_path):
     path = tmp_path / "model.pth"
     with pytest.raises(FileNotFoundError):
         convert_attn2d(path)
-    torch.save({"weight": Surprise()}, path)
-    with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
-        convert_attn2d(path)
-    for content in (b"", b"no pickle", pickle.dumps({"epoch": 3, "loss": Surprise()}, protocol=2)):
+    torch.save(build_state_dict(), path)
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    for content in (b"", b"no pickle", half, pickle.dumps({"epoch": 3, "loss": Surprise()}, protocol=2)):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
             convert_attn2d(path)
     torch.save({"state": {0: torch.ones(2)}, "param_groups": [{"lr": 0.1}]}, path)
-    with pytest.raises(ValueError, match=r"model\.pth is not a state dict of tensors \(state, param_groups\)"):
+    with pytest.raises(ValueError, match=r"model\.pth is not a state dict of tensors"):
         convert_attn2d(path)
-    with pytest.raises(ValueError, match="got int"):
-        convert_attn2d(3)
-    with pytest.raises(ValueError, match="empty"):
-        convert_attn2d({})
-    with pytest.raises(ValueError, match=r"no state dict of the 2018 convs2s2D.*fc1\.weight"):
+    with pytest.raises(ValueError, match="no state dict that can be converted"):
         convert_attn2d({"fc1.weight": torch.ones(2, 2)})
 
 
@@ -327,77 +281,53 @@ def ones(*shape):
 
 
 ADDED = {
-    "max attention": ("aggregator.project.attend.weight", "max-attention.*length.*no weights make up for it"),
-    "deep max attention": ("aggregator.project.pre_attend.weight", "max-attention2"),
-    "weight norm": (f"{BLOCK}1.conv2.weight_g", r"weight normalisation.*weight_norm 0"),
-    "two blocks": ("net.features.denseblock2.denselayer1.conv1.weight", "several dense blocks"),
-    "second transition": ("net.features.transition2.conv.weight", "several dense blocks"),
-    "conv1 bias": (f"{BLOCK}2.conv1.bias", r"biases.*bias 0"),
-    "conv2 bias": (f"{BLOCK}2.conv2.bias", r"biases.*bias 0"),
-    "transition bias": (f"{TRANSITION}.conv.bias", r"biases.*bias 0"),
-    "lengths": ("trg_embedding.length_embedding.weight", r"embedded lengths.*encode_length 0"),
-    "convolutional embedding": ("src_embedding.conv.conv0.weight", r"convolutional embeddings.*type lookup"),
-    "one-sided positions": ("trg_embedding.pos_embedding.weight", "one side only"),
-    "unknown": ("net.features.denseblock1.denselayer1.extra.weight", "unknown"),
+    "max attention": "aggregator.project.attend.weight",
+    "weight norm": f"{BLOCK}1.conv2.weight_g",
+    "two blocks": "net.features.denseblock2.denselayer1.conv1.weight",
+    "bias": f"{BLOCK}2.conv1.bias",
+    "lengths": "trg_embedding.length_embedding.weight",
+    "one-sided positions": "trg_embedding.pos_embedding.weight",
 }
 REMOVED = {
-    "not halved": (FIRST, r"half_inputs 1.*initial_transiton\.weight"),
-    "transition without norm": (f"{TRANSITION}.norm", r"transition without normalisation.*use_st 0"),
-    "layers without norm": (f"{BLOCK}1.norm1", r"without batch norm.*norm batch"),
-    "one statistic": (f"{BLOCK}2.norm1.running_var", "missing"),
-    "a layer": (f"{BLOCK}2", rf"missing: .*{BLOCK}2"),
-    "first kernel": (f"{BLOCK}1.conv2", "missing"),
-    "embedding": ("trg_embedding", "missing"),
-    "bias of the prediction": ("prediction.bias", "missing"),
-    "weight of the prediction": ("prediction.weight", "missing"),
-    "linear map": (LIN, r"of another shape: prediction\.weight \(27, 12\), not \(27, 10\)"),
+    "not halved": FIRST,
+    "transition without norm": f"{TRANSITION}.norm",
+    "layers without norm": f"{BLOCK}1.norm1",
+    "a layer": f"{BLOCK}2",
+    "embedding": "trg_embedding",
+    "bias of the prediction": "prediction.bias",
+}
+SHAPES = {
+    (f"{BLOCK}2.conv1.weight", (16, 13), r"\(16, 13\), not \(16, 13, 1, 1\)"),
+    (f"{BLOCK}2.conv2.weight", (4, 16, 3, 3), r"\(4, 16, 3, 3\), not \(4, 16, 5, 5\)"),
+    (f"{BLOCK}1.norm1.weight", (8,), r"\(8,\), not \(9,\)"),
+    (f"{TRANSITION}.norm.weight", (22,), r"\(22,\), not \(21,\)"),
+    ("prediction.bias", (26,), r"\(26,\), not \(27,\)"),
 }
 
 
-@pytest.mark.parametrize(("name", "message"), ADDED.values(), ids=ADDED.keys())
-def test_what_2018_could_add_is_refused_by_name(name, message):
-    with pytest.raises(ValueError, match=message) as error:
+@pytest.mark.parametrize("name", ADDED.values(), ids=ADDED)
+def test_what_2018_could_add_is_refused_by_name(name):
+    with pytest.raises(ValueError, match=rf"unknown: .*{name}.*Supported: .*bias 0"):
         convert_attn2d({**build_state_dict(prefix="module."), f"module.{name}": ones(5, 10)})
-    assert name in str(error.value)
 
 
-@pytest.mark.parametrize(("prefix", "message"), REMOVED.values(), ids=REMOVED.keys())
-def test_what_2018_could_leave_out_is_refused_by_name(prefix, message):
+@pytest.mark.parametrize("prefix", REMOVED.values(), ids=REMOVED)
+def test_what_2018_could_leave_out_is_refused_by_name(prefix):
     weights = {name: w for name, w in build_state_dict().items() if not name.startswith(prefix)}
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=rf"(?i)missing: .*{prefix}.*Supported: .*half_inputs 1"):
         convert_attn2d(weights)
-    assert prefix in str(error.value) or prefix == LIN
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        (f"{BLOCK}2.conv1.weight", (16, 13), r"\(16, 13\), not \(16, 13, 1, 1\)"),
-        (f"{BLOCK}2.conv2.weight", (4, 16, 3, 3), r"\(4, 16, 3, 3\), not \(4, 16, 5, 5\)"),
-        (f"{BLOCK}1.conv2.weight", (4, 16, 3, 5), r"\(4, 16, 3, 5\), not \(4, 16, 5, 5\)"),
-        (f"{BLOCK}1.conv2.weight", (5, 16, 5, 5), "one growth rate"),
-        (f"{BLOCK}1.conv2.weight", (4, 16), "must have 4 dimensions"),
-        (f"{BLOCK}1.norm1.weight", (8,), r"\(8,\), not \(9,\)"),
-        (f"{TRANSITION}.norm.weight", (22,), "one growth rate"),
-        (f"{TRANSITION}.norm.weight", (8,), "one growth rate"),
-        ("src_embedding.label_embedding.weight", (31,), "must have 2 dimensions"),
-        ("prediction.bias", (26,), r"\(26,\), not \(27,\)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "message"), sorted(SHAPES))
 def test_other_shapes_are_refused_by_name(name, shape, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=rf"of another shape: .*{name} {message}"):
         convert_attn2d({**build_state_dict(), name: ones(*shape)})
-    assert name in str(error.value)
 
 
 def test_other_values_are_refused():
-    weights = build_state_dict(masks=True)
-    weights[f"{BLOCK}2.conv2.mask"][:, :, 2, 3:] = 0
-    with pytest.raises(ValueError, match=rf"{BLOCK}2\.conv2\.mask"):
-        convert_attn2d(weights)
     weights = build_state_dict()
     weights["prediction.weight"] += 1
-    with pytest.raises(ValueError, match=r"aggregator\.lin .*prediction\.weight must equal trg_embedding"):
+    with pytest.raises(ValueError, match=r"equal beside aggregator\.lin: prediction\.weight, trg_embedding"):
         convert_attn2d(weights)
     with pytest.raises(ValueError, match=r"pad_token_id=1.*pos_embedding"):
         convert_attn2d(build_state_dict(positions=(20, 20)), pad_token_id=1)
@@ -405,53 +335,17 @@ def test_other_values_are_refused():
         convert_attn2d(build_state_dict(kernel=4))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (f"{BLOCK}1.conv1.weight", float("nan")),
-        ("prediction.bias", float("inf")),
-        (f"{TRANSITION}.norm.running_var", -1.0),
-    ],
-)
-def test_damaged_values_are_refused_by_name(name, value):
-    weights = build_state_dict()
-    weights[name].view(-1)[0] = value
-    with pytest.raises(ValueError, match=rf"damaged .*{name}"):
-        convert_attn2d(weights)
-
-
-def test_half_a_file_is_refused_by_name(tmp_path):
-    path = tmp_path / "model.pth"
-    torch.save(build_state_dict(), path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"model\.pth cannot be read as a file of tensors"):
-        convert_attn2d(path)
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "message"),
-    [
-        ("mean", r"depends on the sentence's length.*'truncated-mean'"),
-        ("max-attention", r"\|s\|.*depends on the sentence's length"),
-        ("max-attention2", r"\|s\|.*depends on the sentence's length"),
-        ("attention", r"\|s\|.*depends on the sentence's length"),
-        ("max_attention", r"\|s\|.*depends on the sentence's length"),
-        ("median", "no such mode.*Supported: 'max'"),
-    ],
-)
-def test_other_aggregations_are_refused(aggregation, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("aggregation", ["mean", "max-attention", "attention", "median"])
+def test_other_aggregations_are_refused(aggregation):
+    with pytest.raises(ValueError, match=rf"'{aggregation}' cannot be converted; supported: 'max'.*sentence's length"):
         convert_attn2d(build_state_dict(), aggregation=aggregation)
 
 
 def test_wrong_overrides_are_refused():
     with pytest.raises(ValueError, match=r"'droput'.*'dropout'"):
         convert_attn2d(build_state_dict(), droput=0.1)
-    with pytest.raises(ValueError, match="'num_layers' follows from the checkpoint"):
+    with pytest.raises(TypeError, match="num_layers"):
         convert_attn2d(build_state_dict(), num_layers=2)
-    with pytest.raises(ValueError, match="dropout"):
-        convert_attn2d(build_state_dict(), dropout=1.5)
 
 
 def run_script(*arguments):
