@@ -1,28 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import hashlib
-import os
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from num2words import num2words
 
-import csan_hf
 from csan_hf.data.numbers import load_numbers, number_languages
 from csan_hf.data.verbalise import MAX_NUMBER, get_verbaliser
-
-# Imports the module without the packages around it, which would import transformers
-PRINT_NUMBERS = """
-import sys, types
-for name, folder in (("csan_hf", sys.argv[1]), ("csan_hf.data", sys.argv[1] + "/data")):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [folder]
-from csan_hf.data.numbers import load_numbers
-print("|".join(load_numbers(train_size=40)["train"]["source"]))
-"""
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "es"), ("en", "ja"), ("pl", "cs")])
@@ -46,17 +31,6 @@ def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
     assert first["validation"][:] == larger["validation"][:]
 
 
-def test_the_corpus_is_the_same_in_a_process_with_another_hash_seed():
-    child = subprocess.run(
-        [sys.executable, "-c", PRINT_NUMBERS, str(Path(csan_hf.__file__).parent)],
-        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        check=True,
-        encoding="utf-8",
-    )
-    assert child.stdout.strip().split("|") == load_numbers(train_size=40)["train"]["source"][:]
-
-
 def test_swapping_the_languages_swaps_the_columns():
     there = load_numbers("en", "de", train_size=300, validation_size=20, test_size=20)
     back = load_numbers("de", "en", train_size=300, validation_size=20, test_size=20)
@@ -69,7 +43,7 @@ def test_swapping_the_languages_swaps_the_columns():
     [("en", "de", "171daacb655b951d"), ("fr", "es", "55cdfcb6262ddde3"), ("en", "ja", "496f9cffa5b05cd6")],
 )
 def test_a_frozen_corpus_stays(source, target, digest):
-    """A change here changes every published result on this corpus."""
+    """A change here, as by Python's hash seed, changes every published result on this corpus."""
     corpus = load_numbers(source, target, train_size=600, validation_size=50, test_size=50)
     assert hashlib.sha256(repr([list(corpus[split]) for split in sorted(corpus)]).encode()).hexdigest()[:16] == digest
 

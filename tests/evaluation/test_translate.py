@@ -145,14 +145,12 @@ def test_bars_of_loading_are_hidden_and_then_as_before(folder, enabled, capfd):
     switch[before]()
 
 
-@pytest.fixture(scope="module")
-def translate_main():
-    return lambda arguments: csan_hf_cli.main(["translate", *arguments])
+def translate_main(arguments):
+    return csan_hf_cli.main(["translate", *arguments])
 
 
-@pytest.fixture(scope="module")
-def evaluate_main():
-    return lambda arguments: csan_hf_cli.main(["evaluate", *arguments])
+def evaluate_main(arguments):
+    return csan_hf_cli.main(["evaluate", *arguments])
 
 
 @pytest.fixture
@@ -187,7 +185,7 @@ def test_translate_script_line_for_line(folder, model, tokenizers):
     assert result.stdout.decode() == "".join(f"{line}\n" for line in translate(model, tokenizers, SENTENCES))
 
 
-def test_translate_script_on_files(translate_main, folder, model, tokenizers, tmp_path, capsys):
+def test_translate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
     (tmp_path / "in.gz").write_bytes(gzip.compress("\ufeff{}\r\n".format("\r\n".join(SENTENCES)).encode()))
     arguments = ["--model", folder, "--input", tmp_path / "in.gz", "--output", tmp_path / "out", "--num_beams", 2]
     assert translate_main([*map(str, arguments), "--quiet"]) == 0
@@ -196,7 +194,7 @@ def test_translate_script_on_files(translate_main, folder, model, tokenizers, tm
     assert lines == [*translate(model, tokenizers, SENTENCES, num_beams=2), ""]
 
 
-def test_the_output_may_be_the_input(translate_main, folder, model, tokenizers, tmp_path):
+def test_the_output_may_be_the_input(folder, model, tokenizers, tmp_path):
     path = tmp_path / "text"
     path.write_text("\n".join(SENTENCES))
     assert translate_main(["--model", str(folder), "--input", str(path), "--output", str(path), "--quiet"]) == 0
@@ -223,9 +221,7 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
 
 @pytest.mark.parametrize("output", ["file", "standard output"])
 @pytest.mark.parametrize("ending", ["Ctrl-C", "not UTF-8"])
-def test_what_is_translated_is_kept(
-    translate_main, folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending
-):
+def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending):
     monkeypatch.setattr(translating, "WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
     (tmp_path / "out").write_text("old")
@@ -264,22 +260,21 @@ def test_what_is_translated_is_kept(
     ids=["latin-1", "cut short", "no gzip", "none", "folder"],
 )
 @pytest.mark.parametrize("name", ["translate", "evaluate"])
-def test_input_that_cannot_be_read_is_one_line(name, content, message, request, folder, tmp_path, capsys):
+def test_input_that_cannot_be_read_is_one_line(name, content, message, folder, tmp_path, capsys):
     path = tmp_path / ("in" if content == b"one\n\xff\n" else "in.gz")
     if content == "folder":
         path.mkdir()
     elif content is not None:
         path.write_bytes(content)
-    main = request.getfixturevalue(f"{name}_main")
     options = {"translate": "--input {}", "evaluate": "--source {0} --reference {0}"}[name].format(path).split()
-    assert main(["--model", str(folder), "--quiet", *options]) == 2
+    assert csan_hf_cli.main([name, "--model", str(folder), "--quiet", *options]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert message in told
     assert told.count("\n") == 1
 
 
-def test_evaluate_script_on_files(evaluate_main, folder, model, tokenizers, tmp_path, capsys):
+def test_evaluate_script_on_files(folder, model, tokenizers, tmp_path, capsys):
     (tmp_path / "news.en").write_text("\n".join(SENTENCES) + "\n")
     (tmp_path / "news.de").write_text("\n".join("zwei" for _ in SENTENCES) + "\n")
     arguments = ["--model", folder, "--source", tmp_path / "news.en", "--reference", tmp_path / "news.de"]
@@ -292,7 +287,7 @@ def test_evaluate_script_on_files(evaluate_main, folder, model, tokenizers, tmp_
     assert "BLEU" in capsys.readouterr().out
 
 
-def test_evaluate_script_on_a_translation(evaluate_main, standard_input, tmp_path, capsys):
+def test_evaluate_script_on_a_translation(standard_input, tmp_path, capsys):
     texts = {"source": "ein\nein Hund läuft\n", "reference": "a\na dog runs\n", "hypotheses": "a\na dog walks\n"}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -312,9 +307,7 @@ def test_evaluate_script_on_a_translation(evaluate_main, standard_input, tmp_pat
     assert "hypotheses has 1: they must" in capsys.readouterr().err
 
 
-def test_scripts_say_what_is_wrong(
-    translate_main, evaluate_main, standard_input, folder, tmp_path, capsys, monkeypatch
-):
+def test_scripts_say_what_is_wrong(standard_input, folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "a").write_text("x\n")
     (tmp_path / "b").write_text("x\ny\n")
