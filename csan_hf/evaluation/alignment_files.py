@@ -17,15 +17,10 @@ _NAACL = re.compile(rf"\s*0*([1-9]\d*)\s+0*([1-9]\d*)\s+0*([1-9]\d*)(?:\s+(S|P|{
 
 @dataclass(frozen=True)
 class Links:
-    """The links of a sentence pair: (source word, target word), counted from 0.
+    """The links of a sentence pair: (source word, target word), counted from 0."""
 
-    Attributes:
-        sure: The links that must be found.
-        possible: Those that may be found, the sure ones among them.
-    """
-
-    sure: frozenset[tuple[int, int]]
-    possible: frozenset[tuple[int, int]]
+    sure: frozenset[tuple[int, int]]  # those that must be found
+    possible: frozenset[tuple[int, int]]  # those that may be found, the sure ones among them
 
     def pharaoh(self) -> str:
         """Writes "0-0 1p2": sure links with "-", possible ones with "p"."""

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 def launched_processes(device: str | None = None) -> PartialState | None:
     """Joins the processes that `accelerate launch` or torchrun started.
 
-    Args:
-        device: "cpu" keeps them off the accelerators; otherwise each has its own.
-
-    Returns:
-        The state of all of them, or None if this process is alone.
+    Returns the state of all of them, or None if this process is alone. The device "cpu" keeps them off the
+    accelerators; otherwise each has its own.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None

@@ -312,11 +312,7 @@ def find_metric(name: str) -> type[CorpusMetric]:
 
 
 def load_metric(name: str, *, tokenize: str | None = None, **arguments: Any) -> CorpusMetric:
-    """Makes a metric by its name in the table, without network.
-
-    `tokenize` is sacreBLEU's tokenizer for the target language, which metrics without one ignore; `arguments` are for
-    the constructor.
-    """
+    """Makes a metric by its name; `tokenize` is sacreBLEU's tokenizer, which only some need, without network."""
     metric = find_metric(name)
     return metric(**({"tokenize": tokenize} if metric.uses_tokenizer else {}), **arguments)
 

@@ -84,16 +84,11 @@ def score_by_length(
     check_segments(hypotheses, references, sources)
     parts = group_by_length(sources, groups)
     lengths, ours, theirs = (count_words(lines) for lines in (sources, hypotheses, references))
-    entries: list[dict[str, Any]] = [
-        {
-            "shortest": int(lengths[rows].min()),
-            "longest": int(lengths[rows].max()),
-            "sentences": len(rows),
-            "reference_words": float(theirs[rows].mean()),
-            "hypothesis_words": float(ours[rows].mean()),
-        }
-        for rows in parts
-    ]
+    entries: list[dict[str, Any]] = []
+    for rows in parts:
+        sizes = {"shortest": int(lengths[rows].min()), "longest": int(lengths[rows].max()), "sentences": len(rows)}
+        means = {"reference_words": float(theirs[rows].mean()), "hypothesis_words": float(ours[rows].mean())}
+        entries.append({**sizes, **means})
     for metric in load_metrics(metrics, tokenize=tokenize):
         title = f"{metric.label} by length"
         counts = metric.segment_counts(hypotheses, references, sources, progress=progress, title=title)
@@ -146,8 +141,6 @@ def score_by_ngram(
     found = []
     for n in range(1, orders + 1):
         counts, totals = score.counts[:n], score.totals[:n]
-        bleu = sacrebleu.metrics.BLEU.compute_bleu(
-            counts, totals, score.sys_len, score.ref_len, smooth_method="exp", max_ngram_order=n
-        )
+        bleu = scorer.compute_bleu(counts, totals, score.sys_len, score.ref_len, "exp", max_ngram_order=n)
         found.append(NgramScore(n, int(counts[-1]), int(totals[-1]), float(bleu.score)))
     return found

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import csan
 from transformers.utils import logging as transformers_logging
 
 import csan_hf_cli
-from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
@@ -45,23 +45,7 @@ def tokenizers():
 
 @pytest.fixture(scope="module")
 def model(tokenizers):
-    torch.manual_seed(3)
-    config = CsanConfig(
-        vocab_size=len(tokenizers.source),
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        local_window=5,
-        head_area=3,
-    )
-    model = CsanForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)  # far from uniform, so that different sources get different translations
+    model = csan(vocab_size=len(tokenizers.source), local_window=5, head_area=3)
     model.generation_config.max_length = 12
     return model
 
