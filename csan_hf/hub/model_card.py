@@ -177,12 +177,10 @@ def copy_model_card(run: str | os.PathLike, path: str | os.PathLike) -> Path:
         `path` as a `Path`.
 
     Raises:
-        ValueError: `path` does not end in `.md`, or the card does not say what the results do.
+        ValueError: The card does not say what the results do.
         OSError: The run has no card or no results, or the copies cannot be written.
     """
     run, path = Path(run), Path(path)
-    if path.suffix != ".md":
-        raise ValueError(f"The card's new name must end in .md, got {path}.")
     text = (run / "README.md").read_text(encoding="utf-8")
     results = (run / "results.json").read_text(encoding="utf-8")
     if problems := card_problems(ModelCard(text), json.loads(results)):

@@ -36,13 +36,11 @@ def export_onnx(
         `directory` as a `Path`.
 
     Raises:
-        ValueError: The precision is unknown, the model is not in float32, or the directory is not empty.
+        ValueError: The model is not in float32, or the directory is not empty.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     _check_installed()
     directory = Path(directory)
-    if precision not in ("float32", "int8"):
-        raise ValueError(f"precision must be float32 or int8, got {precision!r}.")
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -86,7 +84,8 @@ def _export(part: PreTrainedModel, inputs: dict[str, Any], precision: str) -> An
     shapes: dict[str, Any] = {name: _BATCH_AND_LENGTH for name in inputs if name != "use_cache"}
     if "encoder_outputs" in inputs:
         shapes["encoder_outputs"] = (_BATCH_AND_LENGTH,)
-    quantizer = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True)) if precision == "int8" else None
+    dynamic = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True))
+    quantizer = {"float32": None, "int8": dynamic}[precision]
     config = OnnxConfig(dynamic=True, dynamic_shapes=shapes, quantizer=quantizer)
     return OnnxExporter().export(part, inputs, config=config)
 
@@ -146,10 +145,9 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         from transformers.exporters.base import ExportedModel
 
         directory = Path(directory)
-        if not (directory / ENCODER).is_dir():
-            raise FileNotFoundError(f"There is no folder {directory / ENCODER}, which export_onnx writes.")
+        config = AutoConfig.from_pretrained(directory)
         graphs = [ExportedModel.from_pretrained(directory / name, **runner_options) for name in (ENCODER, DECODER)]
-        model = cls(AutoConfig.from_pretrained(directory), *graphs)
+        model = cls(config, *graphs)
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.generation_config.use_cache = False
         model.name_or_path = str(directory)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -157,22 +158,20 @@ def push_in_background(
         token: See `push_checkpoint`, as for `revision` and `commit_message`.
     """
     run = checkpoint.resolve().parent
-    folder = Path(tempfile.mkdtemp(prefix="_upload-", dir=run))  # the next start of the run would clear it away
-    try:
+    with ExitStack() as stack:
+        where = tempfile.TemporaryDirectory(prefix=f".{run.name}.", dir=run.parent, ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(where), "checkpoint")
         for name, path in public_files(checkpoint).items():
-            (folder / "checkpoint" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(path.resolve(), folder / "checkpoint" / name)
+                os.link(path.resolve(), folder / name)
             except OSError:  # a file system without hard links
-                shutil.copyfile(path, folder / "checkpoint" / name)
-        additions = additions_of(folder / "checkpoint", recipe)
+                shutil.copyfile(path, folder / name)
         job = HfApi(token=token).create_commit(
-            repo_id, additions, revision=revision, commit_message=commit_message, run_as_future=True
+            repo_id, additions_of(folder, recipe), revision=revision, commit_message=commit_message, run_as_future=True
         )
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    job.add_done_callback(lambda _: shutil.rmtree(folder, ignore_errors=True))
+        kept = stack.pop_all()
+    job.add_done_callback(lambda _: kept.close())
     return job
 
 

@@ -226,16 +226,10 @@ class TranslationPipeline(Pipeline):
         results = super().__call__(list(inputs), **kwargs) if inputs else []  # of tuples and dataset columns too
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
-    def _tokenize(
-        self,
-        text: str,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        prefix: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def _tokenize(self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any) -> Any:
         """Calls the tokenizer with a text as the model is to see it: after its prefix, marked with its language."""
-        prefix = self._language_settings(src_lang, tgt_lang)[0] if prefix is None else prefix
+        if (prefix := kwargs.pop("prefix", None)) is None:
+            prefix = self._language_settings(src_lang, tgt_lang)[0]
         with self.source_language(src_lang):
             return self.tokenizer(prefix + text, **kwargs)
 

@@ -96,6 +96,4 @@ def _check_task(task: str) -> tuple[str, dict, Any]:
     """`PipelineRegistry.check_task` with the tasks that name two languages, as version 4 had it."""
     if pair := _PAIR.fullmatch(task):
         return _TRANSLATION, PIPELINE_REGISTRY.supported_tasks[_TRANSLATION], (pair[1], pair[2])
-    if task.startswith(f"{_TRANSLATION}_"):
-        raise KeyError(f"Invalid translation task {task}, use 'translation_XX_to_YY' format")
     return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)

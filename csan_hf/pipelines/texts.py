@@ -43,9 +43,6 @@ class TextTranslationPipeline(TranslationPipeline):
         return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see `__call__`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see `__call__`.
         **kwargs: Passed to `TranslationPipeline`.
-
-    Raises:
-        ValueError: See `TranslationPipeline`.
     """
 
     def __init__(

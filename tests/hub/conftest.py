@@ -17,20 +17,18 @@ TARGET = ("one", "two", "three", "four", "five", "dog", "cat")
 
 def build_csan(source_size, target_size=None, **overrides):
     torch.manual_seed(0)
+    sizes = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 16)
+    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
     config = CsanConfig(
         vocab_size=source_size,
         decoder_vocab_size=target_size or source_size,
         share_encoder_decoder_embeddings=target_size is None,
-        d_model=16,
         encoder_layers=2,
         decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
         max_position_embeddings=40,
         initialization="normal",
         init_std=1.5,
+        **sizes,
         **overrides,
     )
     model = CsanForConditionalGeneration(config).eval()

@@ -241,16 +241,8 @@ def test_weights_that_csan_cannot_represent_are_refused_by_name():
         convert_marian(build_marian(tie_word_embeddings=False))
     with torch.no_grad():
         (learned := build_marian()).model.encoder.embed_positions.weight[3] += 0.1
-    with pytest.raises(ValueError, match=r"model\.encoder\.embed_positions\.weight does not hold the sinusoids"):
+    with pytest.raises(ValueError, match=r"left over: model\.encoder\.embed_positions\.weight"):
         convert_marian(learned)
-
-
-@pytest.mark.parametrize("fields", [{"normalize_before": True}, {"static_position_embeddings": False}])
-def test_another_architecture_is_refused(fields):
-    marian = build_marian()
-    marian.config.update(fields)
-    with pytest.raises(ValueError, match="The Marian config has " + "=".join(map(str, *fields.items()))):
-        convert_marian(marian)
 
 
 @pytest.mark.parametrize(
@@ -263,11 +255,11 @@ def test_wrong_arguments_are_refused(build, convert, tmp_path):
         ({"encoder_ffn_dim": 24}, r"size mismatch for model.encoder.layers.0.fc1.weight"),
         ({"encoder_locality": [None, {"block": 4}]}, r"weights left over: model.encoder.layers.1.self_attn"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, RuntimeError), match=message):
             convert(build(), **fields)
     bart = BartConfig(vocab_size=9, d_model=16, encoder_layers=1, decoder_layers=1)
     BartForConditionalGeneration(bart).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"holds a model of type 'bart', not '(marian|m2m_100)'"):
+    with pytest.raises(ValueError, match=r"has (missing|unexpected) keys"):
         convert(tmp_path)
 
 

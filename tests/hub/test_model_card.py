@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from csan_hf import (
@@ -16,47 +17,22 @@ from csan_hf.hub import card_problems, copy_model_card, save_self_contained, wri
 from csan_hf.hub.model_card import build_model_card
 from csan_hf.hub.network_text import describe_locality, short_name
 
-RECIPE = {
-    "name": "Numbers, 2D",
-    "model": "csan",
-    "license": "apache-2.0",
-    "language": ["de", "en"],
-    "dataset_name": "numbers",
-    "output_dir": "runs/numbers",
-    "config": {"d_model": 128},
-    "training": {"max_tokens": 4000},
-}
-ENTRY = {
-    "bleu": 97.1234,
-    "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1",
-    "chrf": 98.2,
-    "chrf_signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.5.1",
-    "sentences": 1000,
-    "num_beams": 5,
-    "seconds": 20.0,
-    "loss": 0.1,
-}
-RESULTS = {
-    "model": "CsanForConditionalGeneration",
-    "parameters": 7_123_456,
-    "chosen": {"weights": "the average of 3 checkpoints"},
-    "scores": {"validation": {**ENTRY, "bleu": 96.0}, "test": ENTRY},
-    "training": {
-        "seconds": 330.0,
-        "updates": 1500,
-        "epochs": 3.25,
-        "tokens_per_second": 9000.4,
-        "updates_per_second": 4.731,
-        "seed": 0,
-    },
-    "environment": {
-        "torch": "2.13.0",
-        "transformers": "5.23.0",
-        "sacrebleu": "2.5.1",
-        "device": "x86_64",
-        "threads": 2,
-    },
-}
+RECIPE = yaml.safe_load("""
+{name: "Numbers, 2D", model: csan, license: apache-2.0, language: [de, en], dataset_name: numbers,
+ output_dir: runs/numbers, config: {d_model: 128}, training: {max_tokens: 4000}}
+""")
+ENTRY = yaml.safe_load("""
+{bleu: 97.1234, bleu_signature: "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1", chrf: 98.2,
+ chrf_signature: "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.5.1", sentences: 1000, num_beams: 5,
+ seconds: 20.0, loss: 0.1}
+""")
+RESULTS = yaml.safe_load("""
+model: CsanForConditionalGeneration
+parameters: 7123456
+chosen: {weights: the average of 3 checkpoints}
+training: {seconds: 330.0, updates: 1500, epochs: 3.25, tokens_per_second: 9000.4, updates_per_second: 4.731, seed: 0}
+environment: {torch: 2.13.0, transformers: 5.23.0, sacrebleu: 2.5.1, device: x86_64, threads: 2}
+""") | {"scores": {"validation": {**ENTRY, "bleu": 96.0}, "test": ENTRY}}
 
 
 @pytest.fixture
@@ -89,23 +65,24 @@ def test_metadata_is_what_the_hub_reads(run):
 
 def test_text_says_what_was_measured(run):
     text = write_model_card(run, RECIPE, RESULTS).read_text(encoding="utf-8")
-    assert "7,123,456 parameters" in text
-    assert "| test | 1,000 | 97.12 | 98.20 | 5 | 50.0 |" in text
+    for phrase in (
+        "7,123,456 parameters",
+        "| test | 1,000 | 97.12 | 98.20 | 5 | 50.0 |",
+        "1,500 updates (3.25 epochs) in 5.5 minutes, 9,000 tokens per second on x86_64, seed 0.",
+        "It needs transformers 5.23 or newer.",
+        "the average of 3 checkpoints",
+        "max_tokens: 4000",
+        "window of 11 tokens",
+        "(training.png)",
+        "(locality.png)",
+        "9,000 tokens (source and target) and 4.73 updates per second",
+        "50.0 (validation), 50.0 (test) sentences per second, beam 5",
+        "Device: x86_64, 2 threads per process.",
+    ):
+        assert phrase in text
     assert text.count(ENTRY["bleu_signature"]) == 3  # twice in the metadata, once in words
-    assert "1,500 updates (3.25 epochs) in 5.5 minutes, 9,000 tokens per second" in text
-    assert "seed 0" in text
-    assert "It needs transformers 5.23 or newer." in text
-    assert "the average of 3 checkpoints" in text
-    assert "max_tokens: 4000" in text
-    assert "runs/numbers" not in text
-    assert "window of 11 tokens" in text
-    assert "(training.png)" in text
-    assert "(locality.png)" in text
     assert (run / "locality.png").read_bytes() == b"drawn"
-    assert "9,000 tokens (source and target) and 4.73 updates per second" in text
-    assert "50.0 (validation), 50.0 (test) sentences per second, beam 5" in text
-    assert "Device: x86_64, 2 threads per process." in text
-    assert not [line for line in text.splitlines() if "{{" in line or "{%" in line or "None" in line]
+    assert not [word for word in ("{{", "{%", "None", "runs/numbers") if word in text]
 
 
 @pytest.mark.parametrize("missing", [*RESULTS, "bleu", "chrf_signature", "seconds", "sentences", "everything"])
@@ -217,7 +194,6 @@ def test_the_card_of_a_classifier(head, task, unit, joint, tmp_path, run_code):
     ("config", "cited"),
     [
         (CsanConfig(localness_window="query"), {"N19-1407", "D18-1475", "7181-attention"}),
-        (CsanConfig(), {"N19-1407", "7181-attention"}),
         (CsanConfig(local_window=None, head_area=1), {"7181-attention"}),
         (PervasiveAttentionConfig(), {"K18-1010"}),
     ],
@@ -254,8 +230,6 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
         ValueError, match=r"do not agree:\n- the text does not say 'The weights are those of the last.'"
     ):
         copy_model_card(run, tmp_path / "cards" / "numbers.md")
-    with pytest.raises(ValueError, match=r"must end in \.md"):
-        copy_model_card(run, tmp_path / "cards")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +240,6 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
         ({}, "2D-CSAN (3×11)", ["an area of 3 heads (of 8)", "1 on either side, under one softmax"]),
         ({"head_boundary": "circular"}, "2D-CSAN (3×11)", ["first and last head being neighbours"]),
         ({"local_window": None}, "2D-CSAN (3×sentence)", ["an area of 3 heads"]),
-        ({"localness_layers": []}, "Transformer", ["None: every layer"]),
         (
             {"localness_layers": [5], "decoder_localness_layers": [0]},
             "2D-CSAN (3×11)",
@@ -277,6 +250,14 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
             "Transformer with Gaussian localness",
             ["a constant window of 10 tokens", "**Cross-attention of the decoder**, layer 2 of 6"],
         ),
+        *(
+            (
+                {"localness_window": strategy},
+                "2D-CSAN (3×11) with Gaussian localness",
+                ["; a Gaussian around a position"],
+            )
+            for strategy in ("layer", "query", "head")
+        ),
     ],
 )
 def test_locality_in_words(fields, name, phrases):
@@ -285,11 +266,6 @@ def test_locality_in_words(fields, name, phrases):
     text = "\n".join(describe_locality(config))
     for phrase in phrases:
         assert phrase in text
-
-
-@pytest.mark.parametrize("strategy", ["fixed", "layer", "query", "head"])
-def test_every_strategy_has_words(strategy):
-    assert "Gaussian" in " ".join(describe_locality(CsanConfig.base(localness_window=strategy).to_dict()))
 
 
 def edited(card, old, new):

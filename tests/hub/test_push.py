@@ -57,44 +57,18 @@ assert os.waitpid(child, 0)[1] == 0
 huggingface_hub.constants.HF_HUB_OFFLINE = True
 print(json.dumps([load(name) for name in names]))
 """
-TRAIN = {
-    "model": "csan",
-    "license": "apache-2.0",
-    "data": {
-        "dataset": "numbers",
-        "source_lang": "de",
-        "target_lang": "en",
-        "train_size": 200,
-        "validation_size": 6,
-        "test_size": 4,
-    },
-    "tokenizer": {"vocab_size": 300},
-    "config": {
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-    },
-    "training": {
-        "max_tokens": 2000,
-        "max_steps": 4,
-        "eval_steps": 2,
-        "logging_steps": 1,
-        "learning_rate": 1e-3,
-        "warmup_steps": 1,
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "push_to_hub": True,
-        "hub_model_id": "tester/trained",
-        "hub_strategy": "every_save",
-        "hub_always_push": True,
-    },
-    "generation": {"num_beams": 1, "max_length": 12},
-}
+TRAIN = yaml.safe_load("""
+model: csan
+license: apache-2.0
+data: {dataset: numbers, source_lang: de, target_lang: en, train_size: 200, validation_size: 6, test_size: 4}
+tokenizer: {vocab_size: 300}
+config: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
+  encoder_ffn_dim: 16, decoder_ffn_dim: 16}
+training: {max_tokens: 2000, max_steps: 4, eval_steps: 2, logging_steps: 1, learning_rate: 0.001, warmup_steps: 1,
+  use_cpu: true, bf16: false, report_to: none, push_to_hub: true, hub_model_id: tester/trained,
+  hub_strategy: every_save, hub_always_push: true}
+generation: {num_beams: 1, max_length: 12}
+""")
 
 
 @pytest.fixture
