@@ -52,8 +52,9 @@ def convert_attn2d(
 ) -> PervasiveAttentionForConditionalGeneration:
     """Make a Pervasive Attention model of a state dict of the authors' 2018 code (model convs2s2D, type densenet).
 
-    It computes the same logits, those that the 2018 code gives for a sentence alone (it lets a batch's padding in). Its sources end without an end-of-sentence token. Of two
-    tables of positions the shorter one sets `max_position_embeddings`.
+    It computes the same logits, those that the 2018 code gives for a sentence alone (it lets a batch's padding in).
+    Its sources end without an end-of-sentence token. Of two tables of positions the shorter one sets
+    `max_position_embeddings`.
 
     ```python
     model = convert_attn2d("save/l24/model-best.pth")
@@ -120,17 +121,14 @@ def _read(checkpoint: str | os.PathLike | StateDict) -> dict[str, torch.Tensor]:
                 f"{source} cannot be read as a file of tensors, and nothing else is loaded, as other pickles can run "
                 "code. Expected what torch.save(model.state_dict()) writes, such as model-best.pth."
             ) from error
-    if not isinstance(checkpoint, Mapping) or not all(
-        isinstance(value, torch.Tensor) for value in checkpoint.values()
-    ):
+    if not isinstance(checkpoint, Mapping) or any(not isinstance(each, torch.Tensor) for each in checkpoint.values()):
         raise ValueError(
             f"{source} is not a state dict of tensors; expected what torch.save(model.state_dict()) writes, such as "
             "model-best.pth."
         )
     weights = {name.removeprefix("module."): weight for name, weight in checkpoint.items()}
-    return {
-        name: weight for name, weight in weights.items() if not name.endswith((".conv2.mask", ".incremental_state"))
-    }
+    no_weights = (".conv2.mask", ".incremental_state")
+    return {name: weight for name, weight in weights.items() if not name.endswith(no_weights)}
 
 
 def _infer(weights: StateDict) -> dict[str, Any]:
@@ -145,7 +143,7 @@ def _infer(weights: StateDict) -> dict[str, Any]:
     numbers = (re.match(re.escape(_BLOCK) + r"(\d+)\.", name) for name in weights)
     num_layers = max(int(number.group(1)) for number in numbers if number)
     growth_rate = (len(weights[names[4]]) - (source_dim + target_dim) // 2) // num_layers
-    fields = {
+    fields: dict[str, Any] = {
         "vocab_size": vocab_size,
         "decoder_vocab_size": decoder_vocab_size,
         "source_embed_dim": source_dim,
