@@ -241,7 +241,8 @@ class FeatureNorm(GridBatchNorm):
         self, input: torch.Tensor, start: int, real: torch.Tensor | None
     ) -> torch.Tensor:
         """Normalise the features [R, channels] from channel `start` on."""
-        return self.standardize(input, start, real)
+        features = self.standardize(input, start, real)
+        return features.clone() if self._forward_hooks else features  # which a hook may edit in place
 
 
 class DenseBlock(nn.Module):

@@ -75,12 +75,13 @@ def test_forward_hooks_act(part, training):
     assert (model(**BATCH, use_cache=False).logits[REAL] - before).abs().max() > 1e-3
 
 
-def test_a_forward_hook_may_edit_a_norms_output_in_place():
+@pytest.mark.parametrize("norm", ["layers.1.norm2", "feature_norm"])
+def test_a_forward_hook_may_edit_a_norms_output_in_place(norm):
     """As on torch's own normalisations."""
     found = []
     for edit in (lambda *call: call[2].mul_(2.0), lambda *call: call[2] * 2.0):
         model = tiny_model(kernel_size=3).train()
-        block_of(model).layers[1].norm2.register_forward_hook(edit)
+        block_of(model).get_submodule(norm).register_forward_hook(edit)
         found.append(step(model))
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
