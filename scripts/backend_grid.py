@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from measuring import seconds_of
 
-from csan_hf.models.attention_call import BACKENDS, AttentionCall, choose_backend, run
+from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.backends import BACKENDS, cannot_run, fastest_backend, run
+from csan_hf.models.distances import RelativePositionTerm
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.locality import KeyArea
-from csan_hf.models.relative_positions import RelativePositionTerm
 
 LENGTHS, WINDOWS, AREAS = (25, 64, 128, 512, 2048, 8192), (11, 129, None), (1, 3)
 TERMS = ("none", "gaussian", "rel_pos", "both")
@@ -89,9 +89,9 @@ def measure(row: Row, device: str, dtype: torch.dtype, rounds: int, skipped: set
     """The backend chosen, and the seconds of it and of all others but the `skipped`."""
     call, leaves = make_row(row, device, dtype)
     with torch.set_grad_enabled(row.backward):
-        chosen = choose_backend(call, None)
+        chosen = fastest_backend(call)
         names = [name for name in BACKENDS if name == chosen or name not in skipped]
-        names = [name for name in names if BACKENDS[name].cannot_run(call) is None]
+        names = [name for name in names if cannot_run(call, name) is None]
         times = {}
         check_outputs(call, names, row)
         steps = {name: _step(call, leaves, name, row.backward) for name in names}
@@ -131,7 +131,7 @@ def make_row(row: Row, device: str, dtype: torch.dtype) -> tuple[AttentionCall, 
     padding = (torch.arange(row.length) < lengths).to(device) if batch > 1 else None
     query, key, value = (part.transpose(1, 2) for part in parts)
     area = KeyArea(row.window, row.area)
-    return AttentionCall(query, key, value, area, terms=terms, key_padding_mask=padding), leaves
+    return AttentionCall(query, key, value, area, HEAD_WIDTH**-0.5, padding, terms=terms), leaves
 
 
 def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:

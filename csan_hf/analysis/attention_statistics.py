@@ -127,8 +127,8 @@ def learned_windows(
 ) -> LearnedWindows | None:
     """Reads windows and their middles off the encoder's terms (Yang et al., EMNLP 2018, Figures 2 and 3).
 
-    The model is a Transformer, such as a CSAN with a locality method that says where a query looks (`Term.focus`);
-    the other arguments are those of `attention_statistics`.
+    The model is a Transformer, such as a CSAN with a locality method that says where a query looks: its term has a
+    `center` and a `width` in tokens. The other arguments are those of `attention_statistics`.
 
     Returns:
         The windows, or None where no layer has any.
@@ -139,10 +139,11 @@ def learned_windows(
 
     def keep(layer: int) -> Callable[[Sequence[Any]], None]:
         def observe(terms: Sequence[Any]) -> None:
-            for center, width in (term.focus for term in terms if term.focus is not None):
-                found.setdefault(layer, []).append(
-                    _focus_of_real_queries(center, width, current["mask"], _heads(model))
-                )
+            for term in terms:
+                if hasattr(term, "center") and hasattr(term, "width"):
+                    found.setdefault(layer, []).append(
+                        _focus_of_real_queries(term.center, term.width, current["mask"], _heads(model))
+                    )
 
         return observe
 

@@ -21,20 +21,10 @@ from transformers import PreTrainedConfig
 
 from csan_hf.families import FAMILIES
 from csan_hf.models import CsanConfig, PervasiveAttentionConfig
+from csan_hf.models.attention_call import AttentionCall, KeyArea, Term
+from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.locality import (
-    PARTS,
-    AttentionSite,
-    DenseCells,
-    KeyArea,
-    LayerLocality,
-    LocalityMethod,
-    Positions,
-    Term,
-    TermInputs,
-    visible_heads,
-    within_window,
-)
+from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
 from csan_hf.models.sublayers import Block
 
 from .figures import new_figure, save_figure
@@ -134,7 +124,7 @@ def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int 
     """
     own: CsanConfig = _as_config(config)
     has_decoder = not any("Classification" in name for name in own.architectures or [])
-    groups = _groups(own, PARTS if has_decoder else PARTS[:1])
+    groups = _groups(own, tuple(PARTS) if has_decoder else ("encoder",))
     if length is None:
         windows = [locality.area.window for _, locality, _ in groups if locality is not None]
         length = max(_SHORTEST, *(window + _MARGIN for window in windows if window is not None), 0)
@@ -201,16 +191,16 @@ def _reach(
 @torch.no_grad()
 def _example_weights(site: AttentionSite, locality: LayerLocality | None, area: KeyArea, length: int) -> torch.Tensor:
     """[H, I, J]: 0 = not seen, 1 = seen, between them = lowered by an energy."""
-    cells = DenseCells(site.num_heads, length, length, Positions(), torch.device("cpu"))
-    weights = within_window(cells.distance, area).float().expand(1, site.num_heads, length, length)
+    cells = DenseCells(_example_call(site, length))
+    weights = area.within_window(cells.distance).float().expand(1, site.num_heads, length, length)
     for method in () if locality is None else locality.methods:
         if isinstance(method, Block):
             own = cells.key_position // method.length == cells.query_position // method.length
             weights = weights * (own.float() - 1.0).exp()  # paler: the other blocks, seen through a summary
         term = _example_term(method, site, length)
-        if term is not None and term.has_visibility:
+        if term is not None and term.visible is not None:
             weights = weights * term.visible(cells)
-        if term is not None and term.has_energy:
+        if term is not None and term.energy is not None:
             weights = weights * term.energy(cells).exp()
     return weights[0]
 
@@ -220,17 +210,20 @@ def _example_term(method: Any, site: AttentionSite, length: int) -> Term | None:
     if method.key == "gaussian":
         center = (torch.arange(length, dtype=torch.float32) + _SHIFT[site.part]).clamp(0, length)
         return GaussianTerm(center[None, None], torch.full((1, 1, 1), _example_width(method, length)))
-    if not method.has_term:
+    if method.term is None:
         return None
-    states = torch.zeros(1, site.num_heads, length, site.head_dim)
     with torch.random.fork_rng(devices=[]):
-        inputs = TermInputs(states, states, None, Positions(), site.is_causal, site.head_dim**-0.5)
-        term: Term | None = method.term(method.build(site), inputs)
+        term: Term | None = method.term(method.build(site), _example_call(site, length))
     return term
 
 
 _SHIFT = {"encoder": 2, "decoder": -2, "cross": 0}  # of an example's centre from the query
 _PLACE = {"encoder": "i + 2", "decoder": "i − 2", "cross": "i"}
+
+
+def _example_call(site: AttentionSite, length: int) -> AttentionCall:
+    states = torch.zeros(1, site.num_heads, length, site.head_dim)
+    return AttentionCall(states, states, states, KeyArea(causal=site.is_causal), site.head_dim**-0.5)
 
 
 def _example_width(method: Any, length: int) -> float:
@@ -275,7 +268,7 @@ def caption(method: LocalityMethod, part: str = "encoder", length: int = 0) -> s
 def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
     """The heads that a head attends to."""
     slots = torch.arange(-area.half_area, area.half_area + 1) + head
-    real = visible_heads(num_heads, area)
+    real = area.visible_heads(num_heads)
     return slots % num_heads if real is None else slots[real[head]]
 
 
@@ -314,8 +307,8 @@ def _describe(reach: AttentionReach) -> str:
     text = f"{_PARTS[reach.part]}, layer{'s' if len(reach.layers) > 1 else ''} {numbers} of {reach.depth}: "
     methods = () if reach.locality is None else reach.locality.methods
     length = reach.positions.shape[1]
-    structure = [caption(method, reach.part, length) for method in methods if not method.has_term]
-    terms = [caption(method, reach.part, length) for method in methods if method.has_term]
+    structure = [caption(method, reach.part, length) for method in methods if method.term is None]
+    terms = [caption(method, reach.part, length) for method in methods if method.term is not None]
     causal = reach.part == "decoder"
     if causal and structure:
         structure.append("no later tokens")

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The models, flat: what a checkpoint on the Hub needs stands here, and transformers copies what a model imports."""
 
-from .attention_call import local_attention
+from .backends import local_attention
 from .configuration_csan import CsanConfig
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .locality import register_locality

@@ -4,29 +4,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from .backend_dense import Masks, open_fully_masked_rows, softmax_weights, zero_fully_masked_rows
-from .locality import (
-    KeyArea,
-    count_from,
-    gather_rows,
-    pad_heads,
-    repeat_over_area,
-    sum_rows,
-    visible_heads,
-    within_window,
-)
-from .seq2seq_model import drop
-
-if TYPE_CHECKING:
-    from .attention_call import AttentionCall
+from .attention_call import AttentionCall, Cells, KeyArea, count_from
+from .backend_dense import Masks, attend_by_products, make_masks
 
 # Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
 _BLOCK_SIZE = 32
+
+
+def blocked_attention(call: AttentionCall) -> Tensor:
+    """The output [B, H, I, D] of a call, computed in blocks of queries."""
+    blocks, queries = _blocks_of(call), call.query.shape[2]
+    masks = call.once("blocks", lambda: _block_masks(call, blocks))
+    query = F.pad(call.query, (0, 0, 0, blocks.count * blocks.size - queries))
+    query = query.unflatten(2, (blocks.count, blocks.size))  # [B, H, R, size, D]
+    keys, values = _key_blocks(call.key, call.area, blocks), _key_blocks(call.value, call.area, blocks)
+    output = attend_by_products(call, query, keys, values, masks)  # [B, H, R, size, D]
+    return output.flatten(2, 3)[:, :, :queries]
+
+
+def span_of_a_block(area: KeyArea) -> int:
+    """Positions that a block of queries sees in a long sentence, where there is a window."""
+    m = area.half_window or 0
+    return _block_size(m) + (m if area.causal else 2 * m)
+
+
+def _block_size(half_window: int) -> int:
+    return _BLOCK_SIZE if 4 * half_window <= 3 * _BLOCK_SIZE else half_window
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class _Blocks:
     before: int
     after: int
 
-    def of_keys(self, states: torch.Tensor, axis: int) -> torch.Tensor:
+    def of_keys(self, states: Tensor, axis: int) -> Tensor:
         """`states` [.., J, ..] on the places that the blocks see, (R - 1) * size + span of them; 0 without a key."""
         if self.unreached:
             states = states.narrow(axis, self.unreached, states.shape[axis] - self.unreached)
@@ -58,7 +67,7 @@ class _Blocks:
 
 def _blocks_of(call: AttentionCall) -> _Blocks:
     queries, keys = call.query.shape[2], call.key.shape[2]
-    assert call.area.half_window is not None  # `blocked_cannot_run` refused it
+    assert call.area.half_window is not None  # see `cannot_run`
     unreached = max(0, keys - queries - call.area.half_window)
     keys -= unreached
     m = min(call.area.half_window, keys - 1)
@@ -70,7 +79,7 @@ def _blocks_of(call: AttentionCall) -> _Blocks:
     return _Blocks(count, size, span, unreached, before, (count - 1) * size + span - before - keys)
 
 
-class _BlockCells:
+class _BlockCells(Cells):
     """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway.
 
     Attributes:
@@ -84,74 +93,43 @@ class _BlockCells:
     def __init__(self, blocks: _Blocks, call: AttentionCall) -> None:
         device = call.query.device
         _, num_heads, self.query_length, _ = call.query.shape
-        self.blocks, self.device, self.key_length = blocks, device, call.key.shape[2]
+        self.blocks, self.key_length = blocks, call.key.shape[2]
         starts = (torch.arange(blocks.count, device=device) * blocks.size)[:, None]  # [R, 1]
         in_block, in_span = torch.arange(blocks.size, device=device), torch.arange(blocks.span, device=device)
         first = blocks.unreached - blocks.before  # place of the first block's first key
-        self.key_place = starts + first + in_span
-        self.query_position = count_from(call.positions.query_start, (starts + in_block)[None, None, :, :, None])
-        self.key_position = count_from(call.positions.key_start, self.key_place[None, None, :, None, :])
+        self.query_place, self.key_place = starts + in_block, starts + first + in_span
+        self.query_position = count_from(call.query_start, self.query_place[None, None, :, :, None])
+        self.key_position = count_from(call.key_start, self.key_place[None, None, :, None, :])
         self.distance = in_span[None, :] - (in_block + (self.key_length - self.query_length - first))[:, None]
         self.head = torch.arange(num_heads, device=device)[:, None, None, None]
 
-    def of_query(self, values: torch.Tensor) -> torch.Tensor:
-        return self._rows(values.unsqueeze(-1))
-
-    def of_pair(self, values: torch.Tensor) -> torch.Tensor:
-        queries, keys = self.query_length, self.key_length
-        values = values.expand(*values.shape[:-2], queries, keys)
-        rows = torch.arange(self.blocks.count * self.blocks.size, device=self.device).clamp(max=queries - 1)
-        rows = rows.view(self.blocks.count, self.blocks.size, 1)
-        return values[..., rows, self.key_place.clamp(0, keys - 1)[:, None, :]]
-
-    def look_up(self, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        return gather_rows(self._rows(table), index)
-
-    def sum_by(self, weights: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
-        return sum_rows(weights, index, size)
-
-    def _rows(self, values: torch.Tensor) -> torch.Tensor:
+    def rows(self, values: Tensor) -> Tensor:
         """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1, always safe."""
         if values.shape[2] == 1 and self.query_length != 1:
             return values.unsqueeze(2)
         padded = F.pad(values, (0, 0, 0, self.blocks.count * self.blocks.size - values.shape[2]), value=1.0)
         return padded.unflatten(2, (self.blocks.count, self.blocks.size))
 
-
-def blocked_attention(call: AttentionCall) -> torch.Tensor:
-    """The output [B, H, I, D] of a call, computed in blocks of queries."""
-    blocks, queries = _blocks_of(call), call.query.shape[2]
-    masks = call.once("blocks", lambda: _block_masks(call, blocks))
-    query = F.pad(call.query, (0, 0, 0, blocks.count * blocks.size - queries))
-    query = query.unflatten(2, (blocks.count, blocks.size))  # [B, H, R, size, D]
-    keys, values = _key_blocks(call.key, call.area, blocks), _key_blocks(call.value, call.area, blocks)
-    added = call.added_energies(masks.cells)
-    if added is not None:
-        added = repeat_over_area(added.expand(*added.shape[:-1], blocks.span), call.area)
-    weights = softmax_weights(call, query, keys, masks.hidden, added)  # [B, H, R, size, N * span]
-    weights = drop(weights.to(values.dtype), call.dropout_p)
-    output = call.with_value_terms(torch.matmul(weights, values), masks.cells, weights)
-    return zero_fully_masked_rows(output, masks.fully_masked).flatten(2, 3)[:, :, :queries]
+    def of_pair(self, values: Tensor) -> Tensor:
+        """[.., R, size, span]."""
+        values = values.expand(*values.shape[:-2], self.query_length, self.key_length)
+        rows = self.query_place.clamp(max=self.query_length - 1)[:, :, None]
+        return values[..., rows, self.key_place.clamp(0, self.key_length - 1)[:, None, :]]
 
 
-def blocked_cannot_run(call: AttentionCall) -> str | None:
-    """The reason why this backend cannot run the call, or None."""
-    return None if call.area.window is not None else "needs a window; use 'sdpa' or 'eager' without one."
+def _block_masks(call: AttentionCall, blocks: _Blocks) -> Masks:
+    padding = call.key_padding_mask
+    real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=call.query.device) if padding is None else padding
+    real = blocks.of_keys(real, axis=1).unfold(1, blocks.span, blocks.size)  # [B or 1, R, span]
+    masks = make_masks(call, _BlockCells(blocks, call), real[:, None, :, None, :])
+    if padding is None and not call.visibility_terms:
+        masks.fully_masked = None  # only queries past the last one, which are cut off, see no key
+    return masks
 
 
-def span_of_a_block(area: KeyArea) -> int:
-    """Positions that a block of queries sees in a long sentence, where there is a window."""
-    m = area.half_window or 0
-    return _block_size(m) + (m if area.causal else 2 * m)
-
-
-def _block_size(half_window: int) -> int:
-    return _BLOCK_SIZE if 4 * half_window <= 3 * _BLOCK_SIZE else half_window
-
-
-def _key_blocks(states: torch.Tensor, area: KeyArea, blocks: _Blocks) -> torch.Tensor:
+def _key_blocks(states: Tensor, area: KeyArea, blocks: _Blocks) -> Tensor:
     """The keys of each block: [B, H, J, D] -> [B, H, R, N * span, D]."""
-    return _OverlappingBlocks.apply(pad_heads(blocks.of_keys(states, axis=2), area), area.head_area, blocks)
+    return _OverlappingBlocks.apply(area.pad_heads(blocks.of_keys(states, axis=2)), area.head_area, blocks)
 
 
 class _OverlappingBlocks(torch.autograd.Function):
@@ -163,18 +141,18 @@ class _OverlappingBlocks(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(padded: torch.Tensor, area: int, blocks: _Blocks) -> torch.Tensor:
+    def forward(padded: Tensor, area: int, blocks: _Blocks) -> Tensor:
         """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
         windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
         return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int, _Blocks], output: torch.Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, _Blocks], output: Tensor) -> None:
         padded, ctx.area, ctx.blocks = inputs
         ctx.shape = padded.shape
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         area, blocks = ctx.area, ctx.blocks
         batch, padded_heads, length, width = ctx.shape
         heads = padded_heads - area + 1
@@ -187,22 +165,3 @@ class _OverlappingBlocks(torch.autograd.Function):
                 part = grad[:, :, :, slot, start : start + blocks.size]
                 total[:, slot : slot + heads, block : block + blocks.count, : part.shape[3]] += part
         return total.flatten(2, 3)[:, :, :length], None, None
-
-
-def _block_masks(call: AttentionCall, blocks: _Blocks) -> Masks:
-    device, cells = call.query.device, _BlockCells(blocks, call)
-    real = call.key_padding_mask
-    if real is None:
-        real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=device)
-    real = blocks.of_keys(real, axis=1).unfold(1, blocks.span, blocks.size)  # [B or 1, R, span]
-    visible = call.restricted(within_window(cells.distance, call.area) & real[:, None, :, None, :], cells)
-    assert visible is not None  # for the type checker
-    visible, fully_masked = open_fully_masked_rows(visible)  # [B or 1, H or 1, R, size, span]
-    heads = visible_heads(call.query.shape[1], call.area, device)
-    if heads is None:
-        visible = repeat_over_area(visible, call.area)
-    else:
-        visible = (visible.unsqueeze(-2) & heads[None, :, None, None, :, None]).flatten(-2)
-    # Rows past the last query are cut off: only padding and terms can leave a real query without a visible key.
-    may_be_masked = call.key_padding_mask is not None or bool(call.visibility_terms)
-    return Masks(cells, ~visible, fully_masked if may_be_masked else None)

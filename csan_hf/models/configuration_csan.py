@@ -9,6 +9,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
+from .distances import BiDirectional, HeadArea, RelativePositions, Window
 from .gaussian import Gaussian, LocalHard, Neighbor
 from .locality import (
     MOST_TOKENS,
@@ -20,9 +21,7 @@ from .locality import (
     locality_presets,
     register_locality,
 )
-from .relative_positions import RelativePositions
 from .sublayers import Block, Convolution
-from .window import BiDirectional, HeadArea, Window
 
 logger = logging.get_logger(__name__)
 

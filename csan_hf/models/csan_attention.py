@@ -4,21 +4,23 @@
 Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_call import AttentionCall, SharedMasks, run
+from .attention_call import AttentionCall, SharedMasks, Term
 from .backend_dense import attention_with_weights, dot_products_in_float32, trains_faster_in_float32
+from .backends import run
 from .configuration_csan import CsanConfig
-from .locality import LayerLocality, Positions, Term, TermInputs, parameters_name
+from .locality import LayerLocality, parameters_name
 from .seq2seq_model import drop
 
 BLOCKED = "blocked"
@@ -26,12 +28,7 @@ BLOCKED = "blocked"
 "sdpa". It is not registered with the library, whose other models would then accept the name, too."""
 
 # Backend of the local layers under each attention implementation; under "sdpa", the library's default, the fastest.
-_LOCAL_BACKENDS: dict[str, str | None] = {
-    "eager": "eager",
-    "sdpa": None,
-    BLOCKED: "blocked",
-    "flex_attention": "flex_attention",
-}
+_LOCAL_BACKENDS = {"eager": "eager", "sdpa": None, BLOCKED: "blocked", "flex_attention": "flex_attention"}
 
 
 def check_local_implementation(implementation: str, locality: LayerLocality) -> None:
@@ -39,7 +36,7 @@ def check_local_implementation(implementation: str, locality: LayerLocality) -> 
     if implementation in _LOCAL_BACKENDS:
         return
     is_flash = is_flash_attention_requested(requested_attention_implementation=implementation)
-    if not is_flash or locality.has_terms or locality.area.head_area > 1:
+    if not is_flash or locality.area.head_area > 1 or any(method.term is not None for method in locality.methods):
         knows = " (the only locality it knows is a window of positions)" if is_flash else ""
         raise ValueError(
             f"attn_implementation={implementation!r} cannot run CSAN's local layers{knows}: "
@@ -52,18 +49,9 @@ def full_attention_implementation(implementation: str | None) -> str | None:
     return "sdpa" if implementation == BLOCKED else implementation
 
 
-@dataclass(frozen=True)
-class _MaskConfig:
-    """The one field that the library's mask functions read of a config."""
-
-    _attn_implementation: str | None
-
-
 def mask_config(config: CsanConfig) -> Any:
-    """The config by which the library makes the masks of full attention."""
-    if config._attn_implementation == BLOCKED:  # the one field that the library's mask functions read
-        return _MaskConfig(full_attention_implementation(BLOCKED))
-    return config
+    """The config by which the library makes the masks of full attention; it reads this one field."""
+    return SimpleNamespace(_attn_implementation="sdpa") if config._attn_implementation == BLOCKED else config
 
 
 class AttentionMasks(NamedTuple):
@@ -77,70 +65,45 @@ class AttentionMasks(NamedTuple):
     """
 
     full: Any = None
-    padding: torch.Tensor | None = None
-    first_real: torch.Tensor | None = None
+    padding: Tensor | None = None
+    first_real: Tensor | None = None
     shared: SharedMasks | None = None
+
+
+def first_real_token(padding: Tensor | None) -> Tensor | None:
+    """Place [B] of each row's first real token (0 where there is none) in a mask [B, T]; None without a mask."""
+    return None if padding is None else padding.to(torch.int32).argmax(dim=-1)
 
 
 def eager_attention_forward(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Full attention that also returns its weights: output [B, I, H, D], weights [B, H, I, J].
 
     A query that sees no key (`attention_mask` is the lowest number in its whole row, or False) yields zeros.
     """
-    if attention_mask is not None and attention_mask.dtype == torch.bool:  # a user's own
-        lowest = torch.finfo(query.dtype).min
-        attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(~attention_mask, lowest)
     energies = dot_products_in_float32(query * scaling, key)
-    if attention_mask is None:
-        weights = F.softmax(energies, dim=-1)
-    else:
+    row_visible = None
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:  # a user's own
+            lowest = torch.finfo(query.dtype).min
+            attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(~attention_mask, lowest)
         lowest = torch.finfo(attention_mask.dtype).min
         row_visible = (attention_mask > lowest).any(dim=-1, keepdim=True)
-        # Not -inf, so that no softmax is of an empty row and NaN
-        weights = F.softmax(energies + attention_mask.clamp(min=lowest), dim=-1).masked_fill(~row_visible, 0.0)
+        energies = energies + attention_mask.clamp(min=lowest)  # not -inf, whose softmax in an empty row is NaN
+    weights = F.softmax(energies, dim=-1)
+    if row_visible is not None:
+        weights = weights.masked_fill(~row_visible, 0.0)
     weights = weights.to(value.dtype)
     output = torch.matmul(drop(weights, dropout, module.training), value)
     return output.transpose(1, 2).contiguous(), weights
-
-
-def _mask_for_sdpa(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A mask that torch's fused attention takes for queries of `dtype`: boolean, of their type, or float32."""
-    if mask is None or not mask.is_floating_point() or mask.dtype in (dtype, torch.float32):
-        return mask
-    return mask.float()
-
-
-def _padding_if_any(padding: torch.Tensor | None) -> torch.Tensor | None:
-    """What FlashAttention takes: a mask [B, J] only where there is padding, as the library's own mask function."""
-    if padding is None or (not torch.compiler.is_compiling() and padding.all()):
-        return None
-    return padding
-
-
-def _over_all_positions(weights: torch.Tensor, held: int, query_offset: int | torch.Tensor) -> torch.Tensor:
-    """Spread weights [B, H, I, K], the last key at the last query's position, over all positions; the others get zero.
-
-    `held` keys were handed over by the cache: fewer than there are positions where it keeps a window, more where it is
-    static. `query_offset` is the position of the first query.
-    """
-    count = weights.shape[-1]
-    if isinstance(query_offset, torch.Tensor):
-        places = torch.arange(weights.shape[-2] - count, weights.shape[-2], device=weights.device) + query_offset
-        everywhere = weights.new_zeros(*weights.shape[:-1], held)
-        return everywhere.index_add(-1, places.clamp(min=0), weights)  # the clamped places have weight 0
-    end = query_offset + weights.shape[-2]
-    if count == max(held, end):
-        return weights
-    return F.pad(weights, (end - count, max(held - end, 0)))
 
 
 class CsanAttention(nn.Module):
@@ -162,7 +125,7 @@ class CsanAttention(nn.Module):
         self.is_cross_attention = part == "cross"
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
-        self.observe_terms: Callable[[list[Term]], None] | None = None
+        self.observe_terms: Callable[[Sequence[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
         methods = () if self.locality is None else self.locality.methods
         if self.locality is None or self.locality.replacement is None:
@@ -178,25 +141,25 @@ class CsanAttention(nn.Module):
         names = [] if self.locality is None else [parameters_name(method) for method in self.locality.methods]
         return {name: module for name in names if (module := getattr(self, name)) is not None}
 
-    def before(self, states: torch.Tensor, masks: AttentionMasks | None) -> torch.Tensor:
+    def before(self, states: Tensor, masks: AttentionMasks | None) -> Tensor:
         """Apply what locality methods put before the sub-layer, such as convolutions: [B, T, d] -> [B, T, d]."""
         if self.locality is None:
             return states
         for method in self.locality.methods:
-            if method.has_before:
+            if method.before is not None:
                 padding = None if masks is None else masks.padding
                 states = method.before(getattr(self, parameters_name(method)), states, padding)
         return states
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        key_value_states: Tensor | None = None,
         past_key_values: Cache | None = None,
         attention_mask: AttentionMasks | None = None,
-        query_offset: int | torch.Tensor = 0,
+        query_offset: int | Tensor = 0,
         **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Project the states to queries, keys and values, attend, and project the output.
 
         Args:
@@ -230,58 +193,65 @@ class CsanAttention(nn.Module):
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
     def _attend_fully(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, masks: AttentionMasks, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output [B, I, H, D] and, under `eager`, the weights [B, H, I, J]."""
         implementation: Any = full_attention_implementation(self.config._attn_implementation)  # None = eager
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        mask, dtype = masks.full, query.dtype
         options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
         if implementation != "sdpa":
-            return attend(self, query, key, value, masks.full, **options)
-        if not trains_faster_in_float32(query, options["dropout"]):
-            return attend(self, query, key, value, _mask_for_sdpa(masks.full, query.dtype), **options)
-        with torch.autocast(query.device.type, enabled=False):
-            mask = _mask_for_sdpa(masks.full, torch.float32)
-            output, _ = attend(self, query.float(), key.float(), value.float(), mask, **options)
-        return output.to(query.dtype), None
+            return attend(self, query, key, value, mask, **options)
+        in_float32 = trains_faster_in_float32(query, options["dropout"])
+        if in_float32:
+            query, key, value = query.float(), key.float(), value.float()
+        if mask is not None and mask.is_floating_point() and mask.dtype != query.dtype:
+            mask = mask.float()  # a user's own: torch takes boolean masks, those of the queries' type, and float32
+        with torch.autocast(query.device.type, enabled=False) if in_float32 else nullcontext():
+            output, _ = attend(self, query, key, value, mask, **options)
+        return output.to(dtype) if in_float32 else output, None
 
     def _attend_locally(
         self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         locality: LayerLocality,
         masks: AttentionMasks,
-        query_offset: int | torch.Tensor,
+        query_offset: int | Tensor,
         wants_weights: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B, H, I, J]."""
-        implementation = self.config._attn_implementation or "eager"
-        check_local_implementation(implementation, locality)
-        held, padding = key.shape[2], masks.padding
+        held, queries, padding = key.shape[2], query.shape[2], masks.padding
         # The keys that end at the last query, with their padding
-        if self.is_causal and isinstance(query_offset, torch.Tensor):
-            key, value, padding = self._keys_of_static_cache(query, key, value, padding, query_offset, locality)
+        if self.is_causal and isinstance(query_offset, Tensor):
+            # A static cache is longer than what it holds, and only the device knows how much it holds. Shapes cannot
+            # depend on that: as many keys are taken as the queries can ever reach; those before the first are masked
+            reached = held if locality.past_tokens is None else min(held, queries + locality.past_tokens)
+            places = torch.arange(queries - reached, queries, device=key.device) + query_offset
+            index, real = places.clamp(min=0), (places >= 0).expand(key.shape[0], -1)
+            padding = real if padding is None else real & padding.index_select(1, index)
+            key, value = key.index_select(2, index), value.index_select(2, index)
         elif self.is_causal:
-            seen = query_offset + query.shape[2]
+            seen = query_offset + queries
             key, value = key[:, :, :seen], value[:, :, :seen]  # a static cache that is filled for the first time
         if padding is not None and padding.shape[-1] > key.shape[2]:
             padding = padding[:, padding.shape[-1] - key.shape[2] :]  # a windowed cache keeps the last keys
         # Where queries and keys stand among the real tokens; a windowed cache hands over the last keys only
-        query_start = query_offset
-        key_start: int | torch.Tensor = query_offset + query.shape[2] - key.shape[2] if self.is_causal else 0
+        query_start, key_start = query_offset, query_offset + queries - key.shape[2] if self.is_causal else 0
         if masks.first_real is not None:
             key_start = key_start - masks.first_real
             query_start = query_start if self.is_cross_attention else query_start - masks.first_real
-        positions = Positions(query_start, key_start)
-        inputs = TermInputs(query, key, padding, positions, self.is_causal, self.scaling)
-        found = (method.term(getattr(self, parameters_name(method)), inputs) for method in locality.methods)
-        terms = [term for term in found if term is not None]
-        if self.observe_terms is not None:
-            self.observe_terms(terms)
         dropout, shared = self.dropout if self.training else 0.0, masks.shared or SharedMasks()
         call = AttentionCall(
-            query, key, value, locality.area, terms, padding, positions, self.scaling, dropout, shared
+            query, key, value, locality.area, self.scaling, padding, query_start, key_start, dropout, shared
         )
+        methods = [method for method in locality.methods if method.term is not None]
+        found = [method.term(getattr(self, parameters_name(method)), call) for method in methods]
+        call.set_terms([term for term in found if term is not None])
+        if self.observe_terms is not None:
+            self.observe_terms(call.terms)
+        implementation = self.config._attn_implementation or "eager"
         if implementation not in _LOCAL_BACKENDS:
             return self._attend_by_flash_attention(call, implementation), None
         backend = _LOCAL_BACKENDS[implementation]
@@ -294,54 +264,24 @@ class CsanAttention(nn.Module):
             backend = None  # blocks follow a window; a layer without one has nothing to split
         return run(call, backend).transpose(1, 2), None
 
-    def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> torch.Tensor:
+    def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        half_window = call.area.half_window
-        mask = call.once("flash_attention", lambda: _padding_if_any(call.key_padding_mask))
-        output: torch.Tensor = attend(
-            self,
-            call.query,
-            call.key,
-            call.value,
-            mask,
-            dropout=call.dropout_p,
-            scaling=call.scale,
-            # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
-            sliding_window=None if half_window is None else half_window + 1,
-        )[0]
+        half_window, padding = call.area.half_window, call.key_padding_mask
+        if padding is not None and not torch.compiler.is_compiling() and call.once("all real", padding.all):
+            padding = None  # as the library's own mask function
+        # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
+        window = None if half_window is None else half_window + 1
+        options = {"dropout": call.dropout_p, "scaling": call.scale, "sliding_window": window}
+        output: Tensor = attend(self, call.query, call.key, call.value, padding, **options)[0]
         return output
 
-    def _keys_of_static_cache(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        padding: torch.Tensor | None,
-        query_offset: torch.Tensor,
-        locality: LayerLocality,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Keys and values [B, H, K, D] that end at the last query, and which of them are real, [B, K].
-
-        A static cache is longer than what it holds, and only the device knows how much it holds. So shapes cannot
-        depend on that: as many keys are taken as the queries can ever reach, and those before the first are masked.
-        """
-        count = key.shape[2]
-        if locality.past_tokens is not None:
-            count = min(count, query.shape[2] + locality.past_tokens)
-        positions = torch.arange(query.shape[2] - count, query.shape[2], device=key.device) + query_offset
-        index = positions.clamp(min=0)
-        real = (positions >= 0).expand(key.shape[0], -1)
-        if padding is not None:
-            real = real & padding.index_select(1, index)
-        return key.index_select(2, index), value.index_select(2, index), real
-
-    def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
+    def _split_heads(self, states: Tensor) -> Tensor:
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _keys_and_values(
-        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, hidden_states: Tensor, key_value_states: Tensor | None, past_key_values: Cache | None
+    ) -> tuple[Tensor, Tensor]:
         cache, is_updated = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
             cache = past_key_values.self_attention_cache
@@ -359,6 +299,21 @@ class CsanAttention(nn.Module):
             if is_updated is not None:
                 is_updated[self.layer_idx] = True
         return key, value
+
+
+def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) -> Tensor:
+    """Spread weights [B, H, I, K], the last key at the last query's position, over all positions; the others get zero.
+
+    `held` keys were handed over by the cache: fewer than there are positions where it keeps a window, more where it is
+    static. `query_offset` is the position of the first query.
+    """
+    queries, count = weights.shape[-2:]
+    if isinstance(query_offset, Tensor):
+        places = torch.arange(queries - count, queries, device=weights.device) + query_offset
+        everywhere = weights.new_zeros(*weights.shape[:-1], held)
+        return everywhere.index_add(-1, places.clamp(min=0), weights)  # the clamped places have weight 0
+    end = query_offset + queries
+    return weights if count == max(held, end) else F.pad(weights, (end - count, max(held - end, 0)))
 
 
 class _BeamSharedCache(DynamicCache):

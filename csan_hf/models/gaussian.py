@@ -10,26 +10,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 
-from .locality import (
-    AttentionSite,
-    Cells,
-    LocalityMethod,
-    LocalityModule,
-    Term,
-    TermInputs,
-    at_least_float32,
-    check_broadcast,
-    check_number,
-)
+from .attention_call import AttentionCall, Cells, Term, at_least_float32
+from .locality import AttentionSite, LocalityMethod, LocalityModule, check_choice, check_number
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
 _SLOPE_BELOW_FLOOR = 0.1
-
-STRATEGIES = ("fixed", "layer", "query", "head")
 
 
 @dataclass
@@ -41,27 +30,27 @@ class GaussianTerm(Term):
         width: D in tokens, [B, H, I] or broadcastable to it, float32 or better; under `MINIMUM_WINDOW` it is raised.
     """
 
-    center: torch.Tensor
-    width: torch.Tensor
+    center: Tensor
+    width: Tensor
 
-    def energy(self, cells: Cells) -> torch.Tensor:
+    def energy(self, cells: Cells) -> Tensor:
         """G, float32 or better."""
         center, width = cells.of_query(self.center), cells.of_query(self.width)
         sigma = at_least_float32(width).clamp(min=MINIMUM_WINDOW) / 2
         return -0.5 * ((cells.key_position - at_least_float32(center)) / sigma) ** 2
 
-    @property
-    def focus(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """P and D."""
-        return self.center, self.width
 
-    def check(self, batch: int, heads: int, queries: int, keys: int) -> None:
-        """See `Term`."""
-        for name in ("center", "width"):
-            check_broadcast(getattr(self, name), (batch, heads, queries), f"bias.{name}")
+@dataclass
+class CutOffGaussianTerm(GaussianTerm):
+    """The Gaussian of a window that nothing is seen beyond: |j - P| <= D."""
+
+    def visible(self, cells: Cells) -> Tensor:
+        """Whether the key lies within the window; the centre gets its gradient from the energies alone."""
+        center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
+        return (cells.key_position - at_least_float32(center)).abs() <= at_least_float32(width)
 
 
-def raise_to_floor(width: torch.Tensor) -> torch.Tensor:
+def raise_to_floor(width: Tensor) -> Tensor:
     """A predicted window D >= 0 as max(D, 0.1 + 0.1 D): not below `MINIMUM_WINDOW`, and never without a gradient."""
     return torch.maximum(width, MINIMUM_WINDOW + _SLOPE_BELOW_FLOOR * width)
 
@@ -78,10 +67,10 @@ class QueryPredictor(LocalityModule):
         self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
         self.head_proj = nn.Linear(site.d_model // 2, site.num_heads, bias=False)
 
-    def forward(self, inputs: TermInputs) -> torch.Tensor:
+    def forward(self, call: AttentionCall) -> Tensor:
         """A position or a window in tokens, L · sigmoid(u_h · tanh(W q_i)): [B, H, I], float32 or better."""
-        hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))
-        return inputs.visible_length * torch.sigmoid(at_least_float32(self.head_proj(hidden).transpose(1, 2)))
+        hidden = torch.tanh(self.query_proj(merge_heads(call.query)))
+        return call.visible_length * torch.sigmoid(at_least_float32(self.head_proj(hidden).transpose(1, 2)))
 
 
 class GaussianLocalness(LocalityModule):
@@ -108,38 +97,38 @@ class GaussianLocalness(LocalityModule):
         if self.strategy == "head":
             init.zeros_(self.head_window)
 
-    def forward(self, inputs: TermInputs) -> GaussianTerm:
+    def forward(self, call: AttentionCall) -> GaussianTerm:
         """The Gaussian of every query."""
-        hidden = torch.tanh(self.query_proj(merge_heads(inputs.query)))  # [B, I, d]
-        length = inputs.visible_length  # L, [B or 1, 1, I or 1]
+        hidden = torch.tanh(self.query_proj(merge_heads(call.query)))  # [B, I, d]
+        length = call.visible_length  # L, [B or 1, 1, I or 1]
         center = length * torch.sigmoid(at_least_float32(self.center_proj(hidden).transpose(1, 2)))
-        return GaussianTerm(center, self._width(hidden, inputs, length))
+        return GaussianTerm(center, self._width(hidden, call, length))
 
-    def _width(self, hidden: torch.Tensor, inputs: TermInputs, length: torch.Tensor) -> torch.Tensor:
+    def _width(self, hidden: Tensor, call: AttentionCall, length: Tensor) -> Tensor:
         if self.strategy == "fixed":
             return at_least_float32(hidden).new_full((1, 1, 1), self.window_size)
         if self.strategy == "head":
             return raise_to_floor(50.0 * torch.sigmoid(at_least_float32(self.head_window))[None, :, None])
         if self.strategy == "layer":
-            hidden = torch.tanh(self.key_proj(_mean_key(inputs)))
+            hidden = torch.tanh(self.key_proj(_mean_key(call)))
         return raise_to_floor(length * torch.sigmoid(at_least_float32(self.window_proj(hidden).transpose(1, 2))))
 
 
-def _mean_key(inputs: TermInputs) -> torch.Tensor:
+def _mean_key(call: AttentionCall) -> Tensor:
     """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
-    keys, mask = merge_heads(inputs.key), inputs.key_padding_mask  # [B, J, d]
+    keys, mask = merge_heads(call.key), call.key_padding_mask  # [B, J, d]
     real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
     keys = keys * real.to(keys.dtype).unsqueeze(-1)
-    if inputs.causal:
-        queries = inputs.query.shape[2]
+    if call.area.causal:
+        queries = call.query.shape[2]
         sums = at_least_float32(keys).cumsum(dim=1)[:, -queries:]  # the queries are the last positions
         counts = real.cumsum(dim=1)[:, -queries:]
     else:
         sums, counts = at_least_float32(keys).sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
-    return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(inputs.key.dtype)
+    return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(call.key.dtype)
 
 
-def merge_heads(states: torch.Tensor) -> torch.Tensor:
+def merge_heads(states: Tensor) -> Tensor:
     """[B, H, T, D] -> [B, T, d]."""
     return states.transpose(1, 2).flatten(2)
 
@@ -158,14 +147,10 @@ class GaussianMethod(LocalityMethod):
         """See `LocalityMethod`."""
         return QueryPredictor(site)
 
-    def check_beside(self, others: tuple[LocalityMethod, ...], name: str) -> None:
+    def conflict(self, other: LocalityMethod) -> str | None:
         """See `LocalityMethod`."""
-        for other in others:
-            if isinstance(other, GaussianMethod):
-                raise ValueError(
-                    f"`{name}` and {other.key!r} both add a Gaussian, and a query has one: `gaussian` predicts its "
-                    f"centre and its width."
-                )
+        one = "a query has one Gaussian; `gaussian` predicts both its centre and its width"
+        return one if isinstance(other, GaussianMethod) else None
 
 
 @dataclass(frozen=True)
@@ -191,17 +176,16 @@ class Gaussian(GaussianMethod):
 
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
-        if self.width not in STRATEGIES:
-            raise ValueError(f"`{name}` must be one of {list(STRATEGIES)}, got {self.width!r}.")
-        check_number(self.size, f"{name}.size", "a number of tokens above 0", sys.float_info.min, kinds=int | float)
+        check_choice(self.width, name, ("fixed", "layer", "query", "head"))
+        check_number(self.size, f"{name}.size", "tokens", sys.float_info.min, kinds=int | float)
 
     def build(self, site: AttentionSite) -> GaussianLocalness:
         """See `LocalityMethod`."""
         return GaussianLocalness(self.width, self.size, site.num_heads, site.d_model)
 
-    def term(self, module: GaussianLocalness, inputs: TermInputs) -> GaussianTerm:
+    def term(self, module: GaussianLocalness, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""
-        return cast(GaussianTerm, module(inputs))
+        return cast(GaussianTerm, module(call))
 
 
 @dataclass(frozen=True)
@@ -217,19 +201,9 @@ class Neighbor(GaussianMethod):
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
     presets: ClassVar = {"neighbor": {"encoder_locality": {"neighbor": True}}}
 
-    def term(self, module: QueryPredictor, inputs: TermInputs) -> GaussianTerm:
+    def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""
-        return GaussianTerm(inputs.query_positions.float()[:, None], raise_to_floor(module(inputs)))
-
-
-@dataclass
-class CutOffGaussianTerm(GaussianTerm):
-    """The Gaussian of a window that nothing is seen beyond: |j - P| <= D. Centre and width: see `GaussianTerm`."""
-
-    def visible(self, cells: Cells) -> torch.Tensor:
-        """Whether the key lies within the window; the centre gets its gradient from the energies alone."""
-        center, width = cells.of_query(self.center.detach()), cells.of_query(self.width)
-        return (cells.key_position - at_least_float32(center)).abs() <= at_least_float32(width)
+        return GaussianTerm(call.query_positions.float()[:, None], raise_to_floor(module(call)))
 
 
 @dataclass(frozen=True)
@@ -254,12 +228,11 @@ class LocalHard(GaussianMethod):
 
     def check(self, site: AttentionSite, name: str) -> None:
         """See `LocalityMethod`."""
-        check_number(self.width, name, "a width in tokens", kinds=int | float)
-        if not isinstance(self.cut_off, bool):
-            raise ValueError(f"`{name}.cut_off` must be True or False, got {self.cut_off!r}.")
+        check_number(self.width, name, "tokens", kinds=int | float)
+        check_choice(self.cut_off, f"{name}.cut_off", (True, False))
 
-    def term(self, module: QueryPredictor, inputs: TermInputs) -> GaussianTerm:
+    def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""
-        center = module(inputs)
+        center = module(call)
         width = center.new_full((1, 1, 1), float(self.width))
         return (CutOffGaussianTerm if self.cut_off else GaussianTerm)(center, width)

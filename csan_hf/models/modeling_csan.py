@@ -30,11 +30,12 @@ from .csan_attention import (
     AttentionMasks,
     CsanAttention,
     check_local_implementation,
+    first_real_token,
     full_attention_implementation,
     make_decoder_cache,
     mask_config,
 )
-from .locality import LocalityModule, first_real_token
+from .locality import LocalityModule
 from .seq2seq_model import (
     Seq2SeqEmbeddings,
     Seq2SeqHead,

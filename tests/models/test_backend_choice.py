@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from csan_hf.models.attention_call import AttentionCall, choose_backend
+from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.backends import DenseBias, fastest_backend
+from csan_hf.models.distances import RelativePositionTerm
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.locality import DenseBias, KeyArea
-from csan_hf.models.relative_positions import RelativePositionTerm
 
 
 def choice(length, area, *terms, keys=None, dtype=torch.float32, train=False):
     query, key = (torch.empty(1, 1, 1, 1, dtype=dtype).expand(1, 4, size, 8) for size in (length, keys or length))
     if train:
         query = query.clone().requires_grad_()
-    return choose_backend(AttentionCall(query, key, key, area, terms=terms), None)
+    return fastest_backend(AttentionCall(query, key, key, area, 0.3, terms=terms))
 
 
 def gaussian(length, train=False):

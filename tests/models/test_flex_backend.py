@@ -10,10 +10,9 @@ from torch.nn.attention.flex_attention import create_mask
 
 from csan_hf import local_attention
 from csan_hf.models import backend_flex
-from csan_hf.models.attention_call import AttentionCall
+from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.distances import DirectionTerm
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.locality import KeyArea
-from csan_hf.models.window import DirectionTerm
 
 CASES = {
     "1d": {"window": 5},
@@ -57,7 +56,7 @@ def test_flex_refuses_what_it_cannot_do() -> None:
 
 def call_of(area: KeyArea, queries: int, keys: int, real: torch.Tensor | None, terms: tuple = ()) -> AttentionCall:
     query, key = torch.empty(2, 4, queries, 2), torch.empty(2, 4, keys, 2)
-    return AttentionCall(query, key, key, area, terms=terms, key_padding_mask=real)
+    return AttentionCall(query, key, key, area, 0.7, real, terms=terms)
 
 
 def visible_by_definition(call: AttentionCall) -> torch.Tensor:
@@ -123,7 +122,7 @@ def test_the_block_mask_of_16k_positions_is_small() -> None:
     length = 16_384
     states = torch.empty(1, 4, 1, 2).expand(1, 4, length, 2)
     real = torch.ones(1, length, dtype=torch.bool)
-    call = AttentionCall(states, states, states, KeyArea(129, 3), key_padding_mask=real)
+    call = AttentionCall(states, states, states, KeyArea(129, 3), 0.7, real)
     with Operations() as operations:
         mask = backend_flex.flex_block_mask(call)
     assert mask.kv_indices.shape == (1, 4, 128, 384)

@@ -2,7 +2,6 @@
 """Every backend of local_attention against the loop oracle, in outputs and gradients, over random shapes."""
 
 import math
-import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from csan_hf import local_attention
 from csan_hf.models import backend_dense
+from csan_hf.models.attention_call import Term
 from csan_hf.models.gaussian import GaussianTerm
-from csan_hf.models.locality import Term
 
 BACKENDS = ("eager", "chunked", "sdpa", "blocked")
 ALL = (*BACKENDS, "flex_attention")
@@ -509,60 +508,31 @@ def test_tensors_without_content_and_batches_without_sentences(backend):
         assert local_attention(tensor, tensor, tensor, window=3, backend=backend).shape == tensor.shape
 
 
-def _refused(message: str, *tensors, **options) -> None:
-    with pytest.raises(ValueError) as refusal:  # noqa: PT011
-        local_attention(*tensors, **options)
-    assert re.search(message, str(refusal.value).replace("(2, ", "[2, ")), refusal.value
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"window": 4}, "`window`.*4"),
-        ({"window": 0}, "`window`.*0"),
         ({"window": -3}, "`window`.*-3"),
         ({"head_area": 2}, "`head_area`.*2"),
-        ({"head_area": 0}, "`head_area`.*0"),
         ({"head_area": 9}, "`head_area`.*9"),
         ({"head_area": 5, "head_boundary": "circular"}, "`head_area`.*5"),
         ({"head_boundary": "reflect"}, "`head_boundary`.*reflect"),
         ({"key_padding_mask": torch.ones(2, 5, dtype=torch.bool)}, r"`key_padding_mask`.*\[2, 5\]"),
         ({"key_padding_mask": torch.ones(2, 6)}, "`key_padding_mask`.*float32"),
-        ({"key_padding_mask": torch.ones(2, 6, dtype=torch.bool, device="meta")}, "`key_padding_mask`.*device.*meta"),
-        ({"key_padding_mask": [[True]]}, "`key_padding_mask` must be a tensor"),
-        ({"bias": torch.zeros(3, 6)}, r"`bias`.*\[3, 6\]"),
-        ({"bias": torch.zeros(6, 6, dtype=torch.long)}, "`bias`.*int64"),
-        ({"bias": GaussianTerm(torch.zeros(2, 4, 9), torch.ones(2, 4, 6))}, r"bias.*\[2, 4, 9\]"),
-        ({"bias": GaussianTerm(torch.zeros(2, 4, 6), torch.ones(2, 3, 6))}, r"bias.*\[2, 3, 6\]"),
-        ({"dropout_p": 1.5}, "`dropout_p`.*1.5"),
-        ({"dropout_p": -0.1}, "`dropout_p`.*-0.1"),
-        ({"backend": "SDPA"}, "`backend`.*blocked.*'SDPA'"),
+        ({"bias": torch.zeros(3, 6)}, r"\[3, 6\]"),
+        ({"bias": GaussianTerm(torch.zeros(2, 4, 9), torch.ones(2, 4, 6))}, "size of tensor a .9. must match"),
+        ({"dropout_p": 1.5}, "dropout probability.*1.5"),
+        ({"backend": "SDPA"}, "'SDPA'.*`backend`.*blocked"),
         ({"backend": "blocked", "window": None}, "backend='blocked' needs a window; use 'sdpa' or 'eager'"),
+        ({"value": torch.zeros(2, 4, 6, 8).double()}, "`value` must be torch.float32.*float64"),
+        ({"key": torch.zeros(2, 3, 6, 8)}, r"`key` must be .*\[2, 4, 6, 8\], got .*\[2, 3, 6, 8\]"),
+        ({"value": torch.zeros(2, 4, 5, 8)}, r"`value` must be .*\[2, 4, 6, 8\], got .*\[2, 4, 5, 8\]"),
+        ({"query": torch.zeros(2, 4, 5, 8)}, "5 queries and 6 keys do not fit"),
+        ({"query": torch.zeros(2, 4, 7, 8), "causal": True, "window": None}, "7 queries and 6 keys do not fit"),
     ],
 )
-def test_invalid_options_are_refused_by_name_and_value(options, message):
-    tensor = torch.zeros(2, 4, 6, 8)
-    _refused(message, tensor, tensor, tensor, **{"window": 3, **options})
-
-
-@pytest.mark.parametrize(
-    ("shapes", "options", "message"),
-    [
-        (((1, 2, 5, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"window": 3}, "5 queries.*7 keys"),
-        (((1, 2, 7, 4), (1, 2, 5, 4), (1, 2, 5, 4)), {"causal": True}, "7 queries.*5 keys"),
-        (((1, 2, 5, 4), (1, 3, 5, 4), (1, 3, 5, 4)), {}, "`key`.*agree"),
-        (((1, 2, 5, 4), (1, 2, 5, 6), (1, 2, 5, 6)), {}, "`key`.*agree"),
-        (((1, 2, 5, 4), (1, 2, 5, 4), (1, 2, 6, 4)), {}, "`value`.*agree"),
-        (((2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4)), {}, "`query`.*4 dimensions"),
-        (((1, 2, 0, 4), (1, 2, 0, 4), (1, 2, 0, 4)), {}, "`query` must have 4 dimensions.*length > 0"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(shapes, options, message):
-    _refused(message, *(torch.zeros(shape) for shape in shapes), **options)
-
-
-def test_tensors_of_other_types_are_refused():
-    tensor = torch.zeros(1, 2, 5, 4)
-    _refused("`query` must be floating.*int64", *(tensor.long(),) * 3)
-    _refused("`value` must be floating and of the type.*float64", tensor, tensor, tensor.double())
-    _refused("`query` must be a tensor, got list", [[0.0]], tensor, tensor)
+def test_what_does_not_fit_is_refused(options, message):
+    """By name and value, here or by torch."""
+    tensors = dict.fromkeys(("query", "key", "value"), torch.zeros(2, 4, 6, 8))
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        local_attention(**{**tensors, "window": 3, **options})

@@ -8,8 +8,7 @@ from tiny import PLAIN, padded_sources
 from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig
-from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.models.locality import first_real_token
+from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
 
 B, T, H, D = 2, 6, 4, 3
 LENGTHS = (6, 4)
@@ -80,7 +79,7 @@ def oracle_method(method, modules):
 
 
 def oracle_methods(attention):
-    methods = [method for method in attention.locality.methods if method.has_term]
+    methods = [method for method in attention.locality.methods if method.term is not None]
     return [oracle_method(method, attention.locality_modules()) for method in methods]
 
 

@@ -7,8 +7,9 @@ from reference.localness import gaussian_energy, localness
 from torch import Tensor
 
 from csan_hf import CsanConfig
+from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.gaussian import MINIMUM_WINDOW, GaussianLocalness, GaussianTerm, raise_to_floor
-from csan_hf.models.locality import DenseCells, Positions, TermInputs
 
 STRATEGIES = ("fixed", "layer", "query", "head")
 B, H, D = 3, 4, 5
@@ -45,13 +46,15 @@ def term_of(
     causal: bool = False,
     query_offset: int = 0,
 ) -> GaussianTerm:
-    positions = Positions(query_offset, query_offset + query.shape[2] - key.shape[2] if causal else 0)
-    return module(TermInputs(query, key, key_padding_mask, positions, causal, D**-0.5))
+    key_start = query_offset + query.shape[2] - key.shape[2] if causal else 0
+    area = KeyArea(causal=causal)
+    return module(AttentionCall(query, key, key, area, 1.0, key_padding_mask, query_offset, key_start))
 
 
 def dense(term: GaussianTerm, keys: int, offset: int = 0) -> Tensor:
     """G of `keys` keys from position `offset` on, [B, H, I, keys] or broadcastable."""
-    return term.energy(DenseCells(H, keys, keys, Positions(0, offset), torch.device("cpu")))
+    states = torch.empty(1, H, keys, D)
+    return term.energy(DenseCells(AttentionCall(states, states, states, KeyArea(), 1.0, key_start=offset)))
 
 
 def oracle_of(module: GaussianLocalness, strategy: str, query: Tensor, key: Tensor, **options):

@@ -12,8 +12,8 @@ from tiny import csan as tiny_model
 
 from csan_hf import CsanConfig
 from csan_hf.models import csan_attention
-from csan_hf.models.attention_call import AttentionCall, SharedMasks, run
-from csan_hf.models.locality import KeyArea, Term
+from csan_hf.models.attention_call import AttentionCall, KeyArea, SharedMasks, Term
+from csan_hf.models.backends import run
 from csan_hf.models.modeling_csan import CsanEncoder
 
 
@@ -125,14 +125,6 @@ def test_terms_that_hold_anything_share_no_mask_wrongly(kind, reaches, backend):
     tensor, shared = torch.randn(1, 2, 6, 4), SharedMasks()
     for reach in reaches:
         terms = (kind(reach),)
-        once = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), terms=terms, shared=shared)
-        alone = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), terms=terms)
+        once = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms, shared=shared)
+        alone = AttentionCall(tensor, tensor, tensor, KeyArea(window=7), 0.5, terms=terms)
         assert torch.equal(run(once, backend), run(alone, backend))
-
-
-def test_a_term_in_slots_says_that_it_wants_a_gradient():
-    @dataclass(slots=True)
-    class Slotted(Term):
-        weight: torch.Tensor
-
-    assert Slotted(torch.ones(1, requires_grad=True)).requires_grad

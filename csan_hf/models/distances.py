@@ -1,0 +1,196 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Methods that go by distance: a window of positions, an area of heads, directions, relative positions.
+
+Window and area: Yang et al., NAACL 2019. `BI_DIRECT` and `REL_POS` of its Table 1: Shen et al., AAAI 2018 (DiSAN), and
+Shaw et al., NAACL 2018.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .attention_call import AttentionCall, Cells, Term, at_least_float32
+from .locality import AttentionSite, LocalityMethod, LocalityModule, check_choice, check_head_area, check_number
+
+
+@dataclass(frozen=True)
+class Window(LocalityMethod):
+    """A query sees the keys at |j - i| <= (M - 1) / 2 (equation 4).
+
+    Attributes:
+        size: M in tokens, both edges included; odd.
+    """
+
+    size: int
+
+    key: ClassVar[str] = "window"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    presets: ClassVar = {"csan_1d": {"local_window": 11, "head_area": 1}}
+
+    @property
+    def window(self) -> int:
+        """M."""
+        return self.size
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        check_number(self.size, name, "tokens (the total width, both edges included)", odd=True)
+
+
+@dataclass(frozen=True)
+class HeadArea(LocalityMethod):
+    """A query of head h sees the keys of the heads |s - h| <= (N - 1) / 2, under one softmax (equations 5-6).
+
+    Attributes:
+        size: N heads, the query's own included; odd, at most 2H - 1.
+        boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
+    """
+
+    size: int
+    boundary: str = "mask"
+
+    key: ClassVar[str] = "head_area"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    presets: ClassVar = {"csan_2d": {"local_window": 11, "head_area": 3}}
+
+    @property
+    def heads(self) -> tuple[int, str]:
+        """N and the boundary."""
+        return self.size, self.boundary
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether there is more than the query's own head."""
+        return self.size > 1
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        check_head_area(self.size, site.num_heads, self.boundary, name)
+
+
+@dataclass(frozen=True)
+class DirectionTerm(Term):
+    """j <= i in the first `past_heads` heads, j >= i in the others."""
+
+    past_heads: int
+
+    def visible(self, cells: Cells) -> Tensor:
+        """Whether the key stands on the head's side of the query, or at its own position."""
+        past = cells.head < self.past_heads
+        return (past & (cells.distance <= 0)) | (~past & (cells.distance >= 0))
+
+
+@dataclass(frozen=True)
+class BiDirectional(LocalityMethod):
+    """The first half of the heads sees the past, the second half the future; no parameters.
+
+    The query's own position is visible in both directions (DiSAN has a gate that brings it back). The released code
+    alternates past and future heads; in halves, the heads of an area agree in direction.
+    """
+
+    key: ClassVar[str] = "bi_direct"
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+    presets: ClassVar = {"bi_direct": {"encoder_locality": {"bi_direct": True}}}
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        if site.num_heads % 2:
+            raise ValueError(f"`{name}` divides the heads and needs an even number of them, got {site.num_heads}.")
+
+    def term(self, module: None, call: AttentionCall) -> DirectionTerm:
+        """See `LocalityMethod`."""
+        return DirectionTerm(call.query.shape[1] // 2)
+
+
+@dataclass
+class RelativePositionTerm(Term):
+    """What the distance j - i, clipped to k on either side, adds to energies and outputs.
+
+    Attributes:
+        energies: λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better.
+        values: a^V, [2k + 1, D] or one table per head [H, 2k + 1, D].
+    """
+
+    energies: Tensor
+    values: Tensor
+
+    def energy(self, cells: Cells) -> Tensor:
+        """The second summand of equation 5."""
+        return cells.look_up(self.energies, self._clipped(cells))
+
+    def value(self, cells: Cells, weights: Tensor) -> Tensor:
+        """Σ_j α_ij a^V_clip(j - i), the second summand of equation 3."""
+        size, values = self.values.shape[-2], self.values
+        if values.dim() == 3:  # [H, 1.., 2k + 1, D], an axis for blocks of queries where there are some
+            values = values.view(values.shape[0], *[1] * (weights.dim() - 4), *values.shape[1:])
+        return cells.sum_by(weights, self._clipped(cells), size).to(values.dtype) @ values
+
+    def _clipped(self, cells: Cells) -> Tensor:
+        """Row of the tables, 0 to 2k, for each cell."""
+        k = (self.values.shape[-2] - 1) // 2
+        return cells.distance.clamp(-k, k) + k
+
+
+class RelativePositionTables(LocalityModule):
+    """The embeddings a^K (`keys`) and a^V (`values`) of the distances -k to k: [2k + 1, D], or [H, 2k + 1, D]."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
+
+    def init_weights(self, config: Any) -> None:
+        """Initialise the tables as the embeddings of words, for the width of a head."""
+        std = config.init_std
+        if config.initialization == "xavier":
+            std = config.init_gain * self.keys.shape[-1] ** -0.5
+        init.normal_(self.keys, mean=0.0, std=std)
+        init.normal_(self.values, mean=0.0, std=std)
+
+    def forward(self, call: AttentionCall) -> RelativePositionTerm:
+        """The term of one call: the keys' table multiplied with every query, and the values' table."""
+        energies = torch.matmul(call.query * call.scale, self.keys.transpose(-1, -2))
+        return RelativePositionTerm(at_least_float32(energies), self.values)
+
+
+@dataclass(frozen=True)
+class RelativePositions(LocalityMethod):
+    """A learned vector of the distance j - i is added to every key and to every value.
+
+    Distances beyond k count as k. The heads of an area must share the tables. Shaw's base model has k = 16
+    and one table per head, the big model k = 8 and shared tables. Each layer has its own tables.
+
+    Attributes:
+        max_distance: k, in tokens.
+        per_head: Whether every head has tables of its own.
+    """
+
+    max_distance: int = 16
+    per_head: bool = False
+
+    key: ClassVar[str] = "relative_positions"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+    presets: ClassVar = {
+        "rel_pos": {"encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}}
+    }
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        check_number(self.max_distance, name, "tokens", 0)
+        check_choice(self.per_head, f"{name}.per_head", (True, False))
+
+    def conflict(self, other: LocalityMethod) -> str | None:
+        """See `LocalityMethod`."""
+        shared = "the heads of an area share one softmax and so the tables: leave `per_head` out"
+        return shared if self.per_head and other.heads[0] > 1 else None
+
+    def build(self, site: AttentionSite) -> RelativePositionTables:
+        """See `LocalityMethod`."""
+        shape = (2 * self.max_distance + 1, site.head_dim)
+        return RelativePositionTables(*((site.num_heads, *shape) if self.per_head else shape))
+
+    def term(self, module: RelativePositionTables, call: AttentionCall) -> RelativePositionTerm:
+        """See `LocalityMethod`."""
+        return cast(RelativePositionTerm, module(call))
