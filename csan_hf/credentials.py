@@ -1,8 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Finding tokens, passwords and keys before they are written anywhere; what is found is named, never shown."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -123,10 +123,7 @@ def describe_csan(config: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def describe_locality(config: dict[str, Any]) -> list[str]:
-    """Says where and how a CSAN's attention is local.
-
-    Args:
-        config: The fields of a `CsanConfig`, as in `config.json`. Missing ones count as off.
+    """Says where and how a CSAN's attention is local; missing fields of its config count as off.
 
     Returns:
         Sentences in Markdown, one for each group of layers that are local alike; a single one for a plain Transformer.
@@ -145,13 +142,7 @@ def describe_locality(config: dict[str, Any]) -> list[str]:
 
 
 def added_parameters(config: CsanConfig, part: str, index: int) -> int:
-    """Counts the parameters that an attention has beyond multi-head attention.
-
-    Args:
-        config: The model's configuration.
-        part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
-        index: Layer, counted from 0.
-    """
+    """Counts parameters of an attention (of a part, `"encoder"` say, and a layer) beyond multi-head attention's."""
     with torch.device("meta"):
         attention = CsanAttention(config, part, index)
     d = config.d_model

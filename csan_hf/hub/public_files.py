@@ -112,12 +112,10 @@ def public_content(directory: Path, name: str, path: Path, recipe: Path) -> byte
 
 
 def without_local_paths(text: str, directory: Path, recipe: Path) -> str:
-    """Returns a text in which the known local paths of this machine and of a run's recipe are cut to their last part.
+    """Returns a text in which local paths are cut to their last part.
 
-    Args:
-        text: The text.
-        directory: A folder whose path is not to be shown.
-        recipe: The recipe of a run, whose paths are looked for; need not exist.
+    Those are looked for that this machine is known to have, that of `directory`, and those in a run's `recipe`, which
+    need not exist.
     """
     roots = {Path.home(), Path.cwd(), directory.absolute(), Path(tempfile.gettempdir())}
     roots |= {Path(sys.prefix)} if sys.prefix != sys.base_prefix else set()  # a virtual environment

@@ -74,7 +74,15 @@ def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | No
     for line in text.splitlines(keepends=True):
         pieces = [line]
         if not fits(line.strip()):
-            pieces = [part for sentence in _sentences(line, language) for part in _shorten(sentence, fits, limit)]
+            pieces = []
+            for sentence in _sentences(line, language):
+                parts = _halve(sentence, fits)
+                pieces += parts
+                if len(parts) > 1:
+                    logger.warning(
+                        f"A sentence is longer than the {limit} tokens that the model takes and is translated in "
+                        f"{len(parts)} parts: {sentence.strip()[:60]!r}..."
+                    )
         for piece in pieces:
             content = piece.strip()
             before, _, after = piece.partition(content) if content else (piece, "", "")
@@ -95,18 +103,6 @@ def _sentences(line: str, language: str | None) -> list[str]:
         ) from error
     code = re.split(r"[_-]", language or "en")[0].lower()
     return segment(get_global("language_aliases").get(code, code), line)  # deu -> de
-
-
-def _shorten(sentence: str, fits: Callable[[str], bool], limit: int | None) -> list[str]:
-    """Cuts a sentence until its parts fit, with a warning."""
-    if fits(sentence.strip()):
-        return [sentence]
-    parts = _halve(sentence, fits)
-    logger.warning(
-        f"A sentence is longer than the {limit} tokens that the model takes and is translated in {len(parts)} parts: "
-        f"{sentence.strip()[:60]!r}..."
-    )
-    return parts
 
 
 def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:

@@ -51,8 +51,7 @@ def translation_pipeline(
         ValueError: See `TextTranslationPipeline`.
     """
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
-    build: Any = pipeline
-    return build(TASK, model=model, src_lang=src_lang, tgt_lang=tgt_lang, **kwargs)
+    return pipeline(TASK, model=model, src_lang=src_lang, tgt_lang=tgt_lang, **kwargs)  # type: ignore
 
 
 def register() -> None:
@@ -72,9 +71,9 @@ def restore_translation_tasks() -> None:
     pipeline("translation_en_to_de", model="google-t5/t5-small")("Good morning.")
     ```
 
-    transformers 5 refuses these names before it asks its registry. This takes them off the list of refused ones and
-    registers `TextTranslationPipeline` for them in this process, until `remove_translation_tasks` is called. A
-    checkpoint that brings a pipeline of its own for the task still needs `trust_remote_code=True`.
+    transformers 5 refuses these names before it asks its registry. This makes it build `TextTranslationPipeline` for
+    them in this process, until `remove_translation_tasks` is called. A checkpoint that brings a pipeline of its own
+    still needs `trust_remote_code=True`.
     """
     if not _refusal:
         _refusal.append(transformers.pipelines.REMOVED_TASKS.pop(_TRANSLATION, ""))

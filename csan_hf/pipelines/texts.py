@@ -38,8 +38,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
     Args:
         *args: Passed to `TranslationPipeline`.
-        split_texts (`bool`, *optional*, defaults to `True`):
-            Split texts as described. `False` gives each to the model as it is.
+        split_texts (`bool`, *optional*, defaults to `True`): Split texts as described, or give each as it is.
         return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see `__call__`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see `__call__`.
         **kwargs: Passed to `TranslationPipeline`.
@@ -77,14 +76,11 @@ class TextTranslationPipeline(TranslationPipeline):
         Args:
             inputs (`str`, sequence, generator or data set of `str`): What to translate.
             split_texts (`bool`, *optional*): Whether to split texts, as the description of the class says.
-            return_scores (`bool`, *optional*):
-                Add `"sentences"` to each result, a list with one dict for each line or sentence that was translated by
-                itself: `source_text`, `translation_text` and `score`, the natural logarithm of the probability that
-                the model gives to the translation, the mean over its tokens, the end of sentence included and language
-                tokens excluded.
-            return_alignments (`bool`, *optional*):
-                Add `"sentences"` with `alignment`: pairs (source word, target word), counted from 0 in words that
-                white space separates, from `csan_hf.analysis.align`.
+            return_scores (`bool`, *optional*): Add `"sentences"` to each result, a list with one dict for each line or
+                sentence that was translated by itself: `source_text`, `translation_text` and `score`, the mean natural
+                logarithm of the probabilities of its tokens, end of sentence included, language tokens excluded.
+            return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs (source word, target
+                word), counted from 0 in words that white space separates, from `csan_hf.analysis.align`.
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
@@ -102,9 +98,8 @@ class TextTranslationPipeline(TranslationPipeline):
             )
         options = {**kwargs, "batch_size": batch_size, "return_alignments": alignments}
         # Sources that are to be cut are not split, nor are those whose translations, as tokens, cannot be joined
-        whole = kwargs.get("truncation", self._preprocess_params.get("truncation")) or kwargs.get(
-            "return_tensors", self._postprocess_params.get("return_tensors")
-        )
+        own = {**self._preprocess_params, **self._postprocess_params, **kwargs}
+        whole = own.get("truncation") or own.get("return_tensors")
         if whole or not (self.split_texts if split_texts is None else split_texts):
             options["split_texts"] = False
         if self.return_scores if return_scores is None else return_scores:
@@ -169,8 +164,8 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
         """Returns a function that counts the tokens of a source, with its language and prefix; it remembers them."""
-        names = ("src_lang", "tgt_lang", "prefix")
-        how = {name: options.get(name, self._preprocess_params.get(name)) for name in names}
+        given = {**self._preprocess_params, **options}
+        how = {name: given.get(name) for name in ("src_lang", "tgt_lang", "prefix")}
 
         @lru_cache(maxsize=100_000)
         def count(text: str) -> int:
