@@ -82,18 +82,6 @@ def test_no_gradient_from_future_targets(aggregation, gated, kernel_size):
 
 
 @every_aggregation
-def test_the_loss_sees_the_whole_source(aggregation):
-    model = tiny_model(aggregation=aggregation, kernel_size=3).double()
-    embeddings = watch_embeddings(model.model.encoder.embed_tokens)
-    batch = training_batch()
-    model(**batch, use_cache=False).loss.backward()
-    seen = (embeddings[0].grad != 0).any(dim=-1)
-    assert not seen[batch["attention_mask"] == 0].any(), "padding learns nothing"
-    if aggregation != "max":  # a maximum may leave a token out
-        assert seen[batch["attention_mask"] == 1].all()
-
-
-@every_aggregation
 @every_gate
 @every_kernel
 @torch.no_grad()
@@ -123,19 +111,6 @@ def test_training_does_not_notice_padding(aggregation, gated, padded):
         logits.square().sum().backward()
         found.append((logits, buffers_of(model), gradients_of(model)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@torch.no_grad()
-def test_what_stands_under_padding_does_not_matter(training):
-    batch = padded_batch(SOURCES, TARGETS)
-    changed = dict(batch)
-    for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
-        changed[ids] = batch[ids].masked_fill(batch[mask] == 0, 5)
-    real = batch["decoder_attention_mask"].bool()
-    first = tiny_model(kernel_size=3).double().train(training)(**batch).logits[real]
-    second = tiny_model(kernel_size=3).double().train(training)(**changed).logits[real]
-    torch.testing.assert_close(first, second, rtol=0, atol=1e-12)
 
 
 @every_aggregation
@@ -187,18 +162,6 @@ def test_loss_is_torchs_cross_entropy(aggregation):
     assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == shifted(labels).tolist()
 
 
-def test_label_smoothing_is_torchs():
-    """The Trainer pops the labels and smooths over the logits: the decoder input must then come from the collator."""
-    from transformers.trainer_pt_utils import LabelSmoother
-
-    model = tiny_model()
-    batch = training_batch()
-    labels = batch.pop("labels")
-    outputs = model(**batch, decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels))
-    expected = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=0.1)
-    torch.testing.assert_close(LabelSmoother(epsilon=0.1)(outputs, labels), expected)
-
-
 @pytest.mark.parametrize("explicit_ids", [False, True], ids=["labels alone", "labels and decoder inputs"])
 def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
     """In training, rows after the last label count as padding; an ignored label between others is a real row."""
@@ -216,67 +179,6 @@ def test_trailing_labels_of_minus_100_are_padding(explicit_ids):
         outputs.loss.backward()
         found.append((outputs.loss, outputs.logits[mask_of(TARGETS).bool()], buffers_of(model), gradients_of(model)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
-
-
-def test_a_decoder_mask_is_stronger_than_labels():
-    """decoder_attention_mask says which rows are real, whatever the labels ignore."""
-    labels = labels_of((5, 5))
-    batch = {**padded_batch((4, 4), (5, 5)), "labels": labels}
-    found = []
-    for ignored in (5, 2):
-        model = tiny_model(kernel_size=3).double().train()
-        batch["labels"] = labels.clone()
-        batch["labels"][:, ignored:] = -100
-        found.append((model(**batch).logits, buffers_of(model)))
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
-
-
-@every_aggregation
-def test_accumulated_gradients_equal_the_whole_batch(aggregation):
-    """Micro-batches of one sentence, divided by the tokens of all, give the whole batch's loss and gradients.
-
-    In eval mode: in training the statistics are each micro-batch's own.
-    """
-    model = tiny_model(aggregation=aggregation)
-    batch = training_batch()
-    tokens = int((batch["labels"] != -100).sum())
-    whole = model(**batch).loss
-    whole.backward()
-    expected = gradients_of(model)
-    total = 0.0
-    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        micro = {name: t[row : row + 1, : target if name == "labels" else source] for name, t in batch.items()}
-        loss = model(**micro, num_items_in_batch=tokens).loss
-        loss.backward()
-        total += loss.item()
-    assert total == pytest.approx(whole.item(), abs=TOLERANCE)
-    actual = gradients_of(model)
-    assert actual.keys() == expected.keys()
-    for name, reference in expected.items():
-        scale = max(1.0, reference.abs().max().item())
-        torch.testing.assert_close(actual[name] / scale, reference / scale, rtol=0, atol=TOLERANCE)
-
-
-@every_aggregation
-@every_gate
-@pytest.mark.parametrize("tied", [False, True])
-def test_every_parameter_learns(aggregation, gated, tied):
-    """In eval mode: in training every reader of the input projection's bias normalises it away."""
-    model = tiny_model(aggregation=aggregation, gated=gated, tie_word_embeddings=tied)
-    model(**padded_sources((6, 5, 7)), labels=labels_of((5, 7, 4))).loss.backward()
-    for name, parameter in model.named_parameters():
-        if name.endswith("aggregation.attention.bias"):  # a softmax does not notice a bias
-            continue
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert (parameter.grad != 0).any(), name
-
-
-def test_the_start_token_learns():
-    """The start token is the padding token by default: a table that freezes padding would freeze the start."""
-    model = tiny_model(tie_word_embeddings=False).train()
-    model(**training_batch()).loss.backward()
-    assert (model.model.decoder.embed_tokens.weight.grad[PAD] != 0).any()
 
 
 def contributions(model, batch: dict[str, Tensor], words: Tensor, **kwargs) -> tuple[Tensor, Tensor]:
@@ -308,25 +210,6 @@ def test_contributions_make_the_logit(aggregation, tied):
     for words, kwargs in ((following, {}), (ignored, {"labels": labels})):
         total, logit = contributions(model, batch, words, **kwargs)
         torch.testing.assert_close(total[real], logit[real], rtol=0, atol=1e-9)
-
-
-@every_aggregation
-@every_gate
-@pytest.mark.parametrize("positions", [None, "learned", "sinusoidal"])
-@torch.no_grad()
-def test_save_and_load_is_bitwise(aggregation, gated, positions, tmp_path):
-    model = tiny_model(aggregation=aggregation, gated=gated, kernel_size=3, position_embeddings=positions)
-    model.train()(**training_batch())  # running statistics and counters that a fresh model has not
-    model.eval().save_pretrained(tmp_path)
-    loaded, info = PervasiveAttentionForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values()), info
-    assert not loaded.training
-    assert loaded.config.to_diff_dict().items() >= {"aggregation": aggregation, "kernel_size": 3}.items()
-    state, loaded_state = model.state_dict(), loaded.state_dict()
-    assert state.keys() == loaded_state.keys()
-    assert all(torch.equal(state[name], loaded_state[name]) for name in state)
-    batch = training_batch()
-    assert torch.equal(model(**batch).logits, loaded(**batch).logits)
 
 
 # Tables 1 and 2 of the paper: kernel, layers, parameters in millions; then the two variants of k = 5, L = 24.

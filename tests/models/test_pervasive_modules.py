@@ -13,7 +13,6 @@ from tiny import padded_batch, padded_sources
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
-from csan_hf.models.canvas import Canvas
 from csan_hf.models.dense_block import DenseBlock
 from csan_hf.models.grid_norm import GridBatchNorm
 
@@ -165,31 +164,6 @@ def test_a_frozen_network_moves_nothing(slow):
     assert not moved(model, before)
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
-def test_momentum_is_each_norms_own(slow):
-    model = tiny_model(kernel_size=3).double().train()
-    before = statistics(model)
-    block_of(model).layers[0].norm2.momentum = 0.0
-    block_of(model).feature_norm.momentum = 1.0
-    model.model.decoder.final_norm.momentum = None
-    model = watched(model) if slow else model
-    with torch.no_grad():
-        model(**BATCH)
-    twin = tiny_model(kernel_size=3).double().train()
-    for module in twin.modules():
-        if isinstance(module, GridBatchNorm):
-            module.momentum = 1.0
-    with torch.no_grad():
-        twin(**BATCH)
-    now, batch = statistics(model), statistics(twin)
-    for name, found in now.items():
-        resting = "layers.0" in name
-        whole = name.split(".running")[0].endswith(("feature_norm", "final_norm"))
-        weight = 0.0 if resting else 1.0 if whole else 0.1
-        expected = before[name] + weight * (batch[name] - before[name])
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
-
-
 def test_norms_put_into_eval_mode_rest_and_dropout_goes_on():
     model = tiny_model(kernel_size=3, dropout=0.5).train()
     for module in model.modules():
@@ -284,48 +258,6 @@ def test_statistics_are_float32_in_every_type(dtype, tmp_path):
     assert all(buffer.dtype == torch.float64 for buffer in statistics(tiny_model().double()).values())
 
 
-@pytest.mark.parametrize("probability", [0.25, 0.5])
-@pytest.mark.parametrize("gated", [False, True])
-def test_dropout(probability, gated):
-    """Rate and scale in the forward pass, and the same mask and scale in the backward pass."""
-    model = tiny_model(num_layers=1, growth_rate=3, kernel_size=3, gated=gated).double()
-    block = block_of(model)
-    layer, first, growth = block.layers[0], model.config.input_channels, 3
-    with torch.no_grad():  # the transition hands on the new features, and its ReLU cuts nothing off
-        block.transition.norm.weight.fill_(1.0)
-        block.transition.norm.bias.fill_(100.0)
-        block.transition.conv.weight.zero_()
-        block.transition.conv.weight[:growth, first:] = torch.eye(growth)
-    canvas = Canvas.of_masks((1, 50, 50), None, None, above=1, beside=1)
-    inputs = torch.randn(2500, first, dtype=torch.double)
-
-    def new_features() -> torch.Tensor:
-        made = block(inputs, canvas)[:, :growth] - 100.0
-        norm = block.feature_norm
-        return made * torch.sqrt(norm.running_var[first:] + norm.eps) + norm.running_mean[first:]
-
-    whole = new_features()
-    layer.dropout.p = probability
-    layer.dropout.train()
-    dropped = new_features()
-    kept = dropped.abs() > 1e-9
-    assert abs(1 - kept.double().mean().item() - probability) < 0.03
-    scale = kept / (1 - probability)
-    torch.testing.assert_close(dropped, whole * scale, rtol=1e-6, atol=1e-9)
-    weights = (layer.conv2.weight, layer.conv1.weight, layer.norm1.bias)
-    gradient = torch.randn_like(dropped)
-    expected = torch.autograd.grad(whole, weights, gradient * scale)
-    torch.testing.assert_close(torch.autograd.grad(dropped, weights, gradient), expected, rtol=1e-6, atol=1e-6)
-
-
-@torch.no_grad()
-def test_a_broken_weight_is_not_folded_away():
-    """A diverged model says so in evaluation, too."""
-    model = tiny_model(kernel_size=3)
-    block_of(model).layers[1].norm1.weight[0] = torch.nan
-    assert model(**BATCH, use_cache=False).logits[REAL].isnan().all()
-
-
 def batches(count: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [
@@ -350,24 +282,38 @@ def test_refreshed_statistics_are_averages_over_the_batches():
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=name)
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
+@torch.no_grad()
+def test_momentum_is_each_norms_own(slow):
+    model, twin = (tiny_model(kernel_size=3).double().train() for _ in range(2))
+    for module in twin.modules():
+        if isinstance(module, GridBatchNorm):
+            module.momentum = 1.0
+    momenta = {"layers.0.norm2": 0.0, "layers.1.norm2": 0.1, "feature_norm": 1.0, "final_norm": None}
+    before = statistics(model)
+    for name, momentum in momenta.items():
+        parent = model.model.decoder if name == "final_norm" else block_of(model)
+        parent.get_submodule(name).momentum = momentum
+    (watched(model) if slow else model)(**BATCH)
+    twin(**BATCH)
+    now, batch = statistics(model), statistics(twin)
+    for name, found in now.items():
+        momentum = next(momentum for norm, momentum in momenta.items() if norm in name)
+        expected = before[name].lerp(batch[name], 1.0 if momentum is None else momentum)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=name)
+
+
 def test_refreshing_statistics_changes_nothing_else():
-    model = tiny_model().eval()
-    before, weights = statistics(model), [parameter.clone() for parameter in model.parameters()]
-    assert model.refresh_batch_statistics([]) == 0
-    assert all(torch.equal(before[name], found) for name, found in statistics(model).items())
-    model.refresh_batch_statistics(batches(2))
-    assert not any(module.training for module in model.modules())
-    assert all(torch.equal(*pair) for pair in zip(weights, model.parameters(), strict=True))
-    assert model.model.decoder.dense_block.feature_norm.momentum == model.config.batch_norm_momentum
-    assert model.model.decoder.final_norm.momentum == model.config.batch_norm_momentum
-
-
-def test_refreshing_leaves_a_norm_in_eval_mode():
+    """Neither weights, modes and momenta, nor a norm in eval mode."""
     model = tiny_model().train()
     name = "model.decoder.dense_block.layers.1.norm2"
     model.get_submodule(name).eval()
-    before, modes = statistics(model), [module.training for module in model.modules()]
+    before, weights = statistics(model), [parameter.clone() for parameter in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    assert model.refresh_batch_statistics([]) == 0
+    assert not moved(model, before)
     model.refresh_batch_statistics(batches(2))
+    assert before.keys() - moved(model, before) == {f"{name}.running_mean", f"{name}.running_var"}
     assert [module.training for module in model.modules()] == modes
-    resting = {key for key, found in statistics(model).items() if torch.equal(before[key], found)}
-    assert resting == {f"{name}.running_mean", f"{name}.running_var"}
+    assert all(torch.equal(*pair) for pair in zip(weights, model.parameters(), strict=True))
+    assert model.model.decoder.final_norm.momentum == model.config.batch_norm_momentum

@@ -212,13 +212,6 @@ def test_gradient_checkpointing_changes_nothing(training):
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
-@every_aggregation
-def test_without_masks_everything_is_real(aggregation):
-    model = tiny_model(aggregation=aggregation, kernel_size=3).double()
-    batch = {name: ids for name, ids in UNPADDED.items() if name.endswith("ids")}
-    torch.testing.assert_close(model(**batch).logits, model(**UNPADDED).logits, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("momentum", [0.1, 0.4])
 @pytest.mark.parametrize("batch", [PADDED, UNPADDED, HOLES], ids=["padded", "unpadded", "holes"])
 @pytest.mark.parametrize("gated", [False, True])
@@ -237,13 +230,6 @@ def test_running_statistics(batch, gated, momentum):
         torch.testing.assert_close(after[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(after[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-9)
         assert after[f"{name}.num_batches_tracked"] == before[f"{name}.num_batches_tracked"] + 1
-
-
-def test_statistics_rest_in_eval_mode():
-    model = tiny_model()
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model(**PADDED)
-    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
 @every_aggregation
@@ -267,12 +253,3 @@ def test_alignments(aggregation, batch, variant):
         for j in range(J):
             expected = right.get((b, i, j), torch.tensor(0.0, dtype=torch.float64))
             torch.testing.assert_close(found[b, 0, i, j], expected, rtol=1e-9, atol=1e-9)
-
-
-def test_tied_tables_are_one_tensor():
-    tied, untied = tiny_model(), tiny_model(tie_word_embeddings=False)
-    assert tied.lm_head.weight is tied.model.decoder.embed_tokens.weight
-    assert untied.lm_head.weight is not untied.model.decoder.embed_tokens.weight
-    shared = tiny_model(**SHARED)
-    tables = [shared.model.shared, shared.model.encoder.embed_tokens, shared.model.decoder.embed_tokens]
-    assert len({id(table.weight) for table in tables} | {id(shared.lm_head.weight)}) == 1

@@ -7,8 +7,6 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from tiny import grid as tiny_model
 
-from csan_hf.models.grid_norm import GridBatchNorm
-
 
 def batch() -> dict[str, torch.Tensor]:
     """Four pairs with padding; the halves hold different numbers of real cells."""
@@ -51,17 +49,6 @@ def test_two_processes_equal_one(tmp_path):
         assert found.keys() == whole.keys()
         for name, expected in whole.items():
             torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-11, msg=name)
-
-
-def test_sharing_reaches_every_normalisation():
-    model = tiny_model()
-    model.synchronize_batch_norm("group")
-    norms = [module for module in model.modules() if isinstance(module, GridBatchNorm)]
-    assert norms
-    assert all(norm.process_group == "group" for norm in norms)
-    assert model.model.decoder.dense_block.feature_norm.process_group == "group"
-    model.synchronize_batch_norm(None)
-    assert model.model.decoder.dense_block.feature_norm.process_group is None
 
 
 @pytest.fixture
