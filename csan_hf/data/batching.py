@@ -308,15 +308,11 @@ def example_lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str, Any]:
-    """Number and fingerprints of the pairs, to tell whether a data set is the same as before.
-
-    Args:
-        dataset: A tokenized split.
-        references: Whether the text of the column target counts, too, where there is one.
+    """Number and fingerprints of the pairs of a tokenized split, which depend on the content alone.
 
     Returns:
-        `pairs`, `sha256_of_lengths` (source and target tokens of every pair) and `sha256` (of the lengths, the
-        tokens and the references, in order). They depend on the content alone, not on how it is stored.
+        `pairs`, `sha256_of_lengths` (source and target tokens of every pair) and `sha256` (of the lengths, the tokens
+        and, with `references`, the texts of the column target, in order).
     """
     lengths = np.ascontiguousarray(np.stack(example_lengths(dataset)), dtype="<i8").tobytes()
     digest = hashlib.sha256(lengths)
@@ -336,9 +332,8 @@ def describe_dataset(dataset: Dataset, *, references: bool = False) -> dict[str,
 def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
     """Lets `set_epoch` reach a `BoundedBatchSampler` through a prepared dataloader, also after skipped batches.
 
-    With several processes accelerate wraps the sampler in a `BatchSamplerShard`, and a run resumed within an epoch
-    wraps that in a `SkipBatchSampler`. `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down
-    only: it is given to the shard here.
+    `DataLoaderShard.set_epoch` looks for the attribute `sampler` one level down only: a `BatchSamplerShard`, which
+    accelerate wraps around the sampler of several processes, gets it here.
     """
     shard = dataloader.batch_sampler
     if isinstance(shard, BatchSamplerShard) and isinstance(shard.batch_sampler, BoundedBatchSampler):
@@ -347,10 +342,9 @@ def forward_set_epoch(dataloader: DataLoader) -> DataLoader:
 
 
 class TargetMaskCollator(DataCollatorForSeq2Seq):
-    """The library's collator, which also tells which target positions are real.
+    """The library's collator, which also tells which target positions are real, as batch normalisation needs.
 
-    For models whose layers compare the cells of a batch, as batch normalisation does: token numbers cannot tell, where
-    an end of sentence stands inside a target, or the padding token is the end or the start.
+    Token numbers cannot tell, where an end of sentence stands inside a target, or the padding token is the end.
     """
 
     def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:

@@ -246,12 +246,8 @@ class FilterReport:
     def to_dict(self) -> dict[str, Any]:
         """The counts as plain dictionaries, for JSON."""
         return {
-            split: {
-                "read": read,
-                "kept": self.kept[split],
-                "dropped": dict(self.dropped.get(split, {})),
-                "noted": dict(self.noted.get(split, {})),
-            }
+            split: {"read": read, "kept": self.kept[split]}
+            | {"dropped": dict(self.dropped.get(split, {})), "noted": dict(self.noted.get(split, {}))}
             for split, read in self.read.items()
         }
 

@@ -140,8 +140,7 @@ def check_vocabulary_sizes(
     """Checks the sizes of vocabularies without training them; for the arguments see `train_tokenizers`.
 
     Raises:
-        ValueError: One has no room for the bytes and the special tokens, or the target's is given though there is one
-            for both.
+        ValueError: One has no room for bytes and special tokens, or the target's is given beside one for both.
     """
     target = {"target_vocab_size": target_vocab_size, "target_kind": target_kind}
     if joint and (given := [name for name, value in target.items() if value is not None]):
