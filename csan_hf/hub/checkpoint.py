@@ -23,7 +23,7 @@ def save_self_contained(model: PreTrainedModel, tokenizers: Any, directory: str 
 
     Writes what `model.save_pretrained` writes (weights, configs and the family's code) and the tokenizers. All files
     are written to a temporary folder and then moved: if writing fails, `directory` keeps what it held. Other files in
-    it (logs, a card) stay.
+    it (logs, a card) stay. Returns `directory` as a `Path`.
 
     ```python
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
@@ -36,9 +36,6 @@ def save_self_contained(model: PreTrainedModel, tokenizers: Any, directory: str 
         tokenizers: The tokenizer, or a `TokenizerPair`; None saves none. With separate vocabularies the target
             tokenizer goes to the folder `target_tokenizer`. Of a classifier the source's alone is saved.
         directory: Where to save; created if missing.
-
-    Returns:
-        `directory` as a `Path`.
 
     Raises:
         ValueError: The model's class is not registered for an Auto class, so that its code would not be saved, or a

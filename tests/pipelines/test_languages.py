@@ -152,13 +152,10 @@ def test_tasks_of_version_4(restored, tmp_path, joint):
 
 def test_default_models_of_version_4(restored):
     from transformers.pipelines import check_task
-    from transformers.pipelines.base import get_default_model_and_revision
 
-    name, task, options = check_task("translation_en_to_fr")
-    assert name == "translation"
-    assert get_default_model_and_revision(task, options) == ("google-t5/t5-base", "a9723ea")
-    with pytest.raises(ValueError, match="does not provide any default models"):
-        get_default_model_and_revision(*check_task("translation_de_to_fr")[1:])
+    name, task, languages = check_task("translation_en_to_fr")
+    assert (name, languages) == ("translation", ("en", "fr"))
+    assert task["default"][languages] == {"model": ("google-t5/t5-base", "a9723ea")}
 
 
 def test_tasks_come_and_go(joint):
