@@ -5,10 +5,9 @@
     python scripts/kill_and_resume.py
     python scripts/kill_and_resume.py --kills 5 --signals KILL --model pervasive_attention --num_layers 2
 
-The whole process group is signalled, as a scheduler or a terminal does it, by KILL, TERM, INT and USR1 in turn: at its
-start, in an update, in a save and at its end in turn. The same command then resumes it. Unknown options are passed on
-to `csan-hf train`. The exit status is 1 if a weight, hypothesis or score differs, or if a run ignored a signal or lost
-an update that it could have saved.
+The process group is signalled, as a scheduler or a terminal does it: at its start, in an update, in a save and at
+its end in turn. The same command then resumes it. Unknown options are passed on to `csan-hf train`. The exit status is
+1 if a weight, hypothesis or score differs, or if a run ignored a signal or lost an update that it could have saved.
 """
 
 import argparse
@@ -27,7 +26,6 @@ from pathlib import Path
 
 from csan_hf_cli import script
 
-ROOT = Path(__file__).resolve().parents[1]
 TINY = (
     "numbers --data.train_size 300 --data.validation_size 16 --data.test_size 16 --tokenizer.vocab_size 300"
     " --d_model 32 --encoder_layers 2 --decoder_layers 1 --encoder_attention_heads 2 --decoder_attention_heads 2"
@@ -35,7 +33,7 @@ TINY = (
     " --learning_rate 5e-3 --warmup_steps 10 --keep_best 3 --bf16 false --use_cpu true --training.seed 3"
     " --num_beams 2 --generation.max_length 24"
 )
-PHASES = ("start", "update", "save", "end")
+LONGEST_PAUSE = {"start": 1.0, "update": 0.1, "save": 0.02, "end": 0.5}  # seconds in a phase before the signal
 
 
 class IgnoredSignalError(RuntimeError):
@@ -78,11 +76,7 @@ class Run:
         return True
 
     def signal_group(self, number: int) -> bool:
-        """Signals the run and its workers, waits for the end, and says whether the signal ended it.
-
-        Raises:
-            IgnoredSignalError: If the run went on training in spite of the signal.
-        """
+        """Signals the run and its workers, waits for the end, and says whether the signal ended it."""
         before = self.step()
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.killpg(self.process.pid, number)
@@ -93,22 +87,22 @@ class Run:
             raise IgnoredSignalError(f"a run ended with status {status} in spite of {name}: see {self.log}")
         return status != 0
 
+    def kill(self, name: str, phase: str, step: int, pause: float) -> bool:
+        """Signals the run in a phase, from an update on; says whether that ended it."""
+        conditions = {
+            "start": lambda: True,
+            "update": lambda: self.step() > step,
+            "save": lambda: self.step() >= step and self.is_saving(),
+            "end": lambda: "only the end of the run" in self.log.read_text() or self.step() >= step,
+        }
+        self.wait_until(conditions[phase])
+        time.sleep(pause * LONGEST_PAUSE[phase])
+        return self.signal_group(getattr(signal, f"SIG{name}"))
+
     def lost_update(self, last: int) -> bool:
         """Says whether a run that could have saved ended without a checkpoint of its last update."""
         saved = re.findall(r"at update (\d+) of \d+: saved in", self.log.read_text())
         return 0 < self.step() < last and (not saved or int(saved[-1]) < self.step() or self.is_saving())
-
-
-def kill_once(run: Run, name: str, phase: str, step: int, rng: random.Random) -> bool:
-    """Signals a run in a phase, from an update on; says whether that ended it."""
-    if phase == "update":
-        run.wait_until(lambda: run.step() > step)
-    elif phase == "save":
-        run.wait_until(lambda: run.step() >= step and run.is_saving())
-    elif phase == "end":
-        run.wait_until(lambda: "only the end of the run" in run.log.read_text() or run.step() >= step)
-    time.sleep(rng.uniform(0.0, {"start": 1.0, "update": 0.1, "save": 0.02, "end": 0.5}[phase]))
-    return run.signal_group(getattr(signal, f"SIG{name}"))
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -138,38 +132,33 @@ def main(words: list[str]) -> int:
     shutil.rmtree(options.work_dir, ignore_errors=True)
     options.work_dir.mkdir(parents=True)
     os.environ["OMP_NUM_THREADS"] = "1"
-    sys.path.insert(0, str(ROOT))
     for module in ("csan_hf.training", "csan_hf.hub", "torch.utils.tensorboard"):
         importlib.import_module(module)
     train = importlib.import_module("csan_hf.commands.train").main
     recipe = [options.recipe] if options.recipe else TINY.split()
 
-    def start(name: str, log: str) -> Run:
+    def start(name: str, log: str, *, alone: bool = False) -> Run:
         places = ["--output_dir", str(options.work_dir / name), "--dataloader_num_workers", str(options.workers)]
-        return Run(train, [*recipe, *rest, *places], options.work_dir / name, options.work_dir / log)
-
-    def finish(name: str, log: str) -> Run:
-        run = start(name, log)
-        run.process.join()
-        if run.process.exitcode != 0:
+        run = Run(train, [*recipe, *rest, *places], options.work_dir / name, options.work_dir / log)
+        if alone:
+            run.process.join()
+        if alone and run.process.exitcode != 0:
             sys.exit(f"A run that was left alone failed: see {run.log}")
         return run
 
-    last, rng, lost = finish("whole", "whole.log").step(), random.Random(options.kill_seed), 0
-    moments = [(options.signals[n % len(options.signals)], n // len(options.signals)) for n in range(options.kills)]
-    drawn = [(name, PHASES[phase % len(PHASES)], rng.randrange(last)) for name, phase in moments]
-    for number, (name, phase, step) in enumerate(
-        sorted(drawn, key=lambda moment: last if moment[1] == "end" else moment[2]), start=1
-    ):
+    last, rng, lost = start("whole", "whole.log", alone=True).step(), random.Random(options.kill_seed), 0
+    phases, names = list(LONGEST_PAUSE), options.signals
+    drawn = [(names[n % len(names)], phases[n // len(names) % 4], rng.randrange(last)) for n in range(options.kills)]
+    moments = sorted((last if phase == "end" else step, name, phase) for name, phase, step in drawn)
+    for number, (step, name, phase) in enumerate(moments, start=1):
         run = start("killed", f"killed-{number:02d}.log")
-        ended = kill_once(run, name, phase, last if phase == "end" else step, rng)
+        ended = run.kill(name, phase, step, rng.random())
         missed = ended and name != "KILL" and run.lost_update(last)
         lost += missed
         outcome = "" if ended else ": the run had ended"
-        print(
-            f"{number:>4}  {name}, {phase}, after update {run.step()}{outcome}{' LOST UPDATES' * missed}", flush=True
-        )
-    finish("killed", "last.log")
+        told = f"{name}, {phase}, after update {run.step()}{outcome}{' LOST UPDATES' * missed}"
+        print(f"{number:>4}  {told}", flush=True)
+    start("killed", "last.log", alone=True)
     different = differences(options.work_dir / "whole", options.work_dir / "killed")
     result = f"different: {', '.join(different)}" if different else "bitwise equal"
     print(f"After {options.kills} kills: {result}; signals that lost an update that could have been saved: {lost}.")

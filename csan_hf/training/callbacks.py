@@ -55,11 +55,7 @@ def evaluations_without_gain(args: TranslationTrainingArguments, state: TrainerS
 
 
 class ScoreEarlyStopping(EarlyStoppingCallback):
-    """The library's early stopping, with its count taken from the log when a run is resumed.
-
-    The library would restore patience and count alike from the checkpoint, so that a new patience given to the
-    resumed run is lost.
-    """
+    """The library's early stopping; a resumed run, which may have more patience, takes the count from the log."""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Replays the evaluations before the interruption."""
@@ -81,32 +77,22 @@ class ScoreEarlyStopping(EarlyStoppingCallback):
 
 
 class TrainingPicture(TrainerCallback):
-    """Draws `training.png` at the end, and at evaluations as long as drawing takes a small part of the time.
-
-    A picture takes about a second, which short runs would spend at each evaluation.
-    """
-
-    SHARE = 0.01
+    """Draws `training.png` at the end, and at evaluations as long as drawing takes a hundredth of the time at most."""
 
     def __init__(self) -> None:
-        self.drawn_until, self.took = -math.inf, 0.0
+        self.next_time = -math.inf
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Redraws the picture, if the last one is old enough."""
-        if self.took <= self.SHARE * (time.monotonic() - self.drawn_until):
-            self._draw(args, state)
+        if time.monotonic() >= self.next_time:
+            self.on_train_end(args, state, control)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Draws the final picture."""
-        self._draw(args, state)
-
-    def _draw(self, args: Any, state: TrainerState) -> None:
-        if not state.is_world_process_zero:
-            return
+        """Draws the picture."""
         start = time.monotonic()
-        draw_training(state.log_history, Path(args.output_dir) / "training.png")
-        self.drawn_until = time.monotonic()
-        self.took = self.drawn_until - start
+        if state.is_world_process_zero:
+            draw_training(state.log_history, Path(args.output_dir) / "training.png")
+        self.next_time = time.monotonic() + 100 * (time.monotonic() - start)
 
 
 class TranslationProgress(ProgressCallback):
@@ -137,47 +123,30 @@ class TranslationProgress(ProgressCallback):
         if _shows_bars(args):
             super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Shows the newest loss, scores and speed."""
         if not state.is_world_process_zero or not logs:
             return
         if "eval_loss" in logs:
-            self._report_evaluation(state, logs)
-        elif "loss" in logs:
+            metrics = metrics_in(key.removeprefix("eval_") for key in logs)
+            scores = {metric.label: f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}" for metric in metrics}
+            self.shown |= scores
+            parts = [f"step {state.global_step}", f"epoch {state.epoch or 0.0:.2f}"]
+            parts += [f"validation loss {logs['eval_loss']:.3f}", *(f"{key} {value}" for key, value in scores.items())]
+            tqdm.write("  ".join(parts), file=sys.stderr)
+        elif "loss" in logs and self.training_bar is not None:
             self.shown["loss"] = f"{logs['loss']:.3f}"
-            if self.training_bar is not None:
-                self.training_bar.set_postfix(self.shown)
-            else:
-                self._print_line(state, logs)
-
-    def _report_evaluation(self, state: TrainerState, logs: dict[str, float]) -> None:
-        parts = [
-            f"step {state.global_step}",
-            f"epoch {state.epoch or 0.0:.2f}",
-            f"validation loss {logs['eval_loss']:.3f}",
-        ]
-        for metric in metrics_in(key.removeprefix("eval_") for key in logs):
-            self.shown[metric.label] = f"{logs[f'eval_{metric.name}']:.{metric.decimals}f}"
-            parts.append(f"{metric.label} {self.shown[metric.label]}")
-        tqdm.write("  ".join(parts), file=sys.stderr)
-
-    def _print_line(self, state: TrainerState, logs: dict[str, float]) -> None:
-        done, seconds = state.global_step - self.start[0], time.time() - self.start[1]
-        remaining = (state.max_steps - state.global_step) * seconds / max(done, 1)
-        print(
-            f"step {state.global_step}/{state.max_steps}  loss {logs['loss']:.3f}  "
-            f"rate {logs.get('learning_rate', 0.0):.2e}  {logs.get('tokens_per_second', 0.0):,.0f} tokens/s  "
-            f"{_clock(seconds)} gone, {_clock(remaining)} to go",
-            file=sys.stderr,
-            flush=True,
-        )
+            self.training_bar.set_postfix(self.shown)
+        elif "loss" in logs:
+            done, seconds = state.global_step - self.start[0], time.time() - self.start[1]
+            remaining = (state.max_steps - state.global_step) * seconds / max(done, 1)
+            print(
+                f"step {state.global_step}/{state.max_steps}  loss {logs['loss']:.3f}  "
+                f"rate {logs.get('learning_rate', 0.0):.2e}  {logs.get('tokens_per_second', 0.0):,.0f} tokens/s  "
+                f"{tqdm.format_interval(seconds)} gone, {tqdm.format_interval(remaining)} to go",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Closes the bar."""
@@ -187,12 +156,6 @@ class TranslationProgress(ProgressCallback):
 
 def _shows_bars(args: Any) -> bool:
     return sys.stderr.isatty() and not args.disable_tqdm
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 # ---- the picture
@@ -248,12 +211,6 @@ def _plot(axes: Any, curve: tuple[list[float], list[float]], label: str, colour:
 
 def _mark_best(axes: Any, metric: type[CorpusMetric], steps: list[float], values: list[float]) -> None:
     best = (max if metric.greater_is_better else min)(range(len(values)), key=values.__getitem__)
-    axes.annotate(
-        f"{values[best]:.{metric.decimals}f}",
-        (steps[best], values[best]),
-        textcoords="offset points",
-        xytext=(0, -6),  # below the curve: above it may lie the edge of the picture
-        ha="right" if best == len(values) - 1 else "center",
-        va="top",
-        color=_COLOURS[0],
-    )
+    place = {"ha": "right" if best == len(values) - 1 else "center", "va": "top"}  # above may lie the picture's edge
+    text, point = f"{values[best]:.{metric.decimals}f}", (steps[best], values[best])
+    axes.annotate(text, point, textcoords="offset points", xytext=(0, -6), color=_COLOURS[0], **place)

@@ -55,10 +55,7 @@ def read_facts(checkpoint: Path) -> dict[str, Any]:
 
 
 def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
-    """Says what is missing or cut off in a checkpoint, in a few words; None if nothing is.
-
-    With `to_resume` a run is to be resumed from it; otherwise its weights are enough.
-    """
+    """Says what is missing or cut off in a checkpoint, of its weights alone unless `to_resume`; None if nothing is."""
     if to_resume:
         try:
             TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
@@ -215,8 +212,7 @@ class SavingTrainer(EvaluatingTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves a checkpoint in a temporary folder, and renames it when all processes have written theirs.
 
-        Raises:
-            RunError: If a loss or the weights are not finite; or if the disk is full or fails.
+        Raises a `RunError` if a loss or the weights are not finite, or if the disk is full or fails.
         """
         self.guard.check(self.model.state_dict().values())
         checkpoint = Path(self._get_output_dir(trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
@@ -272,12 +268,9 @@ class SavingTrainer(EvaluatingTrainer):
         return {"training_set": None if train is None else describe_dataset(train), "validation_set": facts}
 
     def check_same_data(self, checkpoint: Path) -> None:
-        """Compares the training and validation sets with those that a checkpoint was trained on, token by token.
+        """Raises a `RecipeError` if the training or validation set differs from a checkpoint's in any token.
 
         Another number of processes is allowed, with a notice: from there on the batches differ.
-
-        Raises:
-            RecipeError: If they differ, for example because a file has changed.
         """
         saved, now = read_facts(checkpoint), self.describe_run()
         for key in ("training_set", "validation_set"):
@@ -301,7 +294,7 @@ class SavingTrainer(EvaluatingTrainer):
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
     def _load_best_model(self) -> None:
-        """Loads the best checkpoint; a sharded model by `load_weights`, as the library fails on tied weights."""
+        """Loads the best checkpoint; see `_load_from_checkpoint`."""
         self._name_best_checkpoint()
         if isinstance(self.model, FSDPModule):
             load_weights(self.model, read_weights(str(self.state.best_model_checkpoint)))
@@ -309,7 +302,7 @@ class SavingTrainer(EvaluatingTrainer):
             super()._load_best_model()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Loads the weights of a checkpoint to resume from; see `_load_best_model`."""
+        """Loads a checkpoint to resume from; a sharded model by `load_weights`: the library fails on tied weights."""
         if isinstance(self.model, FSDPModule):
             load_weights(self.model, read_weights(resume_from_checkpoint))
         else:
@@ -352,11 +345,7 @@ class SavingTrainer(EvaluatingTrainer):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Saves the model and uploads its public files; see the library for the arguments.
-
-        Returns:
-            The commit; the upload is always waited for.
-        """
+        """Saves the model and uploads its public files, which is waited for; see the library for the arguments."""
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self.save_model(_internal_call=True)

@@ -171,10 +171,6 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, float]]:
         """Translates a tokenized dataset, also where ``args.predict_with_generate`` spares evaluations that.
 
-        Args:
-            dataset: As `eval_dataset`.
-            generate_arguments: For `generate`; `num_beams` None means the generation config's.
-
         Returns:
             The hypotheses in dataset order, and `loss` and the metrics without prefix.
         """
@@ -192,8 +188,8 @@ class EvaluatingTrainer(Seq2SeqTrainer):
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:
     """Cuts an evaluation into batches, so that all processes have equally many of equal sizes.
 
-    Process r takes the batches r, r + R, ...: the batches that are evaluated at the same time are neighbours in the
-    order, which gathering restores. They must have equal sizes; numbers beyond the last row fill the last batches.
+    Process r of R takes the batches r, r + R, ...: the batches that are evaluated at the same time are neighbours in
+    the order, which gathering restores.
 
     Args:
         order: The N rows, a permutation of 0, ..., N - 1.
@@ -201,8 +197,7 @@ def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> 
         processes: Their number R.
 
     Returns:
-        Batches, their number a multiple of R. Together they are `order`, with R > 1 followed by the fewest possible
-        row numbers from N on, which stand for copies.
+        Batches of the order, followed by the fewest row numbers from N on, for copies, that make R equal shares.
     """
     count = len(order)
     size = batch_size

@@ -38,12 +38,7 @@ def entries_of_run(output: Path) -> list[Path]:
 
 
 def check_output_folder(recipe: Recipe, output: Path) -> None:
-    """Checks that a run would overwrite nothing but the files of an earlier run of the same recipe.
-
-    Raises:
-        RecipeError: If the folder holds files with names that a run writes, but no mark of a run, or a run of another
-            experiment.
-    """
+    """Raises a `RecipeError` if a run would overwrite files that no run wrote, or go on with another experiment."""
     starts_anew = recipe.overwrite or not recipe.resume
     checkpoints, foreign = list_checkpoints(output), entries_of_run(output)
     # Runs of older versions have no mark, and can be resumed
@@ -87,11 +82,7 @@ _ENDLESS_SCHEDULES = ("inverse_sqrt", "constant", "constant_with_warmup")
 
 
 def _check_same_experiment(recipe: Recipe, output: Path) -> None:
-    """Compares a recipe with the one that a run began with, key by key, and prints which harmless keys changed.
-
-    Raises:
-        RecipeError: If a key differs that changes the weights; the message has both values of each.
-    """
+    """Prints which harmless keys changed since a run began; raises a RecipeError if others did."""
     with refusing("This version of csan_hf cannot resume the run (choose another --output_dir, or --overwrite)"):
         before = _values(load_recipe(output / "recipe.yaml"))
     now = _values(recipe)
@@ -130,11 +121,8 @@ def _is_endless(values: dict[str, Any]) -> bool:
 def choose_checkpoint(output: Path) -> Path | None:
     """Finds the newest checkpoint that a run can go on from, and prints which it is and which were skipped.
 
-    Args:
-        output: Folder of the run; what a killed process left half-written or half-deleted is cleared away.
-
-    Raises:
-        RecipeError: If there are checkpoints but none can be used, or if there are none but the run had finished.
+    What a killed process left half-written or half-deleted is cleared away. A `RecipeError` says that there are
+    checkpoints but none can be used, or that there are none but the run had finished.
     """
     for path in (output / UNFINISHED, *output.glob("_upload-*")):
         shutil.rmtree(path, ignore_errors=True)
@@ -170,13 +158,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     The folder is held by a POSIX record lock on a file in it. The kernel releases the lock when the process ends, also
     by kill -9. Forked children, such as data workers that outlive the main process for some seconds, do not hold it
-    (with flock, which filelock uses, they would). Where the file system has no locks, a line says so.
-
-    Args:
-        folder: The run's folder.
-
-    Raises:
-        RecipeError: If another process holds it, which the message describes; or if it cannot be written to.
+    (with flock, which filelock uses, they would). Where the file system has no locks, a line says so. A `RecipeError`
+    says which process holds the folder, or that it cannot be written to.
     """
     is_new = not folder.exists()
     no_link = getattr(os, "O_NOFOLLOW", 0)  # the file that a link leads to would be emptied

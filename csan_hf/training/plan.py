@@ -72,23 +72,23 @@ class Plan:
 
     def build_model(self, tokenizers: TokenizerPair) -> PreTrainedModel:
         """Builds the model with random weights, or loads `init_from` with the recipe's config on top."""
-        name, config, target = self.recipe.init_from, self.recipe.config, tokenizers.target
+        name, given, target = self.recipe.init_from, self.recipe.config, tokenizers.target
+        settings, positions = dict(self.generation), getattr(self.config, "max_position_embeddings", None)
+        if positions and "max_length" not in self.recipe.generation and "max_length" in settings:
+            settings["max_length"] = min(settings["max_length"], positions)
+        if _is_multilingual(target):
+            settings = {"forced_bos_token_id": _language_id(target, self.data.target_lang), **settings}
         if not name:
             model = self.family.model_class(_new_config(self.recipe, self.family, _fields_of(tokenizers)))
         elif self.converter is not None:
-            model = pkgutil.resolve_name(self.converter)(name, **config)
+            model = pkgutil.resolve_name(self.converter)(name, **given)
         else:
-            model = self.family.model_class.from_pretrained(name, **config)
+            model = self.family.model_class.from_pretrained(name, **given)
         if len(tokenizers.source) > model.config.vocab_size:  # language tags were added
             model.resize_token_embeddings(len(tokenizers.source))
-        settings, positions = dict(self.generation), getattr(model.config, "max_position_embeddings", None)
-        if positions and "max_length" not in self.recipe.generation and "max_length" in settings:
-            settings["max_length"] = min(settings["max_length"], positions)
         ids = {"pad_token_id": target.pad_token_id, "eos_token_id": target.eos_token_id}
         ids["decoder_start_token_id"] = model.config.decoder_start_token_id
-        if _is_multilingual(target):
-            ids["forced_bos_token_id"] = _language_id(target, self.data.target_lang)
-        _update_generation(model.generation_config, {**ids, **settings})
+        model.generation_config.update(**{**ids, **settings})
         model.generation_config._from_model_config = False
         return model
 
@@ -268,18 +268,13 @@ def _check_shapes(model_class: Any, before: Any, after: Any) -> None:
 
 def _check_positions(recipe: Recipe, data: DataArguments, config: Any) -> None:
     """Checks that a model with learned positions has one for every token of the longest sentence allowed."""
-    if getattr(config, "position_embeddings", None) != "learned":
-        return  # sinusoids are computed for any length
-    wanted = {
-        "data.max_source_length": data.max_source_length,
-        "data.max_target_length": data.max_target_length,
-        "generation.max_length": recipe.generation.get("max_length"),
-    }
-    for name, length in wanted.items():
-        if length is not None and length > config.max_position_embeddings:
+    lengths = {"data.max_source_length": data.max_source_length, "data.max_target_length": data.max_target_length}
+    lengths["generation.max_length"] = recipe.generation.get("max_length")
+    for name, length in lengths.items() if getattr(config, "position_embeddings", None) == "learned" else ():
+        if (length or 0) > config.max_position_embeddings:
             raise RecipeError(
                 f"config.max_position_embeddings is {config.max_position_embeddings}, but {name} lets {length} tokens "
-                f"in: raise the first or lower the second."
+                "in: raise the first or lower the second."
             )
 
 

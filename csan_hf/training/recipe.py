@@ -136,11 +136,7 @@ class Recipe:
             return DataArguments(**self.data)
 
     def training_arguments(self) -> TranslationTrainingArguments:
-        """Builds the training section.
-
-        Raises:
-            RecipeError: If there is no output_dir, or if the arguments are refused.
-        """
+        """Builds the training section, or raises a RecipeError, also if there is no output_dir."""
         if not self.output_dir:
             raise RecipeError("output_dir is missing: write it in the recipe or pass --output_dir FOLDER.")
         with refusing("The section training is refused"):
@@ -172,12 +168,9 @@ class Option:
 
 
 class Section:
-    """The keys of one section. The parser, which takes half a second for the longest, is made when it is needed.
+    """The keys of one section ("" is the top of the file): the arguments of a class or function that have defaults.
 
-    Args:
-        name: The section's name in a recipe; "" for the top of the file.
-        source: Dataclass, configuration or function whose arguments with defaults are the keys.
-        without: Arguments that a recipe may not set.
+    The parser, which takes half a second for the longest, is made when it is needed.
     """
 
     def __init__(self, name: str, source: Callable[..., Any], without: Collection[str] = ()) -> None:
@@ -347,14 +340,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Reads a recipe file without interpreting its keys.
-
-    Args:
-        path: The file, or the name of a recipe that comes with csan_hf.
-
-    Raises:
-        RecipeError: If it does not exist, is not UTF-8, is not YAML, or is not a mapping.
-    """
+    """Reads a recipe, a file or the name of one that comes with csan_hf, without interpreting its keys."""
     try:
         content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
         if not isinstance(content, dict | None):

@@ -7,7 +7,9 @@ import contextlib
 import importlib.metadata
 import math
 import platform
+import re
 import shutil
+import statistics
 import sys
 import time
 import warnings
@@ -18,8 +20,7 @@ import datasets
 import torch
 from datasets import Dataset, DatasetDict
 from torch import Tensor
-from transformers import TrainerState, set_seed
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers import set_seed
 from transformers.utils import logging
 
 import csan_hf
@@ -27,7 +28,7 @@ from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_datas
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
-from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines, write_text
+from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines
 
 from .arguments import TranslationTrainingArguments
 from .callbacks import draw_training
@@ -72,7 +73,13 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         checkpoint, tokenizers, tokenized = _prepare(plan, output)
         set_seed(args.seed)
         model = plan.build_model(tokenizers)
-        _print_once(args, _model_and_data(model, tokenizers, tokenized, args))
+        sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
+        _print_once(
+            args,
+            f"{type(model).__name__}: {model.num_parameters():,} parameters, vocabulary {len(tokenizers.source):,}"
+            f"{'' if tokenizers.is_joint else f' + {len(tokenizers.target):,}'}. Sentences: {sizes}. "
+            f"Device {args.device}, {'bf16' if args.bf16 else 'float32'}.",
+        )
         trainer = TranslationTrainer(
             model,
             args,
@@ -86,26 +93,9 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         if checkpoint is None:
             trainer.train()
         else:
-            _resume(trainer, checkpoint, signals)
+            trainer.resume(checkpoint)
         signals.raise_if_received()
         return finish_run(trainer, plan.recipe, tokenized, signals)
-
-
-def _resume(trainer: TranslationTrainer, checkpoint: Path, signals: StopSignals) -> None:
-    """Trains from a checkpoint on, or loads it where nothing is left to train."""
-    trainer.check_same_data(checkpoint)
-    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    if not trainer.is_finished(state):
-        trainer.train(resume_from_checkpoint=str(checkpoint))
-        return
-    _print_once(
-        trainer.args, f"Training had ended at update {state.global_step}: only the end of the run is repeated."
-    )
-    signals.phase = "after"
-    trainer.state = state
-    state.is_world_process_zero = trainer.is_world_process_zero()  # the file was written by the main process
-    state.is_local_process_zero = trainer.is_local_process_zero()
-    load_weights(trainer.model, read_weights(checkpoint))
 
 
 def _quieten(args: TranslationTrainingArguments) -> None:
@@ -125,11 +115,7 @@ def _print_once(args: TranslationTrainingArguments, text: str) -> None:
 
 
 def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, DatasetDict]:
-    """Loads the corpus, decides between a new run and a resumption, and tokenizes; once for all processes.
-
-    Returns:
-        The checkpoint to resume from or None, the tokenizers and the tokenized corpus.
-    """
+    """Returns the checkpoint to resume from, if any, the tokenizers and the tokenized corpus, for all processes."""
     args, recipe, folder = plan.arguments, plan.recipe, output / PREPARED_DATA
 
     def prepare() -> tuple[Path | None, TokenizerPair, DatasetDict]:
@@ -165,18 +151,6 @@ def _prepare(plan: Plan, output: Path) -> tuple[Path | None, TokenizerPair, Data
     return checkpoint, TokenizerPair.from_pretrained(str(output)), DatasetDict.load_from_disk(str(folder))
 
 
-def _model_and_data(model: Any, tokenizers: TokenizerPair, tokenized: Any, args: TranslationTrainingArguments) -> str:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    vocabulary = f"{len(tokenizers.source):,}"
-    if not tokenizers.is_joint:
-        vocabulary += f" + {len(tokenizers.target):,}"
-    sizes = ", ".join(f"{name} {len(split):,}" for name, split in tokenized.items())
-    return (
-        f"{type(model).__name__}: {parameters:,} parameters, vocabulary {vocabulary}. Sentences: {sizes}. "
-        f"Device {args.device}, {'bf16' if args.bf16 else 'float32'}."
-    )
-
-
 # ---- the end
 
 # A validation loss above this times the best checkpoint's is far from it
@@ -186,11 +160,7 @@ _FAR = 1.1
 def choose_weights(trainer: TranslationTrainer, validation: Dataset | None) -> dict[str, Any]:
     """Leaves the better of the best checkpoint and the average of the best ones in `trainer.model`.
 
-    Both are compared on the validation set, translated as during training.
-
-    Args:
-        trainer: After training.
-        validation: Tokenized validation set; None keeps the last weights.
+    Both are compared on the tokenized validation set, translated as during training; None keeps the last weights.
 
     Returns:
         `weights`, a sentence that says what was chosen; `steps`, its updates; and the scores compared.
@@ -239,11 +209,7 @@ def _best_checkpoints(trainer: TranslationTrainer, metric: str) -> list[Path]:
 def finish_run(
     trainer: TranslationTrainer, recipe: Recipe, tokenized: DatasetDict, signals: StopSignals
 ) -> dict[str, Any]:
-    """Chooses the weights, scores every held-out split, and writes the folder.
-
-    Returns:
-        What `results.json` holds.
-    """
+    """Chooses the weights, scores every held-out split, writes the folder, and returns what `results.json` holds."""
     output = Path(trainer.args.output_dir)
     set_seed(trainer.args.seed)  # whatever is random from here on is the same when only the end of a run is repeated
     chosen = choose_weights(trainer, tokenized.get("validation"))
@@ -255,12 +221,24 @@ def finish_run(
             if trainer.is_world_process_zero():
                 write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
             signals.raise_if_received()
+    args, history = trainer.args, trainer.state.log_history
+    units = ("tokens_per_second", "updates_per_second")
+    speeds = {unit: [entry[unit] for entry in history if unit in entry] for unit in units}
     results = {
         "model": plain_class(trainer.model).__name__,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "chosen": chosen,
         "scores": scores,
-        "training": _training_facts(trainer),
+        "training": {
+            "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
+            "updates": trainer.state.global_step,
+            "epochs": round(trainer.state.epoch or 0.0, 3),
+            # An interruption leaves the median as it is
+            **{unit: statistics.median_high(values) if values else None for unit, values in speeds.items()},
+            "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
+            "seed": args.seed,
+            "processes": args.world_size,
+        },
         "data": {
             "training_set": trainer.describe_run()["training_set"],
             "references": {
@@ -271,10 +249,13 @@ def finish_run(
     }
     if recipe.task == "text2text-generation":
         results["example"] = next(iter(tokenized.get("validation") or tokenized["train"]))["source"]
-    _save_model(trainer, output)
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        trainer.save_model(str(output), _internal_call=True)  # gathers the shards
+    elif trainer.is_world_process_zero():
+        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
     if trainer.is_world_process_zero():
+        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
         write_json(output / "results.json", results)
-        write_text(output / "recipe.yaml", recipe.to_yaml())
         draw_training(trainer.state.log_history, output / "training.png")
         write_model_card(output, recipe.to_dict(), results)
     trainer.accelerator.wait_for_everyone()  # so that every process returns to a complete folder
@@ -294,24 +275,12 @@ def finish_run(
     return results
 
 
-def _save_model(trainer: TranslationTrainer, output: Path) -> None:
-    """Saves weights, tokenizers and code, so that the folder loads where csan_hf is not installed."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        trainer.save_model(str(output), _internal_call=True)  # gathers the shards
-    elif trainer.is_world_process_zero():
-        save_self_contained(trainer.accelerator.unwrap_model(trainer.model), trainer.tokenizers, output)
-    if trainer.is_world_process_zero():
-        (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
-
-
 def _score_split(
     trainer: TranslationTrainer, split: Dataset, bleu_tokenize: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    start = time.time()
+    start, references, config = time.time(), list(split["target"]), trainer.model.generation_config
     hypotheses, metrics = trainer.translate_dataset(split)
     seconds = time.time() - start
-    references = list(split["target"])
-    config = trainer.model.generation_config
     return {
         **score_translations(
             hypotheses,
@@ -327,26 +296,6 @@ def _score_split(
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(references) / max(seconds, 1e-9), 2),
     }, hypotheses
-
-
-def _training_facts(trainer: TranslationTrainer) -> dict[str, Any]:
-    history, args = trainer.state.log_history, trainer.args
-    return {
-        "seconds": max((entry.get("elapsed_seconds", 0.0) for entry in history), default=0.0),
-        "updates": trainer.state.global_step,
-        "epochs": round(trainer.state.epoch or 0.0, 3),
-        "tokens_per_second": _median(history, "tokens_per_second"),
-        "updates_per_second": _median(history, "updates_per_second"),
-        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "float32",
-        "seed": args.seed,
-        "processes": args.world_size,
-    }
-
-
-def _median(history: list[dict[str, Any]], key: str) -> float | None:
-    """Returns the (upper) median of what the log says of a speed; an interruption leaves it as it is."""
-    values = sorted(entry[key] for entry in history if key in entry)
-    return values[len(values) // 2] if values else None
 
 
 def summary_table(results: dict[str, Any], output: Path | str) -> str:
@@ -375,25 +324,14 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
     )
 
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
-
-
 def describe_environment() -> dict[str, str | int]:
     """Returns the versions of what computes, the device and the number of threads."""
-    environment: dict[str, str | int] = {"python": platform.python_version(), "csan_hf": csan_hf.__version__}
-    environment |= {package: importlib.metadata.version(package) for package in _PACKAGES}
+    packages = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
+    versions: dict[str, str | int] = {package: importlib.metadata.version(package) for package in packages}
+    versions |= {"python": platform.python_version(), "csan_hf": csan_hf.__version__}
     if torch.cuda.is_available():
-        environment["device"] = torch.cuda.get_device_name()
-        environment["devices"] = torch.cuda.device_count()
-    else:
-        environment["device"] = _processor()
-        environment["threads"] = torch.get_num_threads()
-    return environment
-
-
-def _processor() -> str:
-    """Returns the processor's name where the system tells it, else its architecture."""
+        return {**versions, "device": torch.cuda.get_device_name(), "devices": torch.cuda.device_count()}
     information = Path("/proc/cpuinfo")
-    lines = information.read_text(encoding="utf-8").splitlines() if information.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(filter(None, names), None) or platform.processor() or platform.machine()
+    text = information.read_text(encoding="utf-8") if information.is_file() else ""
+    name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    return {**versions, "device": name[1] if name else platform.machine(), "threads": torch.get_num_threads()}

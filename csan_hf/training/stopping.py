@@ -47,17 +47,9 @@ class RunError(RuntimeError):
 
 
 def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -> T:
-    """Does some work in the main process while the others wait, and gives its result to all.
+    """Does some work in the main process, and gives its result, or its RecipeError, to all.
 
-    A result that every process found for itself could differ: files come and go, and a network file system shows
-    them to the nodes at different moments.
-
-    Args:
-        args: The run's arguments; with one process this is a plain call.
-        work: Function whose result can be pickled. The others wait no longer than `args.ddp_timeout` seconds.
-
-    Raises:
-        RecipeError: In every process, if `work` raised it in the main one.
+    What every process found for itself could differ: a network file system shows files at different moments.
     """
     if args.world_size == 1:
         return work()
@@ -77,12 +69,7 @@ def on_main_process(args: TranslationTrainingArguments, work: Callable[[], T]) -
 
 
 class RunInterrupted(BaseException):
-    """A run that a signal ended; like `KeyboardInterrupt` no `Exception`, so that no handler of errors catches it.
-
-    Args:
-        message: What was saved, and how to resume the run.
-        number: The signal's number.
-    """
+    """A run that the signal `number` ended; like `KeyboardInterrupt` no `Exception`, which handlers would catch."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -90,13 +77,10 @@ class RunInterrupted(BaseException):
 
 
 class StopSignals:
-    """Takes SIGTERM, SIGINT and SIGUSR1 while a run is under way (a context manager).
+    """Takes SIGTERM, SIGINT and SIGUSR1 while a run is under way (a context manager); messages name its folder.
 
     While the model trains, the first signal is kept for the end of the update, and a second one, a second later or
     more, ends the run at once. Before and after, there is nothing to save, and the first one ends it.
-
-    Args:
-        output_dir: Folder of the run, for the messages.
     """
 
     def __init__(self, output_dir: Path | str) -> None:
@@ -161,14 +145,10 @@ class StopSignals:
 
 
 def signal_blocking_context(method: str | None) -> BaseContext:
-    """Returns a multiprocessing context whose processes see none of the signals that end a run.
+    """Returns a multiprocessing context ("fork", "spawn"...) whose processes see none of the signals that end a run.
 
-    Schedulers and terminals signal the whole process group, and a worker that ended at once would lose batches that
-    the main process still needs for its last update. The signals are blocked from a worker's first instruction on: a
-    handler that it set later would come too late.
-
-    Args:
-        method: "fork", "spawn" or "forkserver"; None: the system's default.
+    Schedulers and terminals signal the whole process group, and the main process needs its workers for its last
+    update. The signals are blocked from their first instruction on: a handler that they set would come too late.
     """
     context: Any = copy.copy(multiprocessing.get_context(method))
     make = context.Process
@@ -207,13 +187,8 @@ class RunGuard(TrainerCallback):
     """Ends training at a signal or at a loss that is not finite, in all processes at the same update.
 
     transformers' own `enable_jit_checkpoint` saves in the middle of an update and in each process on its own, so that
-    a resumed run differs.
-
-    The host never waits for the device's present update: on a GPU the flags of an update are read when the next one
-    is under way, and at once before an evaluation or a save.
-
-    Args:
-        trainer: The trainer whose training is watched.
+    a resumed run differs. The host never waits for the device's present update: on a GPU the flags of an update are
+    read when the next one is under way, and at once before an evaluation or a save.
     """
 
     def __init__(self, trainer: TranslationTrainer) -> None:

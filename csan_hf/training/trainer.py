@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +26,7 @@ from transformers import (
     TrainerCallback,
     TrainerState,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 
 from csan_hf.data import (
     MixedBatchSampler,
@@ -42,7 +45,7 @@ from .callbacks import (
     TranslationProgress,
     evaluations_without_gain,
 )
-from .checkpoints import SavingTrainer
+from .checkpoints import SavingTrainer, load_weights, read_weights
 from .recipe import RecipeError, refusing
 from .stopping import RunGuard
 
@@ -194,6 +197,22 @@ class TranslationTrainer(SavingTrainer):
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)  # or autocast would wrap it twice
             vars(self.model)["_is_accelerate_prepared"] = False  # accelerate's own mark
         return super().train(*args, **kwargs)
+
+    def resume(self, checkpoint: Path) -> None:
+        """Trains from a checkpoint on, or loads it where nothing is left to train."""
+        self.check_same_data(checkpoint)
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if not self.is_finished(state):
+            self.train(resume_from_checkpoint=str(checkpoint))
+            return
+        if self.is_world_process_zero():
+            notice = f"Training had ended at update {state.global_step}: only the end of the run is repeated."
+            print(notice, file=sys.stderr, flush=True)
+        self.state = state
+        state.is_world_process_zero = self.is_world_process_zero()  # the file was written by the main process
+        state.is_local_process_zero = self.is_local_process_zero()
+        self.guard.on_train_end(self.args, state, self.control)
+        load_weights(self.model, read_weights(checkpoint))
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None

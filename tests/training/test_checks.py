@@ -28,6 +28,7 @@ def no_data(monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
+        ({"deepspeed": "/no/such/file.json"}, "section training is refused: .*deepspeed"),
         ({"num_beams": "0"}, "section generation is refused: num_beams must be at least 1, got 0"),
         ({"generation.max_length": "1"}, "section generation is refused: max_length must be at least 2, got 1"),
         ({"generation_num_beams": "0"}, "training.generation_num_beams must be at least 1, got 0"),
@@ -117,9 +118,3 @@ def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
         resolve(load_recipe(RECIPE, [("bleu_tokenize", "ja-mecab")]))
-
-
-def test_a_library_that_a_value_needs_is_named():
-    recipe = load_recipe(RECIPE, [("deepspeed", "/no/such/file.json")])
-    with pytest.raises(RecipeError, match=r"section training is refused: .*deepspeed"):
-        dry_run(recipe)

@@ -40,6 +40,13 @@ def test_the_fsdp_configuration_asks_for_fsdp2_and_complete_checkpoints():
     assert environment["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
 
 
+def test_the_slurm_script_is_valid_shell_and_sets_the_signal_first():
+    subprocess.run(["bash", "-n", FOLDER / "slurm.sbatch"], check=True)
+    text = (FOLDER / "slurm.sbatch").read_text()
+    commands = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert text.index("#SBATCH --signal") < text.index(commands[0])  # SLURM stops reading options at the first command
+
+
 def test_a_node_of_several_takes_its_place_from_the_command_line():
     """As slurm.sbatch calls it."""
     options = ["--num_machines", "2", "--num_processes", "16", "--machine_rank", "1"]
@@ -48,11 +55,3 @@ def test_a_node_of_several_takes_its_place_from_the_command_line():
     assert (args.nnodes, args.nproc_per_node, args.node_rank) == ("2", "8", 1)
     assert "node7" in (getattr(args, "rdzv_endpoint", ""), args.main_process_ip)
     assert str(args.main_process_port) == "20123"
-
-
-def test_the_slurm_script_is_valid_shell():
-    subprocess.run(["bash", "-n", FOLDER / "slurm.sbatch"], check=True)
-    text = (FOLDER / "slurm.sbatch").read_text()
-    commands = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert text.index("#SBATCH --signal") < text.index(commands[0])  # SLURM stops reading options at the first command
-    assert str(FOLDER.relative_to(Path(__file__).parents[2]) / "4_nodes_8_gpus.yaml") in text

@@ -100,6 +100,18 @@ def test_results_and_card(run):
     assert card_problems(card, stored) == []
 
 
+def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(it=figure))
+    log = [{"step": step, "eval_loss": 1.0, "eval_wer": 60.0 - step, "eval_words_missing": 1.0} for step in (2, 4)]
+    draw_training(log, tmp_path / "training.png")
+    scores = drawn["it"].axes[1]
+    assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
+    assert [text.get_text() for text in scores.texts] == ["56.00"]  # the lowest is the best
+    draw_training([], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
 def test_progress_line_and_table(run, capfd, tmp_path):
     from transformers import TrainerState
 
@@ -113,17 +125,6 @@ def test_progress_line_and_table(run, capfd, tmp_path):
     table = summary_table(run[1], run[0])
     assert "WER  words missing" in table
     assert "WER: nrefs:1|case:mixed|tok:none|rapidfuzz:" in table
-
-
-def test_picture(metric, tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(axes=figure.axes)
-    )
-    log = [{"step": step, "eval_loss": 1.0, "eval_wer": 60.0 - step, "eval_words_missing": 1.0} for step in (2, 4)]
-    draw_training(log, tmp_path / "training.png")
-    assert [text.get_text() for text in drawn["axes"][1].get_legend().get_texts()] == ["WER", "words missing"]
-    assert [text.get_text() for text in drawn["axes"][1].texts] == ["56.00"]  # the lowest is the best
 
 
 def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):

@@ -80,10 +80,3 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(output_folder.fcntl, "lockf", refuse)
     with lock_folder(tmp_path):
         assert "a file system without locks (No locks available)" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    words = r"file/run cannot be written to \(Not a directory\): change that, or choose another folder"
-    with pytest.raises(RecipeError, match=words), lock_folder(tmp_path / "file" / "run"):
-        pass
