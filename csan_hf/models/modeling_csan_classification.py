@@ -6,11 +6,16 @@ There is no decoder and there are no decoder parameters. The encoder's weights h
 T positions, d model width, C labels.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    ModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -68,6 +73,7 @@ class _CsanClassifier(CsanPreTrainedModel):
     """What both heads share: encoder, dropout and a linear layer `score`."""
 
     translates = False
+    output_class: ClassVar[type[ModelOutput]]
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
@@ -79,114 +85,91 @@ class _CsanClassifier(CsanPreTrainedModel):
         self.score = nn.Linear(config.d_model, labels)
         self.post_init()
 
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ModelOutput:
+        """Logits of the labels and, with `labels`, their loss.
+
+        Args:
+            input_ids: [B, T].
+            attention_mask: [B, T], 1 = a real token.
+            inputs_embeds: [B, T, d] instead of `input_ids`.
+            labels: What the class says, -100 = ignored.
+
+        Returns:
+            `logits` [B, C] of sentences or [B, T, C] of tokens and, with labels, `loss`: the mean over labels (0 where
+            all are ignored), or their sum divided by `num_items_in_batch` where the Trainer passes it.
+
+        Raises:
+            ValueError: `labels` have another shape or type.
+        """
+        check_forward_keywords(kwargs, type(self).forward)
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        logits = self.score(self.dropout(self._features(outputs.last_hidden_state, attention_mask)))
+        return self.output_class(
+            loss=None if labels is None else self._loss(logits, labels.to(logits.device), num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _features(self, states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """What is classified, of the encoder's states [B, T, d]."""
+        return states
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+        """The cross-entropy of classes, one for each row of logits."""
+        _check_labels(labels, logits.shape[:-1], are_classes=True)
+        count = count_labels(labels, num_items_in_batch)
+        kwargs = {"labels": labels.long(), "config": self.config, "num_items_in_batch": count}
+        return self.loss_function(logits=logits, pooled_logits=logits.float(), **kwargs)  # by either of its names
+
 
 class CsanForSequenceClassification(_CsanClassifier):
     """CSAN's encoder, the mean of its states over the real tokens, dropout and a linear layer.
 
     Padding takes no part in the mean, so that a sentence's logits do not depend on what it is batched with. Without
     an `attention_mask` every position counts as real, in the attention and in the mean alike.
+
+    Labels, by `config.problem_type`: `"single_label_classification"`: classes [B] (cross-entropy);
+    `"multi_label_classification"`: 0 or 1 for every label, [B, C] (binary cross-entropy); `"regression"`: values
+    [B, C], or [B] with one label (mean squared error). None is set as in transformers: one label means regression,
+    several mean a single label with integer `labels` and multiple labels otherwise.
     """
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
-        """Logits of each sentence's labels and, with `labels`, the loss of `config.problem_type`.
+    output_class = SequenceClassifierOutput
 
-        Args:
-            input_ids: [B, T].
-            attention_mask: [B, T], 1 = a real token.
-            inputs_embeds: [B, T, d] instead of `input_ids`.
-            labels: `"single_label_classification"`: classes [B], -100 = ignored (cross-entropy).
-                `"multi_label_classification"`: 0 or 1 for every label, [B, C] (binary cross-entropy).
-                `"regression"`: values [B, C], or [B] with one label (mean squared error).
-                Where `config.problem_type` is None it is set as in transformers: one label means regression,
-                several mean a single label with integer `labels` and multiple labels otherwise.
+    def _features(self, states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        return masked_mean(states, attention_mask)
 
-        Returns:
-            `logits` [B, C] and, with labels, `loss`: the mean over labels, or their sum divided by
-            `num_items_in_batch` where the Trainer passes it.
-
-        Raises:
-            ValueError: `labels` do not fit the problem.
-        """
-        check_forward_keywords(kwargs, CsanForSequenceClassification.forward)
-        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        pooled = masked_mean(outputs.last_hidden_state, attention_mask)
-        logits = self.score(self.dropout(pooled))
-        return SequenceClassifierOutput(
-            loss=None if labels is None else self._loss(logits, labels, num_items_in_batch),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-    def _loss(
-        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
-    ) -> torch.Tensor:
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
         config: Any = self.config
         if config.problem_type is None:
             # Inferred and kept in the config as the library does: a saved model knows how its logits are to be read.
             kind = "single" if labels.dtype in (torch.int64, torch.int32) else "multi"
             config.problem_type = "regression" if self.num_labels == 1 else f"{kind}_label_classification"
-        labels, count = labels.to(logits.device), count_labels(labels, num_items_in_batch)
         if config.problem_type == "single_label_classification":
-            _check_labels(labels, logits.shape[:1], are_classes=True)
-            return self.loss_function(
-                labels=labels.long(), pooled_logits=logits.float(), config=config, num_items_in_batch=count
-            )
+            return super()._loss(logits, labels, num_items_in_batch)
         _check_labels(labels, logits.shape[:1] if logits.shape[1] == 1 else logits.shape, are_classes=False)
         labels = labels.float().view(logits.shape)
         loss = self.loss_function(labels=labels, pooled_logits=logits.float(), config=config)
         # The library's other two losses are means over this batch, whatever the Trainer says.
-        return loss if num_items_in_batch is None else loss * (labels.numel() / count)
+        if num_items_in_batch is None:
+            return loss
+        return loss * (labels.numel() / count_labels(labels, num_items_in_batch))
 
 
 class CsanForTokenClassification(_CsanClassifier):
-    """CSAN's encoder, dropout and a linear layer on every token's state."""
+    """CSAN's encoder, dropout and a linear layer on every token's state; labels are classes [B, T] (cross-entropy)."""
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        """Logits of each token's labels and, with `labels`, their cross-entropy.
-
-        Args:
-            input_ids: [B, T].
-            attention_mask: [B, T], 1 = a real token.
-            inputs_embeds: [B, T, d] instead of `input_ids`.
-            labels: [B, T], the class of each token, -100 = ignored.
-
-        Returns:
-            `logits` [B, T, C] and, with labels, `loss`: the mean over labels (0 where all are ignored), or their
-            sum divided by `num_items_in_batch` where the Trainer passes it.
-
-        Raises:
-            ValueError: `labels` have another shape or dtype.
-        """
-        check_forward_keywords(kwargs, CsanForTokenClassification.forward)
-        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        logits = self.score(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            _check_labels(labels, logits.shape[:-1], are_classes=True)
-            count = count_labels(labels.to(logits.device), num_items_in_batch)
-            loss = self.loss_function(logits, labels.long(), self.config, num_items_in_batch=count)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    output_class = TokenClassifierOutput
 
 
 def _check_labels(labels: torch.Tensor, shape: torch.Size, are_classes: bool) -> None:
