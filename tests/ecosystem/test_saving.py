@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from families import both_families, sources, targets
+from families import FAMILIES, both_families, sources, targets
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -178,3 +178,12 @@ def test_weights_have_the_permissions_of_the_umask(family, umask, tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.parametrize(("family", "files", "lines"), [("pervasive attention", 10, 2800)])
+def test_a_checkpoint_is_read_by_strangers(family, files, lines, tmp_path):
+    """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read it."""
+    FAMILIES[family].tiny_model().save_pretrained(tmp_path)
+    code = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in tmp_path.glob("*.py")}
+    assert len(code) <= files, code
+    assert sum(code.values()) <= lines, code
