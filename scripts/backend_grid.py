@@ -9,12 +9,12 @@ Times are the processor's (on a GPU the clock's), the least of the rounds; compa
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from measuring import seconds_of
+from measuring import machine, seconds_of
 
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backends import BACKENDS, cannot_run, fastest_backend, run
@@ -46,8 +46,7 @@ class Row:
 
 def describe(device: str, dtype: str) -> str:
     """One line on what was measured where."""
-    where = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {where}; torch {torch.__version__}"
+    return f"{HEADS} heads of width {HEAD_WIDTH}, about {TOKENS:,} tokens; {dtype}; {machine(device)}"
 
 
 def rows(only: str | None) -> Iterator[Row]:
@@ -60,11 +59,7 @@ def rows(only: str | None) -> Iterator[Row]:
 
 
 def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) -> list[dict[str, Any]]:
-    """Prints the table row by row, and the worst ratio.
-
-    Returns:
-        The rows, with all times.
-    """
+    """Prints the table row by row, and the worst ratio; returns the rows, with all times."""
     print(f"{describe(device, dtype)}\n")
     print("| length | window | area | terms | pass | chosen | ms | chosen / best | others, ms |")
     print("| ---: | ---: | ---: | --- | --- | --- | ---: | ---: | --- |")
@@ -88,20 +83,23 @@ def print_grid(device: str, dtype: str, rounds: int, only: str | None = None) ->
 def measure(row: Row, device: str, dtype: torch.dtype, rounds: int, skipped: set[str]) -> tuple[str, dict[str, float]]:
     """The backend chosen, and the seconds of it and of all others but the `skipped`."""
     call, leaves = make_row(row, device, dtype)
+
+    def seconds(name: str) -> float:
+        start = time.process_time()
+        taken = seconds_of(lambda: _step(call, leaves, name, row.backward), device)
+        return taken if device != "cpu" else time.process_time() - start
+
     with torch.set_grad_enabled(row.backward):
         chosen = fastest_backend(call)
         names = [name for name in BACKENDS if name == chosen or name not in skipped]
         names = [name for name in names if cannot_run(call, name) is None]
-        times = {}
         check_outputs(call, names, row)
-        steps = {name: _step(call, leaves, name, row.backward) for name in names}
-        for name, step in steps.items():
-            times[name] = _seconds(step, device)
+        times = {name: seconds(name) for name in names}
         for _ in range(rounds):
             best = min(times.values())
             for name in names:
                 if times[name] <= _SLOW * best or name == chosen:
-                    times[name] = min(times[name], _seconds(steps[name], device))
+                    times[name] = min(times[name], seconds(name))
     return chosen, times
 
 
@@ -144,18 +142,7 @@ def check_outputs(call: AttentionCall, names: list[str], row: Row) -> None:
             raise ValueError(f"{row.named()}: {name} and {names[0]} differ by {difference:.1e}.")
 
 
-def _step(call: AttentionCall, leaves: list[torch.Tensor], name: str, backward: bool) -> Callable[[], None]:
-    def step() -> None:
-        output = run(call, name)  # the masks are shared with the call before, as with the layer before in a model
-        if backward:
-            torch.autograd.grad(output, leaves, torch.ones_like(output))
-
-    return step
-
-
-def _seconds(step: Callable[[], None], device: str) -> float:
-    if device != "cpu":
-        return seconds_of(step, device)
-    start = time.process_time()
-    step()
-    return time.process_time() - start
+def _step(call: AttentionCall, leaves: list[torch.Tensor], name: str, backward: bool) -> None:
+    output = run(call, name)  # the masks are shared with the call before, as with the layer before in a model
+    if backward:
+        torch.autograd.grad(output, leaves, torch.ones_like(output))

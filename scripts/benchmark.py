@@ -21,7 +21,7 @@ from pathlib import Path
 
 import backend_grid
 import torch
-from measuring import last_number_printed_by, peak_memory_of, seconds_of
+from measuring import last_number_printed_by, machine, peak_memory_of, seconds_of
 from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging as transformers_logging
 
@@ -97,33 +97,19 @@ def print_workloads(args: argparse.Namespace) -> list[dict]:
 def describe(args: argparse.Namespace) -> str:
     """One line on what was measured where."""
     size = SIZES[args.size]
-    where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     shape = f"d {size['d_model']}, {size['layers']}+{size['layers']} layers, {size['heads']} heads"
     shape = f"{shape}, feed-forward {size['ffn']}, vocabulary {size['vocab']}"
-    return f"{shape}; {args.dtype}; {where}; torch {torch.__version__}"
+    return f"{shape}; {args.dtype}; {machine(args.device)}"
 
 
 def build(name: str, args: argparse.Namespace) -> torch.nn.Module:
     """The model of that name, all with the same weights."""
     size = SIZES[args.size]
-    shared = {
-        "vocab_size": size["vocab"],
-        "d_model": size["d_model"],
-        "encoder_layers": size["layers"],
-        "decoder_layers": size["layers"],
-        "encoder_attention_heads": size["heads"],
-        "decoder_attention_heads": size["heads"],
-        "encoder_ffn_dim": size["ffn"],
-        "decoder_ffn_dim": size["ffn"],
-        "max_position_embeddings": 2048,
-        "activation_function": "relu",
-        "scale_embedding": True,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
-        "forced_eos_token_id": None,
-        "dropout": 0.1,
-    }
+    sides = {"layers": "layers", "attention_heads": "heads", "ffn_dim": "ffn"}
+    shared = {f"{side}_{field}": size[key] for side in ("encoder", "decoder") for field, key in sides.items()}
+    shared |= {"vocab_size": size["vocab"], "d_model": size["d_model"], "max_position_embeddings": 2048}
+    shared |= {"activation_function": "relu", "scale_embedding": True, "dropout": 0.1, "forced_eos_token_id": None}
+    shared |= {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     torch.manual_seed(0)
     marian = MarianMTModel(MarianConfig(**shared))
     if name == "MarianMTModel":
@@ -198,15 +184,9 @@ def run_workload(workload: str, args: argparse.Namespace) -> list[dict]:
     for name in names:
         ratios = [marian / own for marian, own in zip(times["MarianMTModel"], times[name], strict=True)]
         memory = None if args.no_memory else memory_of(name, workload, args)
-        rows.append(
-            {
-                "workload": workload,
-                "model": name,
-                "seconds": statistics.median(times[name]),
-                "speed": statistics.median(ratios),
-                "memory_mib": memory,
-            }
-        )
+        seconds, speed = statistics.median(times[name]), statistics.median(ratios)
+        row = {"workload": workload, "model": name, "seconds": seconds, "speed": speed, "memory_mib": memory}
+        rows.append(row)
     return rows
 
 

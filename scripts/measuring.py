@@ -10,6 +10,12 @@ from pathlib import Path
 import torch
 
 
+def machine(device: str) -> str:
+    """The device, its threads and torch's version, for the line that says what was measured where."""
+    where = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{where}; torch {torch.__version__}"
+
+
 def seconds_of(step: Callable[[], None], device: str) -> float:
     """Seconds of one step."""
     if device == "cuda":

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from csan_hf.data.corpora import check_files
 from csan_hf.text_files import write_json
 from csan_hf.training.output_folder import lock_folder
@@ -128,35 +126,30 @@ def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Sp
 def progress_reporter(
     suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int
 ) -> Callable[[Progress], None]:
-    """Returns a function that shows where a suite stands, on standard error.
+    """Returns a function that says where a suite stands, with the hours to go at the speeds measured.
 
-    On a terminal that is a bar; elsewhere a line whenever a cell ends, and every ten minutes. The hours to go are at
-    the speeds that were measured.
+    That is a line whenever a cell ends, and every ten minutes; on a terminal one line that changes.
     """
     seconds = {cell: speeds[cell.system].run_seconds(recipes[cell.name]) for cell in suite.cells}
-    bar = tqdm(total=100, bar_format="{l_bar}{bar}| {elapsed}{postfix}") if sys.stderr.isatty() else None
+    is_terminal = sys.stderr.isatty()
     last = (-1, 0.0)  # cells that had ended, and when that was told
 
     def show(progress: Progress) -> None:
         nonlocal last
+        ended, now = progress.done + len(progress.failed), time.monotonic()
+        if ended == last[0] and now - last[1] < (1 if is_terminal else _SECONDS_BETWEEN_LINES):
+            return
         left = sum(
             own * (1 - progress.running.get(cell.name, 0.0))
             for cell, own in seconds.items()
             if cell.name not in progress.failed and not is_finished(cell, output)
         )
-        text = f"{progress.done} of {progress.total} runs done"
-        text += f", {len(progress.failed)} failed" if progress.failed else ""
-        hours = f"about {left / jobs / 3600:.1f} hours to go"
-        ended, now = progress.done + len(progress.failed), time.monotonic()
-        if bar is not None:
-            bar.n = round(100 * (1 - left / sum(seconds.values())))
-            bar.set_description(text, refresh=False)
-            bar.set_postfix_str(hours)
-        elif ended > last[0] or now - last[1] > _SECONDS_BETWEEN_LINES:
-            running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
-            print(f"{text}; {hours}. Running: {running or 'none'}.", file=sys.stderr, flush=True)
-            last = (ended, now)
-        if bar is not None and ended == progress.total:
-            bar.close()
+        failed = f", {len(progress.failed)} failed" if progress.failed else ""
+        running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
+        text = f"{progress.done} of {progress.total} runs done{failed}; about {left / jobs / 3600:.1f} hours to go."
+        text += f" Running: {running or 'none'}."
+        is_last = ended == progress.total
+        print(text, end="\x1b[K\r" if is_terminal and not is_last else "\n", file=sys.stderr, flush=True)
+        last = (ended, now)
 
     return show

@@ -43,15 +43,11 @@ REFERENCES = "references.json"
 
 @dataclass
 class Score:
-    """A system in one column of a table.
+    """A system in one column of a table: the score of each seed, their mean, and its 95% interval.
 
-    Attributes:
-        seeds: Score of each seed.
-        score: Their mean.
-        interval: 95% interval of the mean, for other segments and seeds.
-        test: The difference to the baseline; None for the baseline itself, and where it has no finished run.
-        vote: Score of the hypothesis that most seeds have, for metrics on tokens and three seeds or more; else None.
-        adjusted: The test's p-value, adjusted for the systems tested in this column (Holm); None without a test.
+    `test` is the difference to the baseline, if there is one, and `adjusted` its p-value adjusted for the systems
+    tested in this column (Holm). `vote` is the score of the hypothesis that most seeds have, for metrics on tokens and
+    three seeds or more.
     """
 
     seeds: dict[int, float]
@@ -64,16 +60,12 @@ class Score:
 
 @dataclass
 class Row:
-    """A system in one table.
+    """A system in one table: its scores in the columns in which it has a finished run, and their mean.
 
-    Attributes:
-        columns: Column -> its score there; columns in which it has no finished run are missing.
-        mean: Mean of the columns' scores.
-        pooled: Difference to the baseline over all columns' segments taken together; None without it.
-        over_columns: Difference of the columns' means, and the p-value of a sign-flip test in which a column counts
-            once; None with fewer than two columns.
-        between_seeds: Standard deviation of the pooled score between the system's seeds; None with one of them.
-        adjusted: The p-value of `pooled`, adjusted for the systems tested in the table (Holm); None without it.
+    `pooled` is the difference to the baseline over all columns' segments taken together, `adjusted` its p-value
+    adjusted for the systems tested in the table (Holm). `over_columns` is the difference of the columns' means and the
+    p-value of a sign-flip test in which a column counts once, with two columns or more; `between_seeds` the standard
+    deviation of the pooled score between the system's seeds, with two or more.
     """
 
     columns: dict[str, Score]
@@ -86,15 +78,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table.
+    """One table: its columns, and the rows of systems that have a finished run.
 
-    Attributes:
-        title: Its name.
-        columns: Its columns.
-        rows: System -> row; systems without a finished run are left out.
-        between_seeds: How much a seed changes the scores of all columns' segments taken together.
-        unequal_seeds: The system whose seeds differ most there, and the p-value of its differing from the others.
-        segments: Number of segments of each column in which a system has a run.
+    `between_seeds` is how much a seed changes the scores of all columns' segments taken together, `unequal_seeds` the
+    system whose seeds differ most there and the p-value of its differing from the others, `segments` the number of
+    segments of each column in which a system has a run.
     """
 
     title: str
@@ -192,10 +180,6 @@ class _Texts:
         self.expect(f"{data}/{split}", digest_of_lines(lines), str(args.data_dir or args.dataset))
         return lines
 
-    def hypotheses(self, cell: Cell, split: str) -> list[str]:
-        """The lines that a run wrote for a split."""
-        return list(read_lines(cell.folder(self.output) / "hypotheses" / f"{split}.txt"))
-
     def counts(self, hypotheses: Sequence[Sequence[str]], data: str, splits: Sequence[str]) -> np.ndarray:
         """Counts of the splits' segments, one split after the other [S, K]."""
         parts = zip(hypotheses, splits, strict=True)
@@ -209,7 +193,9 @@ def _table(suite: Suite, title: str, columns: Columns, texts: _Texts, samples: i
     for column, (data, splits) in columns.items():
         for name in suite.systems:
             of_seeds = {
-                cell.seed: [texts.hypotheses(cell, split) for split in splits]
+                cell.seed: [
+                    list(read_lines(cell.folder(texts.output) / f"hypotheses/{split}.txt")) for split in splits
+                ]
                 for cell in texts.cells
                 if cell.data == data and cell.system == name
             }

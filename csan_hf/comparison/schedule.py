@@ -40,14 +40,7 @@ _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 
 @dataclass
 class Progress:
-    """Where a suite stands.
-
-    Attributes:
-        total: cells.
-        done: Finished ones.
-        failed: Names of those that failed, with the last line that they wrote.
-        running: Names of those that run -> share of their updates that is done.
-    """
+    """Where a suite stands: how many cells are done, which failed and why, and what share of those that run."""
 
     total: int
     done: int = 0
@@ -191,9 +184,6 @@ def run_cells(
         report: Called when a cell begins or ends, and every `interval`.
         command: Command that trains a cell; the path of its recipe is appended.
         interval: Seconds between two checks of the runs.
-
-    Returns:
-        The state of the suite at the end.
 
     Raises:
         RecipeError: A folder holds what its cell's recipe has not trained.

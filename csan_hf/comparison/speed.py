@@ -32,15 +32,10 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a system trains.
+    """How fast a system trains: medians of an update's seconds and tokens, source and target without padding.
 
-    Attributes:
-        parameters: Number of the model's parameters.
-        seconds: Median seconds of an update.
-        tokens: Median tokens of an update, source and target, without padding.
-        relative: Tokens per second, as a multiple of the first system's: the median over the rounds.
-        evaluation: Seconds of one evaluation during training.
-        scoring: Seconds of the final scores.
+    `relative` is its tokens per second as a multiple of the first system's, the median over the rounds; `evaluation`
+    and `scoring` are the seconds of one evaluation during training and of the final scores.
     """
 
     parameters: int

@@ -29,13 +29,9 @@ Columns = dict[str, tuple[str, tuple[str, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One training run.
+    """One training run: names of its data set and its system, the seed of its weights and batches, and its recipe.
 
-    Attributes:
-        data: Name of its data set.
-        system: Name of its system.
-        seed: Seed of its weights and batches.
-        recipe: Keys and sections, without output_dir.
+    The recipe has keys and sections, without output_dir.
     """
 
     data: str

@@ -74,9 +74,7 @@ def load_systems(
     progress: bool = False,
     **generate_arguments: Any,
 ) -> list[System]:
-    """Reads the translations of systems, or makes them.
-
-    Names and files are checked first, as a checkpoint may translate for hours.
+    """Reads the translations of systems, or makes them; names and files are checked before a checkpoint translates.
 
     Args:
         arguments: `[NAME=]PATH[,PATH…]` each. A path is a file with a translation a line, or a checkpoint (a folder,
@@ -86,7 +84,7 @@ def load_systems(
         device: torch device for checkpoints; None = the accelerator if there is one.
         trust_remote_code: Whether code in a checkpoint may run.
         progress: Shows bars on standard error.
-        generate_arguments: For `generate`, such as `num_beams`.
+        generate_arguments: For `generate`; None means the generation config's value.
 
     Raises:
         ValueError: If a file has another number of lines than there are sources, or two systems have one name.
