@@ -32,12 +32,8 @@ def test_help_lists_every_command(capsys):
     told = capsys.readouterr().out
     assert all(f"  {name} " in told for name in COMMANDS)
     assert main([]) == 2
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name, capsys):
-    assert main([name, "--help"]) == 0
-    assert f"usage: csan-hf {name} " in capsys.readouterr().out
+    assert main(["recipes", "--help"]) == 0
+    assert "usage: csan-hf recipes " in capsys.readouterr().out
 
 
 FROZEN = json.loads((Path(__file__).parent / "fixtures" / "options.json").read_text())

@@ -29,13 +29,10 @@ WINDOW_CELLS = 2**27  # characters of the source times those of the target
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """How strongly each source token is related to each target token of a sentence pair.
+    """How strongly each of J source tokens is related to each of I target tokens of a sentence pair.
 
-    Attributes:
-        source: The source sentence, J tokens.
-        target: The target sentence, I tokens.
-        matrix: float32 [I, J]; row i belongs to the prediction of target token i.
-        measure: What the numbers are, for the label of a picture.
+    Row i of `matrix`, float32 [I, J], belongs to the prediction of target token i; `measure` says what the numbers
+    are, for the label of a picture.
     """
 
     source: TokenizedText

@@ -31,13 +31,11 @@ _LAYER = re.compile(r"(?:.*\.)?encoder\.layers\.(\d+)\.self_attn")
 
 @dataclass(frozen=True)
 class AttentionStatistics:
-    """The encoder's self-attention, averaged over all real queries of all sentences.
+    """The encoder's self-attention, averaged over all real queries of all sentences, `queries` in number.
 
-    Attributes:
-        mass: float64 [layers, H, R + 2]: the share of the attention that lies 0, 1, … R tokens from the query, and
-            further away; each row sums to 1.
-        entropy: float64 [layers, H], in nats: exp of it is about how many tokens share the attention.
-        queries: How many queries were averaged.
+    `mass`, float64 [layers, H, R + 2], is the share of the attention that lies 0, 1, … R tokens from the query, and
+    further away; each row sums to 1. `entropy`, float64 [layers, H], is in nats: exp of it is about how many tokens
+    share the attention.
     """
 
     mass: np.ndarray
@@ -47,13 +45,10 @@ class AttentionStatistics:
 
 @dataclass(frozen=True)
 class LearnedWindows:
-    """Where the locality methods of a model make its queries look, by layer and head.
+    """Where the locality methods of a model make its queries look, in the encoder layers that have such a method.
 
-    Attributes:
-        layers: The numbers of the encoder layers that have such a method.
-        widths: For each of them float32 [H, queries], the width of the window in tokens.
-        shares: The same, the width over the length of the sentence (every sentence has as many queries as tokens).
-        offsets: The same, the window's middle minus the query's position, in tokens: below 0 is to the left.
+    For each of these `layers`, float32 [H, queries]: `widths` of the window in tokens; `shares`, the width over the
+    length of the sentence; `offsets`, the window's middle minus the query's position, in tokens, negative to the left.
     """
 
     layers: list[int]
@@ -256,11 +251,10 @@ def _batches(
     texts = sorted((text for text in sentences if text.strip()), key=len)
     with tqdm(total=len(texts), desc="attention", unit="sentence", disable=not progress, delay=1) as bar:
         while texts:
-            # There are seldom more tokens than characters
-            fitting = sum(
-                1 for place, text in enumerate(texts[:batch_size]) if (place + 1) * len(text) ** 2 <= BATCH_CELLS
-            )
-            part, texts = texts[: max(fitting, 1)], texts[max(fitting, 1) :]
+            fitting = 1  # there are seldom more tokens than characters
+            while fitting < min(batch_size, len(texts)) and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS:
+                fitting += 1
+            part, texts = texts[:fitting], texts[fitting:]
             encoded = tokenizers.source(part, padding=True, padding_side="right", return_tensors="pt")
             check_positions(model, [encoded["input_ids"].shape[1]])
             yield {key: encoded[key].to(model.device) for key in ("input_ids", "attention_mask")}

@@ -48,8 +48,7 @@ class AttentionReach:
 
     Attributes:
         part: `"encoder"`, `"decoder"` (its self-attention) or `"cross"`.
-        layers: The layers, counted from 0.
-        depth: Layers of that encoder or decoder.
+        layers: The layers, counted from 0, of `depth` in that encoder or decoder.
         locality: What is local there; None = full attention.
         query: Head and position of the query that `heads` is about.
         heads: [H, J], weight of every key in every head for that query: 0 = not seen, 1 = seen, between them =

@@ -97,13 +97,9 @@ def words_of_spans(
 ) -> list[int | None]:
     """Finds the word of each token by where the token begins in the text.
 
-    Spans are in characters of the text as it was given, so that it does not matter what the tokenizer normalises.
-    A span may be empty, or the same for several tokens (the bytes of one character).
-
-    Args:
-        words: First character and end of each word, in order.
-        spans: First character and end of each token.
-        special: For each token 1 if it stands for nothing in the text.
+    Words and tokens are given by first character and end in the text as it was given, so that it does not matter what
+    the tokenizer normalises. A span may be empty, or the same for several tokens (the bytes of one character).
+    `special` is 1 for each token that stands for nothing in the text.
     """
     ends = [end for _, end in words]
     found: list[int | None] = []

@@ -145,9 +145,3 @@ def test_errors_are_one_line(main, folder, files, tmp_path, capsys, changes, mes
 def test_options_that_do_not_fit(main, capsys, arguments, message):
     assert main(["model", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_standard_input_that_is_not_utf_8(main, folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
-    assert main([folder, "--source", "-", "--quiet"]) == 2
-    assert capsys.readouterr().err.startswith("error: standard input, line 1: not UTF-8")

@@ -119,20 +119,3 @@ def test_characters_that_another_font_has():
         warnings.simplefilter("error")
         figure = drawn(alignment_of(["Ⓐ", "ü"], ["␣the", "ß", "</s>", "ж"]))
     assert "STIXGeneral" in figure.axes[0].get_xticklabels()[0].get_fontfamily()
-
-
-def test_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "new" / "a.png"
-    draw_heat_map(alignment_of("abc", "xy"), path)
-    assert imread(path).ndim == 3
-    before = path.read_bytes()
-
-    def fail(self, file, **arguments):
-        file.write(b"half a picture")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Figure, "savefig", fail)
-    with pytest.raises(OSError, match="disk full"):
-        draw_heat_map(alignment_of("a", "x"), path)
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == ["a.png"]
