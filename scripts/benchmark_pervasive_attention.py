@@ -14,10 +14,11 @@ or the peak of the allocator (CUDA); the median of three processes.
 
 import argparse
 import copy
-import functools
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,9 +38,9 @@ VARIANTS = {
     "csan_hf, bf16": (False, True, True, False),
     "csan_hf, bf16, checkpointing": (False, True, True, True),
 }
-TRAINING = "training step, 16 pairs of 24 × 24 tokens"
-DECODING = "beam 5, 4 sentences of 24 tokens, 24 new tokens"
 VOCABULARY = 8000
+SIZES = ("num_layers", "growth_rate", "kernel_size")
+Steps = dict[str, Callable[[], Any]]
 
 
 class StraightforwardNetwork(nn.Module):
@@ -48,7 +49,8 @@ class StraightforwardNetwork(nn.Module):
     def __init__(self, decoder: nn.Module, channels_last: bool) -> None:
         super().__init__()
         block, config = decoder.dense_block, decoder.config
-        self.config, self.channels_last = config, channels_last
+        self.config = config
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.halve = nn.Conv2d(decoder.input_projection.weight.shape[1], config.input_channels, 1)
         self.halve.weight.data = decoder.input_projection.weight.data[:, :, None, None].clone()
         self.halve.bias.data = decoder.input_projection.bias.data.clone()
@@ -81,11 +83,6 @@ class StraightforwardNetwork(nn.Module):
             features = torch.cat([features, new], dim=1)
         features = self.transition(F.relu(self.transition_norm(features)))
         return F.relu(self.final_norm(features)).permute(0, 2, 3, 1)
-
-    @property
-    def memory_format(self) -> torch.memory_format:
-        """How images lie in memory."""
-        return torch.channels_last if self.channels_last else torch.contiguous_format
 
 
 def _plain_conv(weight: torch.Tensor) -> nn.Conv2d:
@@ -137,34 +134,23 @@ def main(arguments: list[str]) -> None:
         print(peak_memory_of(training_step(args.memory_of, args), args.device))
         return
     check(args)
-    print(f"\n{describe(args)}\n")
-    for part, measure in PARTS.items():
-        if args.only in (None, part):
-            measure(args)
-
-
-def describe(args: argparse.Namespace) -> str:
-    """One line on what was measured where."""
     where = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    shape = f"L {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}, d 128, vocabulary {VOCABULARY}"
-    return f"{shape}; {where}; torch {torch.__version__}"
+    print(f"\nL {args.num_layers}, g {args.growth_rate}, k {args.kernel_size}; {where}; torch {torch.__version__}\n")
+    for part, (workload, make_steps) in PARTS.items():
+        if args.only in (None, part):
+            time_together(workload, make_steps(args), args, memory=part == "training")
 
 
 def build(args: argparse.Namespace, **options: float) -> nn.Module:
     """Our model with random weights, normalisations and running statistics: none of them is the identity."""
     torch.manual_seed(0)
-    config = PervasiveAttentionConfig(
-        vocab_size=VOCABULARY,
-        num_layers=args.num_layers,
-        growth_rate=args.growth_rate,
-        kernel_size=args.kernel_size,
-        **options,
+    sizes = {name: getattr(args, name) for name in SIZES}
+    model = PervasiveAttentionForConditionalGeneration(
+        PervasiveAttentionConfig(vocab_size=VOCABULARY, **sizes, **options)
     )
-    model = PervasiveAttentionForConditionalGeneration(config)
     for name, parameter in model.named_parameters():
         if "norm" in name:
-            mean, deviation = (1.0, 0.1) if name.endswith("weight") else (0.0, 0.1)
-            nn.init.normal_(parameter, mean, deviation)
+            nn.init.normal_(parameter, float(name.endswith("weight")), 0.1)
     for name, buffer in model.named_buffers():
         if name.endswith("running_var"):
             buffer.uniform_(0.5, 2.0)
@@ -175,8 +161,7 @@ def build(args: argparse.Namespace, **options: float) -> nn.Module:
 
 def make_batch(pairs: int, args: argparse.Namespace) -> dict[str, torch.Tensor]:
     """Random pairs of 24 × 24 tokens, without padding."""
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(2, VOCABULARY, (2, pairs, 24), generator=generator).to(args.device)
+    ids = torch.randint(2, VOCABULARY, (2, pairs, 24), generator=torch.Generator().manual_seed(1)).to(args.device)
     return {"input_ids": ids[0], "labels": ids[1]}
 
 
@@ -200,13 +185,13 @@ def training_step(name: str, args: argparse.Namespace) -> Callable[[], None]:
     return step
 
 
-def time_training(args: argparse.Namespace) -> None:
-    """Times and prints the training steps."""
-    time_together(TRAINING, {name: training_step(name, args) for name in VARIANTS}, args, memory=True)
+def training_steps(args: argparse.Namespace) -> Steps:
+    """The training steps of all variants."""
+    return {name: training_step(name, args) for name in VARIANTS}
 
 
-def time_evaluation(args: argparse.Namespace) -> None:
-    """Times and prints the forward in eval mode on 16 sentences of 3 to 48 tokens, with and without gradients."""
+def evaluation_steps(args: argparse.Namespace) -> Steps:
+    """The forward in eval mode, with and without gradients."""
     model = build(args).eval()
     lengths = torch.tensor([3 + 45 * number**2 // 225 for number in range(16)])
     mask = (torch.arange(48) < lengths[:, None]).long().to(args.device)
@@ -216,37 +201,43 @@ def time_evaluation(args: argparse.Namespace) -> None:
         with torch.set_grad_enabled(enabled):
             model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
 
-    steps = {
-        "with gradients": functools.partial(forward, True),
-        "under no_grad": functools.partial(forward, False),
-    }
-    time_together("forward in eval mode, 16 sentences of 3 to 48 tokens", steps, args)
+    return {"with gradients": partial(forward, True), "under no_grad": partial(forward, False)}
 
 
-def time_decoding(args: argparse.Namespace) -> None:
-    """Times and prints beam search."""
-    model = build(args).eval()
-    plain = make_straightforward(model, False).eval()
-    source = {"input_ids": make_batch(4, args)["input_ids"]}
+def beam_steps(args: argparse.Namespace) -> Steps:
+    """Beam search of both implementations."""
+    models = {"csan_hf": build(args).eval()}
+    models = {"straightforward": make_straightforward(models["csan_hf"], False).eval(), **models}
+    source = make_batch(4, args)["input_ids"]
 
-    def search(own: bool, bf16: bool) -> None:
-        options = {"num_beams": 5, "min_new_tokens": 24, "max_new_tokens": 24, "use_cache": own}
+    def search(name: str, bf16: bool) -> None:
+        options = {"num_beams": 5, "min_new_tokens": 24, "max_new_tokens": 24, "use_cache": name == "csan_hf"}
         with torch.autocast(args.device, dtype=torch.bfloat16, enabled=bf16):
-            (model if own else plain).generate(**source, **options)
+            models[name].generate(source, **options)
 
-    steps = {
-        "straightforward, float32": functools.partial(search, False, False),
-        "straightforward, bf16": functools.partial(search, False, True),
-        "csan_hf, float32": functools.partial(search, True, False),
-        "csan_hf, bf16": functools.partial(search, True, True),
+    types = {"float32": False, "bf16": True}
+    return {f"{name}, {kind}": partial(search, name, bf16) for name in models for kind, bf16 in types.items()}
+
+
+def greedy_steps(args: argparse.Namespace) -> Steps:
+    """Greedy decoding to several lengths: the cost of a token must not grow."""
+    generate, source = build(args).eval().generate, make_batch(4, args)["input_ids"]
+    return {
+        f"{count} new tokens": partial(generate, source, min_new_tokens=count, max_new_tokens=count)
+        for count in (16, 64, 256)
     }
-    time_together(DECODING, steps, args)
 
 
-def time_together(
-    workload: str, steps: dict[str, Callable[[], None]], args: argparse.Namespace, memory: bool = False
-) -> None:
-    """Times steps in turn, and prints a table whose first line is the one that the others are compared with."""
+PARTS = {
+    "training": ("training step, 16 pairs of 24 × 24 tokens", training_steps),
+    "evaluation": ("forward in eval mode, 16 sentences of 3 to 48 tokens", evaluation_steps),
+    "beam": ("beam 5, 4 sentences of 24 tokens, 24 new tokens", beam_steps),
+    "token": ("greedy, 4 sentences of 24 tokens", greedy_steps),
+}
+
+
+def time_together(workload: str, steps: Steps, args: argparse.Namespace, memory: bool = False) -> None:
+    """Time steps in turn, and print a table whose first line is the one that the others are compared with."""
     for step in steps.values():
         step()  # warm-up
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -264,54 +255,32 @@ def time_together(
 
 def memory_of(name: str, args: argparse.Namespace) -> float:
     """Peak memory of one training step in a fresh process, in MiB: the median of three processes."""
-    sizes = [
-        f"--{size.replace('_', '-')}={getattr(args, size)}" for size in ("num_layers", "growth_rate", "kernel_size")
-    ]
+    sizes = [f"--{size.replace('_', '-')}={getattr(args, size)}" for size in SIZES]
     arguments = [*sizes, f"--device={args.device}", f"--memory-of={name}"]
     return statistics.median(last_number_printed_by(__file__, arguments) for _ in range(3))
-
-
-def time_tokens(args: argparse.Namespace) -> None:
-    """Times and prints greedy decoding to several lengths: the cost of a token must not grow."""
-    model = build(args).eval()
-    source = {"input_ids": make_batch(4, args)["input_ids"]}
-    print("| greedy, 4 sentences of 24 tokens | milliseconds per new token |\n| --- | ---: |")
-    for count in (16, 64, 256):
-        step = functools.partial(model.generate, **source, min_new_tokens=count, max_new_tokens=count)
-        step()  # warm-up
-        seconds = statistics.median(seconds_of(step, args.device) for _ in range(args.rounds))
-        print(f"| {count} new tokens | {1000 * seconds / count:.1f} |", flush=True)
-    print()
-
-
-PARTS = {"training": time_training, "evaluation": time_evaluation, "beam": time_decoding, "token": time_tokens}
 
 
 def check(args: argparse.Namespace) -> None:
     """Exit with an error unless both implementations agree in logits, gradients and translations."""
     ours = build(args, dropout=0.0).double()  # in float32, rounding moves ReLUs and maxima of a deep network
-    plain = make_straightforward(ours, False)
+    models = ours, make_straightforward(ours, False)
     batch = make_batch(2, args)
     found = {}
     for mode in ("evaluation", "training"):
-        for model in (ours, plain):
-            model.train(mode == "training")
-        outputs = [model(**batch) for model in (ours, plain)]
-        scale = outputs[1].logits.abs().max().item()
-        found[f"logits in {mode}"] = (outputs[0].logits - outputs[1].logits).abs().max().item() / scale
+        outputs = [model.train(mode == "training")(**batch) for model in models]
+        own, plain = (output.logits for output in outputs)
+        found[f"logits in {mode}"] = ((own - plain).abs().max() / plain.abs().max()).item()
     for output in outputs:
         output.loss.backward()
-    embeddings = [model.model.encoder.embed_tokens.weight.grad for model in (ours, plain)]
-    found["gradients"] = ((embeddings[0] - embeddings[1]).norm() / embeddings[1].norm()).item()
+    own, plain = (model.model.encoder.embed_tokens.weight.grad for model in models)
+    found["gradients"] = ((own - plain).norm() / plain.norm()).item()
+    options = {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
+    texts = [model.eval().generate(batch["input_ids"], **options, use_cache=model is ours) for model in models]
+    found["translations"] = float(not torch.equal(*texts))
     for name, difference in found.items():
         print(f"check: {name}: relative difference {difference:.1e}")
         if not difference < 1e-6:
             sys.exit(f"error: {name} differ by {difference}; a benchmark of wrong results is worth nothing.")
-    source, options = {"input_ids": batch["input_ids"]}, {"num_beams": 5, "max_new_tokens": 12, "min_new_tokens": 12}
-    texts = [model.eval().generate(**source, **options, use_cache=model is ours) for model in (ours, plain)]
-    if not torch.equal(*texts):
-        sys.exit("error: the translations differ; a benchmark of wrong results is worth nothing.")
-    print("check: beam search: the same translations")
 
 
 if __name__ == "__main__":
