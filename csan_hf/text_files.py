@@ -139,7 +139,8 @@ def check_file_name(name: Any, what: str) -> str:
 def path_inside(folder: Path | str, *names: str) -> Path:
     """Returns the path of a file inside a folder; `ValueError` if a link in the folder leads out of it."""
     path = Path(folder, *(check_file_name(name, "the file") for name in names))
-    Path(os.path.realpath(path)).relative_to(os.path.realpath(folder))  # raises an error that names both
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{path} is a link that leads out of {folder}: remove it.")
     return path
 
 
