@@ -24,7 +24,7 @@ class KeyArea:
 
     Attributes:
         window: Total width M in tokens (odd), |j - i| <= (M - 1) / 2; `None` is unrestricted.
-        head_area: Number N of neighbouring heads attended to jointly (odd, at most 2H - 1); 1 is the own head.
+        head_area: Number N of neighbouring heads attended to jointly (odd); 1 is the own head.
         head_boundary: `"mask"`, heads outside 0..H-1 are not visible, or `"circular"`, heads wrap modulo H.
         causal: Whether keys after the query are invisible.
     """
@@ -88,13 +88,12 @@ def count_from(start: int | Tensor, places: Tensor) -> Tensor:
 
 
 class Cells:
-    """The cells that a backend computes. All results broadcast together; no key's head is known to a term.
+    """The cells (query, key) that a backend computes. All results broadcast together; a key's head is not known.
 
-    Attributes:
-        query_position: Position of each cell's query among the real tokens, int64.
-        key_position: Position of each cell's key among the real tokens, int64.
-        distance: Key position minus query position in self-attention, int64; the same for all sentences.
-        head: The query's head, int64.
+    Attributes, all int64:
+        query_position, key_position: Positions among the real tokens.
+        distance: Key position minus query position in self-attention; the same for all sentences.
+        head: The query's head.
     """
 
     query_position: Tensor
@@ -156,7 +155,7 @@ class Term:
 
 
 class SharedMasks:
-    """Masks and block structures that the layers of one forward have in common; see `AttentionCall.once`."""
+    """What the layers of one forward have in common; see `AttentionCall.once`."""
 
     def __init__(self) -> None:
         self.made: dict[Hashable, Any] = {}
@@ -174,12 +173,10 @@ class AttentionCall:
         area: Window, heads and direction.
         scale: Factor λ of the dot products.
         key_padding_mask: [B, J] boolean, True = a real token; None = all real.
-        query_start: Position of the first query: a number, [] or one for each sentence [B] (negative where padding
-            stands before the sentence).
+        query_start: Position of the first query: a number, [] or [B] (negative where padding stands before it).
         key_start: The same of the first key (above 0 where a cache has dropped earlier keys).
         dropout_p: Probability of dropping an attention weight.
-        shared: What other layers of the forward have made already. All calls that hold it agree in padding and
-            positions wherever they have as many queries and keys.
+        shared: What other layers of the forward have made; all calls with it agree in padding and positions.
         terms: What the locality methods add.
     """
 

@@ -40,15 +40,10 @@ def _block_size(half_window: int) -> int:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """How R blocks of queries meet their keys: block r sees `span` keys from place r * size - before on.
+    """How R = `count` blocks of `size` queries meet their keys: block r sees `span` keys from r * size - before on.
 
-    Attributes:
-        count: R.
-        size: Queries of a block.
-        span: Keys that a block sees.
-        unreached: First keys that no query sees (in a decoding step over a longer history); places count from there.
-        before: Places before the first key.
-        after: Places after the last key.
+    Places count from the first key that a query sees, of which `unreached` come before (in a decoding step); there are
+    places `before` the first key and `after` the last.
     """
 
     count: int
@@ -82,12 +77,7 @@ def _blocks_of(call: AttentionCall) -> _Blocks:
 class _BlockCells(Cells):
     """The cells of all blocks: [B or 1, H or 1, R or 1, size, span]; what lies beyond the ends is masked anyway.
 
-    Attributes:
-        key_place: [R, span] among all keys of the call; below 0 or beyond the last key at the ends.
-        query_position: [B or 1, 1, R, size, 1].
-        key_position: [B or 1, 1, R, 1, span].
-        distance: [size, span].
-        head: [H, 1, 1, 1].
+    `key_place` [R, span] is among all keys of the call, and at the ends below 0 or beyond the last.
     """
 
     def __init__(self, blocks: _Blocks, call: AttentionCall) -> None:

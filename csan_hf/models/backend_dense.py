@@ -143,10 +143,9 @@ def fused_is_faster(call: AttentionCall) -> bool:
 
 
 def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
-    """Whether torch's fused attention is to be computed in float32 for speed; with dropout, with gradients or without.
+    """Whether torch's fused attention is to be computed in float32: its backward in bfloat16 is slow on a CPU.
 
-    On a CPU its backward pass in bfloat16 takes three to ten times as long as in float32 at the lengths of sentences
-    and words (torch 2.13, with AMX).
+    It takes three to ten times as long at the lengths of sentences and words (torch 2.13, with AMX).
     """
     return query.device.type == "cpu" and query.dtype == torch.bfloat16 and (query.requires_grad or dropout_p > 0.0)
 
@@ -156,13 +155,12 @@ def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
 
 @dataclass
 class Masks:
-    """What layers share if their queries see the same keys; axes of cells as in the backend's cells.
+    """What layers share if their queries see the same keys.
 
     Attributes:
         cells: The cells of the call.
-        hidden: Keys that a query does not see; None: it sees all. Rows of queries that see no key are opened, so that
-            no softmax is of an empty row; their output is replaced by zeros.
-        fully_masked: The queries that see no key, [..., I, 1]; None: there are none.
+        hidden: Keys that a query does not see; None: it sees all. The rows of queries that see none are opened.
+        fully_masked: The queries that see no key, whose output becomes zero, [..., I, 1]; None: there are none.
     """
 
     cells: Cells

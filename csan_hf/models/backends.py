@@ -2,16 +2,15 @@
 """Attention over a window of positions and an area of heads: one validated call, and the backends that compute it.
 
 Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <= m (Yang et al., NAACL 2019, equations
-4-6), as far as padding and the terms let it. `local_attention` is the way in; the models make an `AttentionCall` with
-the terms of their locality methods and `run` it.
+4-6), as far as padding and the terms let it. `local_attention` is the way in; the models `run` an `AttentionCall`.
 
-| backend | memory in the length | what it is | value terms |
-| --- | --- | --- | --- |
-| `eager` | quadratic | matrix products and a float32 softmax; the only one that gives attention weights | yes |
-| `chunked` | linear | all pairs in chunks of queries, computed again in the backward pass | yes |
-| `sdpa` | linear to quadratic (the mask) | torch's fused attention with a mask | no |
-| `blocked` | linear, forward and backward | blocks of queries against their keys and m on either side | yes |
-| `flex_attention` | linear | torch's FlexAttention; on CPU it has no backward | no |
+| backend | memory in the length | what it is |
+| --- | --- | --- |
+| `eager` | quadratic | matrix products and a float32 softmax; the only one that gives attention weights |
+| `chunked` | linear | all pairs in chunks of queries, computed again in the backward pass |
+| `sdpa` | linear to quadratic (the mask) | torch's fused attention with a mask |
+| `blocked` | linear, forward and backward | blocks of queries against their keys and m on either side |
+| `flex_attention` | linear | torch's FlexAttention; on CPU it has no backward |
 """
 
 from collections.abc import Callable
@@ -79,17 +78,9 @@ def local_attention(
     if isinstance(bias, Tensor):
         bias.expand(batch, heads, queries, keys)  # torch refuses other shapes
         bias = DenseBias(torch.atleast_1d(bias))
-    call = AttentionCall(
-        query,
-        key,
-        value,
-        KeyArea(window, head_area, head_boundary, causal),
-        width**-0.5 if scale is None else scale,
-        key_padding_mask,
-        query_start=keys - queries if causal else 0,
-        dropout_p=dropout_p,
-        terms=() if bias is None else (bias,),
-    )
+    area, scale = KeyArea(window, head_area, head_boundary, causal), width**-0.5 if scale is None else scale
+    first, terms = keys - queries if causal else 0, () if bias is None else (bias,)
+    call = AttentionCall(query, key, value, area, scale, key_padding_mask, first, dropout_p=dropout_p, terms=terms)
     return run(call, backend)
 
 
@@ -119,11 +110,7 @@ BACKENDS: dict[str, Callable[[AttentionCall], Tensor]] = {
 
 
 def run(call: AttentionCall, backend: str | None = None) -> Tensor:
-    """The output [B, H, I, D] of a call by the backend asked for, or by the fastest that can (`None`).
-
-    Raises:
-        ValueError: The backend is unknown or cannot run the call.
-    """
+    """The output [B, H, I, D] by a backend, or by the fastest that can (`None`); `ValueError` where it cannot."""
     if backend is not None and (reason := cannot_run(call, backend)) is not None:
         raise ValueError(f"backend={backend!r} {reason}")
     return BACKENDS[backend or fastest_backend(call)](call)

@@ -24,8 +24,7 @@ from .locality import LayerLocality, parameters_name
 from .seq2seq_model import drop
 
 BLOCKED = "blocked"
-"""An `attn_implementation` of CSAN's own: local layers run in blocks whatever their length, the others as under
-"sdpa". It is not registered with the library, whose other models would then accept the name, too."""
+"""An `attn_implementation` of CSAN's own, unknown to the library: local layers in blocks, the others as "sdpa"."""
 
 # Backend of the local layers under each attention implementation; under "sdpa", the library's default, the fastest.
 _LOCAL_BACKENDS = {"eager": "eager", "sdpa": None, BLOCKED: "blocked", "flex_attention": "flex_attention"}
@@ -107,13 +106,11 @@ def eager_attention_forward(
 
 
 class CsanAttention(nn.Module):
-    """Multi-head attention, full or local as `config.layer_locality` says.
-
-    The parameters of a locality method are a submodule under the method's `module_name`.
+    """Multi-head attention, full or local as `config.layer_locality` says; a method's parameters are a submodule.
 
     Attributes:
         locality: What is local here, or None.
-        observe_terms: A function that is called with the terms of every call, for the analysis of a model, or None.
+        observe_terms: A function that is called with the terms of every call, or None.
     """
 
     def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
@@ -170,9 +167,8 @@ class CsanAttention(nn.Module):
             query_offset: Place of the first query (decoding with a cache).
 
         Returns:
-            Output [B, I, d] and, under the `eager` implementation, weights [B, H, I, J]; those of a local layer only
-            with `output_attentions`. In a layer with an area of heads they are summed over the area; they are zero
-            where something else replaces the attention.
+            Output [B, I, d] and, under `eager`, weights [B, H, I, J], of a local layer only with `output_attentions`;
+            summed over an area of heads, and zero where something else replaces the attention.
         """
         masks = attention_mask or AttentionMasks()
         asked = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
@@ -225,8 +221,8 @@ class CsanAttention(nn.Module):
         held, queries, padding = key.shape[2], query.shape[2], masks.padding
         # The keys that end at the last query, with their padding
         if self.is_causal and isinstance(query_offset, Tensor):
-            # A static cache is longer than what it holds, and only the device knows how much it holds. Shapes cannot
-            # depend on that: as many keys are taken as the queries can ever reach; those before the first are masked
+            # Only the device knows how much a static cache holds, and shapes cannot depend on that: as many keys are
+            # taken as the queries can ever reach; those before the first are masked
             reached = held if locality.past_tokens is None else min(held, queries + locality.past_tokens)
             places = torch.arange(queries - reached, queries, device=key.device) + query_offset
             index, real = places.clamp(min=0), (places >= 0).expand(key.shape[0], -1)
@@ -304,8 +300,7 @@ class CsanAttention(nn.Module):
 def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) -> Tensor:
     """Spread weights [B, H, I, K], the last key at the last query's position, over all positions; the others get zero.
 
-    `held` keys were handed over by the cache: fewer than there are positions where it keeps a window, more where it is
-    static. `query_offset` is the position of the first query.
+    The cache gave `held` keys: fewer than there are positions where it keeps a window, more where it is static.
     """
     queries, count = weights.shape[-2:]
     if isinstance(query_offset, Tensor):
@@ -324,11 +319,7 @@ class _BeamSharedCache(DynamicCache):
         self.num_beams = num_beams
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Reorder the beams, unless each comes from a beam of its own sentence: these share their source.
-
-        That is checked on a CPU alone. On an accelerator the check would wait for the device, which costs more than
-        reordering.
-        """
+        """Reorder, unless each beam comes from its own sentence; an accelerator would wait longer for that check."""
         if beam_idx.device.type == "cpu":
             sentence = torch.arange(beam_idx.shape[0]) // self.num_beams
             if torch.equal(beam_idx // self.num_beams, sentence):

@@ -26,8 +26,8 @@ class GaussianTerm(Term):
     """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2 (equation 5).
 
     Attributes:
-        center: P, a position, [B, H, I] or broadcastable to it, float32 or better.
-        width: D in tokens, [B, H, I] or broadcastable to it, float32 or better; under `MINIMUM_WINDOW` it is raised.
+        center: P, a position, broadcastable to [B, H, I], float32 or better.
+        width: D in tokens, broadcastable to [B, H, I], float32 or better; under `MINIMUM_WINDOW` it is raised.
     """
 
     center: Tensor
@@ -56,10 +56,9 @@ def raise_to_floor(width: Tensor) -> Tensor:
 
 
 class QueryPredictor(LocalityModule):
-    """One number for each head and query, u_h · tanh(W q_i), with a hidden layer of half the model's width.
+    """L · sigmoid(u_h · tanh(W q_i)), a position or a window in tokens for each head and query.
 
-    Half the width gives `NEIGHBOR` and `LOCAL_HARD` the +0.4M parameters of NAACL 2019, Table 1.
-    W (`query_proj`) is [d/2, d], the rows u_h (`head_proj`) are [H, d/2].
+    W (`query_proj`) is [d/2, d], u (`head_proj`) [H, d/2]: half the width gives the +0.4M of NAACL 2019, Table 1.
     """
 
     def __init__(self, site: AttentionSite) -> None:
@@ -68,16 +67,16 @@ class QueryPredictor(LocalityModule):
         self.head_proj = nn.Linear(site.d_model // 2, site.num_heads, bias=False)
 
     def forward(self, call: AttentionCall) -> Tensor:
-        """A position or a window in tokens, L · sigmoid(u_h · tanh(W q_i)): [B, H, I], float32 or better."""
-        hidden = torch.tanh(self.query_proj(merge_heads(call.query)))
-        return call.visible_length * torch.sigmoid(at_least_float32(self.head_proj(hidden).transpose(1, 2)))
+        """[B, H, I], float32 or better."""
+        hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d / 2]
+        return _share_of(call.visible_length, self.head_proj(hidden))
 
 
 class GaussianLocalness(LocalityModule):
     """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
 
-    W_p (`query_proj`), U_p (`center_proj`), U_d (`window_proj`) and W_d (`key_proj`) are the paper's names; the
-    window of the `"head"` strategy is 50 · sigmoid(`head_window`).
+    In the paper W_p (`query_proj`), U_p (`center_proj`), U_d (`window_proj`) and W_d (`key_proj`); the window of the
+    `"head"` strategy is 50 · sigmoid(`head_window`).
     """
 
     def __init__(self, strategy: str, window_size: float, num_heads: int, d_model: int) -> None:
@@ -99,38 +98,41 @@ class GaussianLocalness(LocalityModule):
 
     def forward(self, call: AttentionCall) -> GaussianTerm:
         """The Gaussian of every query."""
-        hidden = torch.tanh(self.query_proj(merge_heads(call.query)))  # [B, I, d]
+        hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d]
         length = call.visible_length  # L, [B or 1, 1, I or 1]
-        center = length * torch.sigmoid(at_least_float32(self.center_proj(hidden).transpose(1, 2)))
-        return GaussianTerm(center, self._width(hidden, call, length))
-
-    def _width(self, hidden: Tensor, call: AttentionCall, length: Tensor) -> Tensor:
+        center = _share_of(length, self.center_proj(hidden))
         if self.strategy == "fixed":
-            return at_least_float32(hidden).new_full((1, 1, 1), self.window_size)
+            return GaussianTerm(center, center.new_full((1, 1, 1), self.window_size))
         if self.strategy == "head":
-            return raise_to_floor(50.0 * torch.sigmoid(at_least_float32(self.head_window))[None, :, None])
-        if self.strategy == "layer":
-            hidden = torch.tanh(self.key_proj(_mean_key(call)))
-        return raise_to_floor(length * torch.sigmoid(at_least_float32(self.window_proj(hidden).transpose(1, 2))))
+            width = 50.0 * torch.sigmoid(at_least_float32(self.head_window))[None, :, None]
+        else:
+            if self.strategy == "layer":
+                hidden = torch.tanh(self.key_proj(_mean_key(call)))  # [B, 1 or I, d]
+            width = _share_of(length, self.window_proj(hidden))
+        return GaussianTerm(center, raise_to_floor(width))
+
+
+def _share_of(length: Tensor, logits: Tensor) -> Tensor:
+    """L · sigmoid of logits [B, I, H]: [B, H, I], float32 or better."""
+    return length * torch.sigmoid(at_least_float32(logits.transpose(1, 2)))
+
+
+def _merge_heads(states: Tensor) -> Tensor:
+    """[B, H, T, D] -> [B, T, d]."""
+    return states.transpose(1, 2).flatten(2)
 
 
 def _mean_key(call: AttentionCall) -> Tensor:
     """Mean of the keys that each query sees: [B, 1, d], or [B, I, d] prefix means in a causal layer."""
-    keys, mask = merge_heads(call.key), call.key_padding_mask  # [B, J, d]
+    keys, mask = _merge_heads(call.key), call.key_padding_mask  # [B, J, d]
     real = torch.ones(keys.shape[:2], device=keys.device) if mask is None else mask.float()
-    keys = keys * real.to(keys.dtype).unsqueeze(-1)
+    keys = at_least_float32(keys * real.to(keys.dtype).unsqueeze(-1))
     if call.area.causal:
-        queries = call.query.shape[2]
-        sums = at_least_float32(keys).cumsum(dim=1)[:, -queries:]  # the queries are the last positions
-        counts = real.cumsum(dim=1)[:, -queries:]
+        queries = call.query.shape[2]  # the last positions
+        sums, counts = keys.cumsum(dim=1)[:, -queries:], real.cumsum(dim=1)[:, -queries:]
     else:
-        sums, counts = at_least_float32(keys).sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
+        sums, counts = keys.sum(dim=1, keepdim=True), real.sum(dim=1, keepdim=True)
     return (sums / counts.clamp(min=1.0).unsqueeze(-1)).to(call.key.dtype)
-
-
-def merge_heads(states: Tensor) -> Tensor:
-    """[B, H, T, D] -> [B, T, d]."""
-    return states.transpose(1, 2).flatten(2)
 
 
 class GaussianMethod(LocalityMethod):
@@ -192,8 +194,6 @@ class Gaussian(GaussianMethod):
 class Neighbor(GaussianMethod):
     """Energies fall off with the distance to the query, the faster the narrower the window predicted from it.
 
-    -(j - i)² / (2 σ_i²) with σ_i = D_i / 2, D_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
-
     Sperber et al. learn one variance for each head; Yang et al. predict it ("predicting a window size"), as here.
     """
 
@@ -209,8 +209,6 @@ class Neighbor(GaussianMethod):
 @dataclass(frozen=True)
 class LocalHard(GaussianMethod):
     """Energies fall off around a position predicted from each query, over a window of fixed width.
-
-    -(j - P_i)² / (2 σ²) with σ = D / 2, P_i = L · sigmoid(u_h · tanh(W q_i)), one for each head.
 
     Luong et al. (equations 9-10) multiply the weights after the softmax and see nothing beyond P ± D; Yang et al. add
     the Gaussian to the energies and cut nothing off, as here. P is not rounded: W needs its gradient.

@@ -26,15 +26,12 @@ from torch import nn
 
 from .attention_call import KeyArea
 
-PARTS = {
-    "encoder": "the encoder's self-attention",
-    "decoder": "the decoder's self-attention",
-    "cross": "cross-attention",
-}
+_SELF = "the {}'s self-attention"
+PARTS = {"encoder": _SELF.format("encoder"), "decoder": _SELF.format("decoder"), "cross": "cross-attention"}
 """Where attention stands, and what messages call it; cross-attention is the decoder's to the encoder."""
 
 MOST_TOKENS = 2**31 - 1
-"""The longest distance, window or width in tokens: beyond any sentence, and a number that every tensor can hold."""
+"""The longest distance, window or width in tokens: a number that every tensor can hold."""
 
 
 def check_window(window: int | None, name: str = "window") -> None:
@@ -78,14 +75,9 @@ def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """The attention that a method is asked about.
+    """The attention that a method is asked about: part, layer `index` from 0, heads H, width d.
 
-    Attributes:
-        part: `"encoder"`, `"decoder"` or `"cross"`.
-        index: Layer, counted from 0.
-        num_heads: Heads H.
-        d_model: Width d of the model.
-        dropout: Dropout after the model's sub-layers, for layers of a method's own.
+    `dropout` is that after the model's sub-layers, for layers of a method's own.
     """
 
     part: str
@@ -175,11 +167,9 @@ class LocalityMethod:
 
 @dataclass(frozen=True)
 class LayerLocality:
-    """What is local in one attention; the other attributes follow from `part` and `methods`.
+    """What is local in one attention of a part, by methods in the order of the registry.
 
     Attributes:
-        part: `"encoder"`, `"decoder"` or `"cross"`.
-        methods: The methods, in the order of the registry.
         area: Window and area of heads of all methods together.
         past_tokens: Earlier keys that a decoding step needs: half the window, or None = all.
         replacement: The method that takes the place of the attention, or None.
@@ -251,11 +241,7 @@ _Method = TypeVar("_Method", bound=type[LocalityMethod])
 
 
 def register_locality(method_class: _Method) -> _Method:
-    """Make a method known to specifications by its `key`. Usable as a decorator; later ones come later in a layer.
-
-    Raises:
-        ValueError: Its key or the name of its parameters is taken.
-    """
+    """Make a method known by its `key`, after those before it; a decorator. `ValueError` where a name is taken."""
     key, module_name = method_class.key, parameters_name(method_class)
     others = [other for other in _REGISTRY.values() if other is not method_class]
     taken = [other.__qualname__ for other in others if key == other.key or module_name == parameters_name(other)]

@@ -125,10 +125,9 @@ def _take(states: Tensor, places: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Block(LocalityMethod):
-    """Bi-BloSA in place of the attention.
+    """Bi-BloSA in place of the attention; ELU, and zeros for a token that attends to nothing, as in its authors' code.
 
-    What the paper leaves open is as in its authors' code: ELU, zeros for a token that attends to nothing. The bias of
-    the summary's scores is left out: it cancels in the softmax.
+    The bias of the summary's scores is left out: it cancels in the softmax.
 
     Attributes:
         length: r, tokens of a block; the paper recommends the cube root of twice the sentence's length.

@@ -201,21 +201,3 @@ def test_half_precision_is_computed_in_float32():
     bias = term_of(module, query, key)
     assert bias.center.dtype == bias.width.dtype == torch.float32
     assert dense(bias, 40).dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("strategy", "extra"), [("fixed", 0), ("query", H * H * D), ("layer", H * H * D + (H * D) ** 2), ("head", H)]
-)
-def test_parameters(strategy, extra):
-    """W_p is shared by the heads' p and z; U_p and U_d are one row per head; no biases."""
-    names = {name.removesuffix(".weight") for name, _ in make_module(strategy, is_causal=False).named_parameters()}
-    expected = {"query_proj", "center_proj"}
-    expected |= {
-        "fixed": set(),
-        "query": {"window_proj"},
-        "layer": {"window_proj", "key_proj"},
-        "head": {"head_window"},
-    }[strategy]
-    assert names == expected
-    count = sum(p.numel() for p in make_module(strategy, is_causal=False).parameters())
-    assert count == (H * D) ** 2 + H * H * D + extra

@@ -27,8 +27,6 @@ SNLI script sets ReLU; the paper leaves it open).
 - Intra- and inter-block attention have parameters of their own, as in the authors' code.
 - The bias of W_score is left out: it shifts all tokens' scores alike and cancels in the softmax.
 - Not in a causal layer: v_l reads the whole block of a token, so later tokens too. The product refuses it.
-
-Neither a window, an area nor another method composes with it: there are no heads and no energies to add to.
 """
 
 from __future__ import annotations

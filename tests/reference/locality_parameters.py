@@ -15,21 +15,10 @@ Base: d 512, 8 heads, D = d / H = 64, three encoder layers. In millions, three l
 |            |       | +42.5 | 6 full convolutions of kernel 9 = 14,164,992                                        |
 | 1D, 2D     | +0.0  | +0.00 | none                                                                                |
 
-What the paper's numbers say about what its authors did:
-
-- REL_POS: tables shared by the heads (the authors' released layer) give 4,224 a layer, +0.01M in three layers; Shaw's
-  base setting, "unique edge representations per layer and head" with k = 16, gives the +0.1M.
-- NEIGHBOR and LOCAL_HARD: half of LOCAL_SOFT, which is W_p alone; one predicted number with a W of [d, d] would be
-  +0.8M. A hidden layer of d/2 gives +0.4M, and the two together LOCAL_SOFT's +0.8M, which the preprint says combines
-  them. The released layer would give +0.4M with four local heads of eight (its W is [64 · local heads, d]); neither
-  paper says that only half of the heads were local.
-- BLOCK: nothing natural gives +6.0M. Bi-BloSA of width 300, its authors' own ("600D Bi-BloSAN"), is 0.27M (4 %) above.
-  Of width d/2 it is +3.94M, by chance what Yang et al.'s released layer (dot-product attention in blocks of four,
-  source2token, inter-block attention, gate, concatenation) adds in three layers, +3.95M; in all six, as their
-  released model has it, that layer adds +7.90M.
-- CNN: a separable convolution of width 512 has 0.27M; +42.6M would be 159 of them. So theirs were full convolutions,
-  162 d² = 42.47M in all: 54 taps in each of three layers, or 27 in each of six. Six of kernel 9 in three layers give
-  42.49M, 0.1M below; QANet's four of kernel 7 made full give 22.0M in three layers, 44.1M in six.
+- REL_POS: Shaw's base setting, tables of each head with k = 16; tables shared by the heads would be +0.01M.
+- NEIGHBOR and LOCAL_HARD: a hidden layer of d/2; one of d would be LOCAL_SOFT's W alone, +0.8M.
+- BLOCK: nothing natural gives +6.0M; Bi-BloSA of width 300, its authors' own ("600D Bi-BloSAN"), is 4 % above.
+- CNN: +42.6M would be 159 separable convolutions of width 512, so theirs were full ones.
 """
 
 from __future__ import annotations
