@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference.locality_parameters import (
-    block_parameters,
-    cnn_parameters,
-    gaussian_parameters,
-    rel_pos_parameters,
-)
+from reference.locality_parameters import block_parameters, cnn_parameters, gaussian_parameters, rel_pos_parameters
 from tiny import PLAIN, padded_sources
 from tiny import csan as tiny_model
 
