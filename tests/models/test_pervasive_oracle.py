@@ -128,14 +128,6 @@ def test_unpadded_batch(aggregation, training):
     assert_equals_oracle(options, UNPADDED, training, seed=1)
 
 
-@pytest.mark.parametrize("kernel_size", [1, 3, 5, 7])
-@pytest.mark.parametrize("batch", [PADDED, HOLES], ids=["padded", "holes"])
-@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-def test_several_shelves(kernel_size, batch, gated):
-    options = {"aggregation": "max", "kernel_size": kernel_size, "gated": gated}
-    assert_equals_oracle(options, batch, training=True, seed=3)
-
-
 @every_aggregation
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_padding_on_the_left_and_in_the_middle(aggregation, training):
