@@ -91,8 +91,8 @@ def checkpoint_step(path: Path) -> int:
 
 def list_checkpoints(output_dir: Path | str) -> list[Path]:
     """Returns the checkpoint folders under `output_dir`, oldest first."""
-    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
-    return sorted((path for path in folders if re.fullmatch(r"checkpoint-\d+", path.name)), key=checkpoint_step)
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if re.fullmatch(r"\w+-\d+", path.name)]
+    return sorted(filter(Path.is_dir, folders), key=checkpoint_step)
 
 
 def delete_checkpoint(checkpoint: Path) -> None:

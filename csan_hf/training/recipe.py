@@ -343,8 +343,6 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a recipe, a file or the name of one that comes with csan_hf, without interpreting its keys."""
     try:
         content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
-        if not isinstance(content, dict | None):
-            raise yaml.YAMLError(f"it must hold keys and values, got a {type(content).__name__}")
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
         # Without the original error, which shows lines of the file: they may hold a credential
         mark: Any = getattr(error, "problem_mark", None)
@@ -353,7 +351,9 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = str(error)
     else:
-        return content or {}
+        if isinstance(content, dict | None):
+            return content or {}
+        problem = f"it must hold keys and values, got a {type(content).__name__}"
     raise RecipeError(f"{path}: {problem}")
 
 
