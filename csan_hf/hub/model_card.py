@@ -84,7 +84,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
     dataset = dataset and _line(dataset)
     hub_dataset = _hub_name(data.get("dataset"))
     training_data = hub_dataset or _hub_name(recipe.get("hub_dataset"))
-    # Weights that nobody has trained here, a converted checkpoint, say, have no results
+    # A converted checkpoint, which was not trained here, has no results
     scores = results.get("scores") or {}
     metrics = _metrics(task, scores)
     card_data = ModelCardData(
