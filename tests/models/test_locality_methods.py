@@ -4,14 +4,21 @@
 import pytest
 import torch
 from reference import locality_methods as oracle
-from tiny import PLAIN, padded_sources
+from reference.dispatch import Operations
+from reference.local_attention import gaussian_energy
+from reference.locality_block import block_parameter_shapes, block_self_attention
+from reference.locality_cnn import cnn_parameter_shapes, convolutions
+from tiny import PLAIN, STRATEGIES, padded_sources
 from tiny import csan as tiny_model
 
-from csan_hf import CsanConfig
+from csan_hf import CsanConfig, CsanModel
+from csan_hf.models.attention_call import AttentionCall, KeyArea
+from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
+from csan_hf.models.gaussian import MINIMUM_WINDOW, GaussianTerm, raise_to_floor
 
-B, T, H, D = 2, 6, 4, 3
-LENGTHS = (6, 4)
+B, T, H, D = 2, 7, 4, 3
+LENGTHS = (7, 5)  # the padding is no whole number of blocks
 SPECIFICATIONS = {
     "relative positions": {"relative_positions": 2},
     "relative positions of each head": {"relative_positions": {"max_distance": 2, "per_head": True}},
@@ -24,32 +31,36 @@ SPECIFICATIONS = {
     "local hard": {"local_hard": 3.0},
     "local hard, cut off": {"local_hard": {"width": 1.5, "cut_off": True}, "relative_positions": 2},
 }
+GAUSSIANS = {f"gaussian, {width}": {"gaussian": {"width": width}} for width in STRATEGIES}
+GAUSSIANS["gaussian, fixed"]["gaussian"]["size"] = 2.5
 ENCODER_ALONE = {
     "both directions": {"bi_direct": True},
     "both directions in a window": {"bi_direct": True, "window": 3, "relative_positions": 2},
     "both directions in an area": {"bi_direct": True, "window": 5, "head_area": 3, "neighbor": True},
 }
-CASES = [(name, part) for name in SPECIFICATIONS for part in ("encoder", "decoder")]
+CASES = [(name, part) for name in (*SPECIFICATIONS, *GAUSSIANS) for part in ("encoder", "decoder")]
 CASES += [(name, "encoder") for name in ENCODER_ALONE]
-CASES += [("local hard", "cross")]
+CASES += [(name, "cross") for name in ("local hard", *GAUSSIANS)]
 PADDINGS = ("none", "right", "left")
 
 
-def make_attention(specification, part, implementation):
+def make_attention(specification, part="encoder", implementation="eager", **options):
     config = CsanConfig(
         d_model=H * D,
         encoder_layers=1,
         decoder_layers=1,
         encoder_attention_heads=H,
         decoder_attention_heads=H,
-        **{f"{part}_locality": [specification]},
+        **{f"{part}_locality": [specification], **options},
     )
     config._attn_implementation = implementation
     attention = CsanAttention(config, part).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in attention.parameters():
+        for name, parameter in attention.named_parameters():
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+            if name.endswith("head_window"):
+                parameter.sub_(2.5)  # about four tokens
     return attention
 
 
@@ -58,6 +69,19 @@ def padding_of(side):
         return None
     padding = torch.arange(T) < torch.tensor(LENGTHS)[:, None]
     return padding if side == "right" else padding.flip(1)
+
+
+def sentences(side):
+    """States [B, T, d], the padding mask and which tokens are real."""
+    padding = padding_of(side)
+    states = torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    return states, padding, torch.ones(B, T, dtype=torch.bool) if padding is None else padding
+
+
+def gradients(output, states, parameters):
+    """Of a weighted sum of real tokens' outputs; zero for what the output does not depend on."""
+    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
+    return torch.autograd.grad((output * upstream).sum(), [states, *parameters], materialize_grads=True)
 
 
 def oracle_method(method, modules):
@@ -69,33 +93,31 @@ def oracle_method(method, modules):
         return oracle.RelativePositions(tables.keys, tables.values, method.max_distance)
     if method.key == "gaussian":
         module = modules["localness"]
-        predictors = (module.center_proj.weight, module.window_proj.weight)
-        center, width = (oracle.Predictor(module.query_proj.weight, predictor) for predictor in predictors)
-        return oracle.Gaussian(center=center, width=width, minimum_width=0.1)
+        width = None if method.width == "fixed" else getattr(module, "head_window", None)
+        if method.width in ("query", "layer"):
+            projection = module.query_proj if method.width == "query" else module.key_proj
+            width = oracle.Predictor(projection.weight, module.window_proj.weight, of_keys=method.width == "layer")
+        center = oracle.Predictor(module.query_proj.weight, module.center_proj.weight)
+        return oracle.Gaussian(center, width, method.size, minimum_width=0.1)
     predictor = oracle.Predictor(modules[method.key].query_proj.weight, modules[method.key].head_proj.weight)
     if method.key == "neighbor":
         return oracle.Gaussian(width=predictor, minimum_width=0.1)
     return oracle.Gaussian(center=predictor, fixed_width=method.width, cut_off=method.cut_off)
 
 
-def oracle_methods(attention):
+def run_oracle(attention, queries, states, padding):
+    projections = ((attention.q_proj, queries), (attention.k_proj, states), (attention.v_proj, states))
+    heads = [projection(given).unflatten(2, (H, D)).transpose(1, 2) for projection, given in projections]
     methods = [method for method in attention.locality.methods if method.term is not None]
-    return [oracle_method(method, attention.locality_modules()) for method in methods]
-
-
-def run_oracle(attention, states, padding):
-    heads = [
-        projection(states).view(B, T, H, D).transpose(1, 2)
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-    ]
     area = attention.locality.area
     output = oracle.local_attention(
         *heads,
-        oracle_methods(attention),
+        [oracle_method(method, attention.locality_modules()) for method in methods],
         window=area.window,
         head_area=area.head_area,
         key_padding_mask=padding,
         causal=area.causal,
+        cross=queries is not states,
     )
     return attention.out_proj(output.float().transpose(1, 2).flatten(2))
 
@@ -111,32 +133,124 @@ def implementations_of(specification, part):
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
 def test_equals_the_oracle(name, part):
     """Real queries' outputs, and the gradients of states and parameters, whatever stands at padding."""
-    specification = {**SPECIFICATIONS, **ENCODER_ALONE}[name]
+    specification = {**SPECIFICATIONS, **GAUSSIANS, **ENCODER_ALONE}[name]
     for side in PADDINGS:
-        padding = padding_of(side)
-        real = torch.ones(B, T, dtype=torch.bool) if padding is None else padding
+        states, padding, real = sentences(side)
         masks = AttentionMasks(None, padding, first_real_token(padding))
-        states = torch.randn(B, T, H * D, generator=torch.Generator().manual_seed(2), requires_grad=True)
-        upstream = torch.randn(int(real.sum()), H * D, generator=torch.Generator().manual_seed(3))
-
-        def gradients(output, attention, upstream=upstream, states=states):
-            return torch.autograd.grad((output * upstream).sum(), [states, *attention.parameters()])
-
-        reference = make_attention(specification, part, "eager")
-        expected = run_oracle(reference, states, padding)[real]
-        expected_gradients = gradients(expected, reference)
+        queries = states[:, 2:6] if part == "cross" else states
+        real = torch.ones(B, 4, dtype=torch.bool) if part == "cross" else real
+        reference = make_attention(specification, part)
+        expected = run_oracle(reference, queries, states, padding)[real]
+        expected_gradients = gradients(expected, states, reference.parameters())
         for implementation in implementations_of(specification, part):
             where = f"{implementation}, padding {side}: "
             window = {"window": 2 * T + 1} if implementation == "blocked" else {}  # as good as none
             attention = make_attention({**window, **specification}, part, implementation)
             with torch.set_grad_enabled(implementation != "flex_attention"):  # which has no backward on CPU
                 sources = states if part == "cross" else None
-                output = attention(states, key_value_states=sources, attention_mask=masks)[0][real]
+                output = attention(queries, key_value_states=sources, attention_mask=masks)[0][real]
             torch.testing.assert_close(output, expected, rtol=0, atol=1e-5, msg=lambda text, at=where: at + text)
             if output.requires_grad:
-                found = gradients(output, attention)
+                found = gradients(output, states, attention.parameters())
                 for one, other in zip(found, expected_gradients, strict=True):
                     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text, at=where: at + text)
+
+
+# The oracle's names that Python modules cannot have, or that are the bias of one of two matrices
+NAMES = {
+    "forward.": "past.",
+    "backward.": "future.",
+    "intra.bias": "intra.source.bias",
+    "inter.bias": "inter.source.bias",
+    "gate.bias": "gate.local.bias",
+    "gate.global.": "gate.context.",
+}
+
+
+def renamed(name):
+    for theirs, ours in NAMES.items():
+        name = name if "fusion" in name and theirs == "gate.bias" else name.replace(theirs, ours)
+    return name
+
+
+def assert_equal_at_real_tokens(function, reference, parameters, side):
+    states, padding, real = sentences(side)
+    outputs = function(states, AttentionMasks(None, padding))[real], reference(states, padding).float()[real]
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+    for one, other in zip(*(gradients(output, states, parameters) for output in outputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 3, 9])
+@pytest.mark.parametrize("side", PADDINGS)
+def test_block_equals_the_oracle(length, side):
+    attention = make_attention({"block": {"length": length, "width": 3}})
+    own, shapes = dict(attention.block.named_parameters()), block_parameter_shapes(H * D, 3)
+    parameters = {name: own[renamed(name)] for name in shapes}
+    assert {name: tuple(value.shape) for name, value in parameters.items()} == shapes
+    assert list(attention.parameters()) == list(own.values()), "no projections beside it"
+    assert_equal_at_real_tokens(
+        lambda states, masks: attention(states, attention_mask=masks)[0],
+        lambda states, padding: block_self_attention(
+            states, parameters, block_length=length, key_padding_mask=padding
+        ),
+        own.values(),
+        side,
+    )
+
+
+@pytest.mark.parametrize("side", PADDINGS)
+def test_convolutions_equal_the_oracle(side):
+    attention = make_attention({"cnn": {"kernel_size": 3, "layers": 2}, "window": 3})
+    own = dict(attention.cnn.named_parameters())
+    assert {name: tuple(value.shape) for name, value in own.items()} == cnn_parameter_shapes(H * D, 3, 2)
+    assert_equal_at_real_tokens(
+        attention.before,
+        lambda states, padding: convolutions(states, own, key_padding_mask=padding),
+        own.values(),
+        side,
+    )
+
+
+def test_convolutions_have_the_model_s_dropout_in_training():
+    attention = make_attention({"cnn": {"kernel_size": 3, "layers": 1}}, dropout=0.5).train()
+    states = torch.randn(1, 200, H * D)
+    before = attention.before(states, None) - states
+    still = attention.eval().before(states, None) - states
+    torch.testing.assert_close(before[before != 0], 2 * still[before != 0])
+    dropped = ((before == 0) & (still != 0)).sum() / (still != 0).sum()
+    assert 0.4 < dropped < 0.6
+
+
+@pytest.mark.parametrize(
+    ("initialization", "depthwise", "pointwise"),
+    [("xavier", 0.5 * 7**-0.5, 0.5 * 32**-0.5), ("normal", 0.02, 0.02)],
+)
+def test_new_convolutions_are_of_the_model_s_scale(initialization, depthwise, pointwise):
+    locality = {**PLAIN, "encoder_locality": [{"cnn": 7}, None]}
+    config = tiny_model(**locality, initialization=initialization).config
+    layer = CsanModel(config).encoder.layers[0].self_attn.cnn.get_submodule("0")
+    assert layer.depthwise.weight.std().item() == pytest.approx(depthwise, rel=0.15)
+    assert layer.pointwise.weight.std().item() == pytest.approx(pointwise, rel=0.15)
+
+
+def test_attentions_of_a_model_with_blocks():
+    """A replaced attention has weights of zero, so that the others' are where they were."""
+    model = tiny_model(attn_implementation="eager", **{**PLAIN, "encoder_locality": [{"block": 3}, None]})
+    attentions = model.get_encoder()(**padded_sources((6, 4)), output_attentions=True).attentions
+    assert [weights.shape for weights in attentions] == [(2, 4, 6, 6)] * 2
+    assert [weights.any().item() for weights in attentions] == [False, True]
+
+
+@torch.no_grad()
+def test_a_block_longer_than_the_sentence_costs_no_more_than_the_sentence():
+    states, padding, _ = sentences("left")
+    masks = AttentionMasks(padding=padding)
+    expected = make_attention({"block": T})(states, attention_mask=masks)[0]
+    with Operations() as operations:
+        output = make_attention({"block": 200})(states, attention_mask=masks)[0]
+    torch.testing.assert_close(output, expected)
+    assert operations.largest < 200 * 200
 
 
 @pytest.mark.parametrize("specification", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
@@ -144,13 +258,12 @@ def test_equals_the_oracle(name, part):
 @torch.no_grad()
 def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
     """Greedy steps give the logits that the whole target gives at once."""
-    options = {**PLAIN, "decoder_attention_heads": 4, "decoder_locality": [specification, None]}
-    model = tiny_model(**options)
+    model = tiny_model(**{**PLAIN, "decoder_locality": [specification, None]})
     sources = padded_sources((6, 3))
-    settings = {"min_new_tokens": 9, "max_new_tokens": 9, "num_beams": 1}
     generated = model.generate(
         **sources,
-        **settings,
+        min_new_tokens=9,
+        max_new_tokens=9,
         cache_implementation=None if cache == "dynamic" else "static",
         disable_compile=True,
         output_logits=True,
@@ -164,15 +277,59 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
 @torch.no_grad()
 def test_padding_on_either_side_gives_the_same(part):
     """Positions are ranks among the real tokens, with sinusoids out of the way (those count places)."""
-    specification = SPECIFICATIONS["all of them"]
-    model = tiny_model(**{**PLAIN, f"{part}_locality": [specification, {"gaussian": "layer"}]})
+    model = tiny_model(**{**PLAIN, f"{part}_locality": [SPECIFICATIONS["all of them"], {"gaussian": "layer"}]})
     module = model.model.encoder if part == "encoder" else model.model.decoder
     module.embed_positions.weight.zero_()
-    ids = padded_sources((6, 4))["input_ids"]
-    left = ids.clone()
-    left[1] = ids[1].roll(2)
-    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
-    right_states = module(ids, attention_mask=mask).last_hidden_state
-    left_states = module(left, attention_mask=torch.tensor([[1] * 6, [0] * 2 + [1] * 4])).last_hidden_state
-    torch.testing.assert_close(left_states[0], right_states[0])
-    torch.testing.assert_close(left_states[1, 2:], right_states[1, :4])
+    right = padded_sources((6, 4))
+    left = {name: torch.stack([rows[0], rows[1].roll(2)]) for name, rows in right.items()}
+    states, other = (module(**given).last_hidden_state for given in (right, left))
+    torch.testing.assert_close(other[0], states[0])
+    torch.testing.assert_close(other[1, 2:], states[1, :4])
+
+
+# The Gaussian's numbers
+
+
+def energies_of(term, call):
+    return term.energy(DenseCells(call)).expand(-1, H, -1, -1)
+
+
+@pytest.mark.parametrize("strategy", ["layer", "query", "head"])
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_a_predicted_window_has_a_floor(strategy, part):
+    """With z at minus infinity D is the floor, G and its gradients are finite."""
+    module = make_attention({"gaussian": strategy}, part).localness
+    with torch.no_grad():
+        if strategy == "head":
+            module.head_window.fill_(-1e4)
+        else:
+            (module.query_proj if strategy == "query" else module.key_proj).weight.fill_(1.0)
+            module.window_proj.weight.fill_(-1e4)
+    query, key = (torch.ones(1, H, 6, D, requires_grad=True) for _ in range(2))
+    call = AttentionCall(query, key, key, KeyArea(causal=part == "decoder"), 1.0)
+    term = module(call)
+    energies, center = energies_of(term, call), term.center.detach().expand(1, H, 6)
+    expected = gaussian_energy(center, torch.full_like(center, MINIMUM_WINDOW), 6)
+    torch.testing.assert_close(energies.double(), expected, rtol=1e-4, atol=1e-5)
+    energies.sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters() if p.grad is not None)
+    assert query.grad.isfinite().all()
+
+
+def test_a_window_below_the_floor_can_widen_again():
+    """A clamp would leave it without a gradient; from 0.12 tokens on the window is as predicted."""
+    predicted = torch.tensor([0.0, 0.03, 0.12, 4.0], requires_grad=True)
+    widths = raise_to_floor(predicted)
+    torch.testing.assert_close(widths.detach(), torch.tensor([0.1, 0.103, 0.12, 4.0]))
+    states = torch.empty(1, H, 4, D)
+    term = GaussianTerm(torch.full((1, 1, 4), 1.3), widths[None, None])
+    energies_of(term, AttentionCall(states, states, states, KeyArea(), 1.0)).sum().backward()
+    assert (predicted.grad > 0).all()
+
+
+def test_half_precision_is_computed_in_float32():
+    module = make_attention({"gaussian": "query"}).localness.bfloat16()
+    states = torch.randn(1, H, 40, D, dtype=torch.bfloat16)
+    call = AttentionCall(states, states, states, KeyArea(), 1.0)
+    term = module(call)
+    assert term.center.dtype == term.width.dtype == energies_of(term, call).dtype == torch.float32

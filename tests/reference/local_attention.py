@@ -95,6 +95,22 @@ def local_attention(
     return torch.stack(outputs).view(B, H, I, D)
 
 
+def gaussian_energy(center: Tensor, width: Tensor, key_length: int) -> Tensor:
+    """G[b,h,i,j] = -(j - P)^2 / (2 sigma^2) with sigma = D / 2 (Yang et al., EMNLP 2018, equation 5).
+
+    center P and width D [B, H, I]; returns [B, H, I, key_length] in float64.
+    """
+    B, H, I = center.shape  # noqa: E741
+    j = torch.arange(key_length, dtype=torch.float64)
+    energies = []
+    for b in range(B):
+        for h in range(H):
+            for i in range(I):
+                p, sigma = center[b, h, i].double(), width[b, h, i].double() / 2
+                energies.append(-((j - p) ** 2) / (2 * sigma**2))
+    return torch.stack(energies).view(B, H, I, key_length)
+
+
 class _RoundToBfloat16(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor: Tensor) -> Tensor:

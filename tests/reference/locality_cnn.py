@@ -9,14 +9,10 @@ is [convolution-layer × # + self-attention-layer + feed-forward-layer]). Float6
     c_i = Σ_t depthwise[:, t] ⊙ a_{i + t - m},  m = (k - 1) / 2     k taps on each channel by itself ("separable")
     x_i ← x_i + relu(pointwise c_i + bias)
 
-    x_i ← x_i + relu(Σ_t kernel[:, :, t] a_{i + t - m} + bias)      the full convolution
-
 - QANet: 4 separable convolutions of kernel 7 in an encoder block. The text names no activation; its public
   re-implementations have a ReLU after the pointwise convolution.
 - Taps beyond the sentence, padding included, count as zero (after the layer norm: the norm of a zero vector is its
   offset). Ranks are of real tokens; a padding position yields zeros.
-- In a causal layer the taps are the last k positions, i - k + 1 .. i: m = k - 1. A cache holds k - 1 states a
-  convolution, before it or, since a layer norm is taken of each position alone, after its layer norm.
 - k is odd. Dropout (the layer's own) would stand on the ReLU's output.
 """
 

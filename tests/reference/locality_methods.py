@@ -31,6 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+HEAD_WINDOW_LIMIT = 50.0  # tokens
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -52,6 +54,11 @@ class Sentence:
     def whole_query(self, i: int) -> Tensor:
         """The query before it was split into heads [d]."""
         return torch.cat([self.query[h, i] for h in range(self.query.shape[0])])
+
+    def mean_key(self, i: int) -> Tensor:
+        """The mean [d] of the keys that query i may know of, before they were split into heads."""
+        keys = [torch.cat([self.key[h, j] for h in range(self.key.shape[0])]) for j in range(self.length(i))]
+        return sum(keys) / len(keys)
 
 
 class Method:
@@ -148,15 +155,17 @@ class BiDirectional(Method):
 class Predictor:
     """scalar[h] = u_h · tanh(W q_i) for the whole query q_i (Yang et al., EMNLP 2018, equations 7 and 9).
 
-    weight [w, d], head_weight [H, w]. The query is the projected one, with its bias, before the scale λ.
+    weight [w, d], head_weight [H, w]. The query is the projected one, with its bias, before the scale λ. `of_keys`
+    takes the mean of the keys in its place (equation 8).
     """
 
     weight: Tensor
     head_weight: Tensor
+    of_keys: bool = False
 
     def scalar(self, sentence: Sentence, h: int, i: int) -> Tensor:
-        hidden = self.weight.double() @ sentence.whole_query(i)
-        return self.head_weight[h].double() @ torch.tanh(hidden)
+        states = sentence.mean_key(i) if self.of_keys else sentence.whole_query(i)
+        return self.head_weight[h].double() @ torch.tanh(self.weight.double() @ states)
 
 
 @dataclass(frozen=True)
@@ -180,12 +189,13 @@ class Gaussian(Method):
     the softmax and cut nothing off (released layer, and EMNLP 2018 section 3.3, "Fixed-Window"); this is also what
     gives P a gradient. `cut_off` is Luong's window: it leaves at least one key, since P lies within the sentence.
 
-    center, width: predictors of p and z, or None for the query's rank and `fixed_width`.
+    center, width: predictors of p and z, or None for the query's rank and `fixed_width`; a `width` [H] holds a free z
+        for each head, D = 50 · sigmoid(z).
     minimum_width: the D so far counts as max(D, minimum_width + D / 10), a floor with a gradient; 0 is none.
     """
 
     center: Predictor | None = None
-    width: Predictor | None = None
+    width: Predictor | Tensor | None = None
     fixed_width: float = 10.0
     minimum_width: float = 0.0
     cut_off: bool = False
@@ -198,7 +208,10 @@ class Gaussian(Method):
     def width_of(self, sentence: Sentence, h: int, i: int) -> Tensor:
         if self.width is None:
             return sentence.query.new_tensor(self.fixed_width)
-        predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
+        if isinstance(self.width, Tensor):
+            predicted = HEAD_WINDOW_LIMIT * torch.sigmoid(self.width[h].double())
+        else:
+            predicted = sentence.length(i) * torch.sigmoid(self.width.scalar(sentence, h, i))
         return torch.maximum(predicted, self.minimum_width + predicted / 10) if self.minimum_width else predicted
 
     def energy(self, sentence, h, i, s, j):
@@ -248,10 +261,12 @@ def local_attention(
     head_boundary: str = "mask",
     key_padding_mask: Tensor | None = None,
     causal: bool = False,
+    cross: bool = False,
 ) -> Tensor:
-    """Self-attention with any of the methods, under one softmax for each query.
+    """Attention with any of the methods, under one softmax for each query.
 
-    query [B, H, I, D]; key, value [B, H, J, D], I = J unless causal; key_padding_mask [B, J], True = real token.
+    query [B, H, I, D]; key, value [B, H, J, D], I = J unless causal or cross; key_padding_mask [B, J], True = real
+    token. In cross-attention every query counts as real.
     Returns [B, H, I, D] in float64; padding queries yield zeros. (Values may have a width of their own.)
     """
     B, H, I, _ = query.shape  # noqa: E741
@@ -262,7 +277,7 @@ def local_attention(
     outputs = []
     for b in range(B):
         real = [j for j in range(J) if key_padding_mask is None or bool(key_padding_mask[b, j])]
-        real_queries = [i for i in range(I) if J - I + i in real]
+        real_queries = [i for i in range(I) if cross or J - I + i in real]
         sentence = Sentence(
             query[b][:, real_queries].double(), key[b][:, real].double(), value[b][:, real].double(), causal
         )

@@ -1,0 +1,216 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The oracles of the locality methods on cases that can be worked out by hand."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference.local_attention import local_attention as oracle_without_methods
+from reference.locality_block import block_parameter_shapes, block_self_attention, masked_self_attention, summary_of
+from reference.locality_cnn import cnn_parameter_shapes, convolutions
+from reference.locality_methods import BiDirectional, Gaussian, Predictor, RelativePositions, local_attention
+
+
+def states(batch: int = 2, heads: int = 4, length: int = 5, width: int = 3) -> list[torch.Tensor]:
+    return [torch.randn(batch, heads, length, width, dtype=torch.float64) for _ in range(3)]
+
+
+@pytest.mark.parametrize(("window", "area", "boundary"), [(None, 1, "mask"), (3, 3, "mask"), (3, 3, "circular")])
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_a_method_it_is_windowed_attention(window, area, boundary, causal):
+    query, key, value = states()
+    options = {"window": window, "head_area": area, "head_boundary": boundary, "causal": causal}
+    torch.testing.assert_close(
+        local_attention(query, key, value, **options), oracle_without_methods(query, key, value, **options)
+    )
+
+
+def test_rel_pos_by_hand():
+    """Two tokens, one head, D = 1, q = 2, keys 0, clip 1: energies are 2 a^K; only the distance tells keys apart."""
+    query, key, value = torch.full((1, 1, 2, 1), 2.0), torch.zeros(1, 1, 2, 1), torch.tensor([10.0, 20.0])
+    key_table, value_table = torch.tensor([[0.5], [0.0], [-0.5]]), torch.tensor([[1.0], [2.0], [3.0]])
+    output = local_attention(query, key, value.view(1, 1, 2, 1), [RelativePositions(key_table, value_table, 1)])
+    before = math.exp(1) / (math.exp(1) + 1)  # query 1 on key 0, energy 2 * 0.5 against 0
+    after = math.exp(-1) / (math.exp(-1) + 1)  # query 0 on key 1
+    expected = [(1 - after) * (10 + 2) + after * (20 + 3), before * (10 + 1) + (1 - before) * (20 + 2)]
+    torch.testing.assert_close(output.flatten(), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("head_area", "expected"), [(3, [3.0, 3.0]), (1, [1.0, 5.0])])
+def test_rel_pos_of_one_table_per_head_takes_the_keys_head(head_area, expected):
+    zeros = torch.zeros(1, 2, 1, 1, dtype=torch.float64)
+    method = RelativePositions(torch.zeros(2, 1, 1), torch.tensor([1.0, 5.0]).view(2, 1, 1), 0)
+    assert local_attention(zeros, zeros, zeros, [method], head_area=head_area).flatten().tolist() == expected
+
+
+def test_bi_direct_first_half_sees_the_past_second_half_the_future():
+    query, key, value = states()
+    output = local_attention(query, key, value, [BiDirectional()])
+    torch.testing.assert_close(output[:, :2], local_attention(query, key, value, causal=True)[:, :2])
+    torch.testing.assert_close(output[:, 2:, -1], value[:, 2:, -1])  # the last token's future is itself
+    torch.testing.assert_close(output[:, 2:, 0], local_attention(query, key, value)[:, 2:, 0])
+
+
+def test_window_and_bi_direct_leave_the_past_half_of_the_window():
+    query = key = torch.zeros(1, 2, 5, 1, dtype=torch.float64)
+    value = torch.arange(5.0, dtype=torch.float64).view(1, 1, 5, 1).expand(1, 2, 5, 1)
+    output = local_attention(query, key, value, [BiDirectional()], window=3)
+    assert output[0, 0, :, 0].tolist() == [0.0, 0.5, 1.5, 2.5, 3.5]
+    assert output[0, 1, :, 0].tolist() == [0.5, 1.5, 2.5, 3.5, 4.0]
+
+
+def predictor(width: int, value: float = 0.0, of_keys: bool = False) -> Predictor:
+    """Of four heads of width 3, whose last layer has equal weights."""
+    weights = torch.randn(width, 12, dtype=torch.float64), torch.full((4, width), value, dtype=torch.float64)
+    return Predictor(*weights, of_keys)
+
+
+@pytest.mark.parametrize(
+    ("method", "center", "width"),
+    [
+        (Gaussian(width=predictor(6)), 3, 2.5),
+        (Gaussian(center=predictor(6)), 2.5, 10),
+        (Gaussian(center=predictor(12), width=predictor(12)), 2.5, 2.5),
+        (Gaussian(center=predictor(12), width=predictor(12, of_keys=True)), 2.5, 2.5),
+        (Gaussian(center=predictor(12), width=torch.zeros(4)), 2.5, 25),
+        (Gaussian(width=torch.full((4,), -100.0), minimum_width=0.7), 3, 0.7),
+    ],
+    ids=["NEIGHBOR", "LOCAL_HARD", "LOCAL_SOFT", "layer", "head", "floor"],
+)
+def test_gaussian_by_hand(method, center, width):
+    """Query 3 of five tokens; a predictor of zero gives half of them."""
+    query, key, value = states(batch=1)
+    output = local_attention(torch.zeros_like(query), key, value, [method])
+    weights = torch.tensor([math.exp(-2 * (j - center) ** 2 / width**2) for j in range(5)], dtype=torch.float64)
+    torch.testing.assert_close(output[0, 2, 3], (weights / weights.sum()) @ value[0, 2])
+
+
+def test_the_window_of_a_layer_is_that_of_the_mean_key():
+    """One token's mean key is its key; as in a causal layer, where the first query sees no other."""
+    query, key, value = states(batch=1)
+    weight, head_weight = torch.randn(12, 12, dtype=torch.float64), torch.randn(4, 12, dtype=torch.float64)
+    of_keys, of_queries = (
+        Gaussian(predictor(12), Predictor(weight, head_weight, own), minimum_width=0.1) for own in (True, False)
+    )
+    same = key.mean(dim=2, keepdim=True).expand_as(query)
+    torch.testing.assert_close(
+        local_attention(same, key, value, [of_keys]), local_attention(same, key, value, [of_queries])
+    )
+    first = local_attention(key, key, value, [of_keys], causal=True)[:, :, 0]
+    torch.testing.assert_close(first, local_attention(key, key, value, [of_queries], causal=True)[:, :, 0])
+
+
+def test_a_wide_gaussian_tends_to_plain_attention():
+    query, key, value = states()
+    plain = local_attention(query, key, value)
+    wide = local_attention(query, key, value, [Gaussian(center=predictor(6), fixed_width=1e6)])
+    torch.testing.assert_close(wide, plain, atol=1e-9, rtol=0)
+    torch.testing.assert_close(local_attention(query, key, value, [Gaussian(fixed_width=0.1)]), value)
+
+
+def test_the_cut_off_window_leaves_the_keys_within_the_width():
+    query, key, _ = states(batch=1)
+    value = torch.eye(5, dtype=torch.float64).expand(1, 4, 5, 5)
+    method = Gaussian(center=predictor(6), fixed_width=1.0, cut_off=True)
+    weights = local_attention(query, key, value, [method])  # [1, 4, 5, 5]: the attention weights themselves
+    assert (weights > 0).tolist() == torch.tensor([False, False, True, True, False]).expand(1, 4, 5, 5).tolist()
+
+
+def test_methods_compose_under_one_softmax():
+    """Gaussian + REL_POS + area + window: the energies add up, each to its own part of the pair."""
+    query, key, value = states(batch=1, heads=2, length=3)
+    tables = torch.randn(2, 2, 3, 3, dtype=torch.float64)
+    composed = local_attention(
+        query, key, value, [RelativePositions(*tables, 1), Gaussian(fixed_width=2.0)], window=3, head_area=3
+    )
+    energies, values = [], []
+    for s in range(2):
+        for j in range(2):  # query 0 of head 1 sees ranks 0 and 1 of both heads
+            k, v = key[0, s, j] + tables[0, s, j + 1], value[0, s, j] + tables[1, s, j + 1]
+            energies.append(query[0, 1, 0] @ k / math.sqrt(3) - j**2 / 2)
+            values.append(v)
+    expected = torch.softmax(torch.stack(energies), 0) @ torch.stack(values)
+    torch.testing.assert_close(composed[0, 1, 0], expected)
+
+
+# BLOCK and CNN
+
+
+def random_parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    return {name: torch.randn(shape, dtype=torch.float64, requires_grad=True) / 2 for name, shape in shapes.items()}
+
+
+def test_masked_self_attention_by_hand():
+    """One feature, scores 5 tanh((2a + b + 1) / 5): the third token, a = 3, on the first two."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    parameters = {"intra.target.weight": 2 * one, "intra.source.weight": one, "intra.bias": one[0]}
+    first, second, third = (torch.tensor([x], dtype=torch.float64) for x in (-6.0, -4.0, 3.0))
+    past = masked_self_attention([first, second, third], parameters, "intra", "forward")
+    on_first, on_second = math.exp(5 * math.tanh(1 / 5)), math.exp(5 * math.tanh(3 / 5))
+    assert past[2].item() == pytest.approx((-6 * on_first - 4 * on_second) / (on_first + on_second))
+
+
+def test_summary_by_hand():
+    """One feature: scores 3 elu(2 h + 1), so 9 for h = 1 and 3 (e^-1 - 1) for h = -1."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    parameters = {"s.hidden.weight": 2 * one, "s.hidden.bias": one[0], "s.score.weight": 3 * one}
+    summary = summary_of([one[0], -one[0]], parameters, "s")
+    assert summary.item() == pytest.approx(math.tanh((9 - 3 * (math.exp(-1) - 1)) / 2))
+
+
+def test_block_sees_its_block_and_the_blocks_of_its_direction():
+    """With the backward half of the output projection at zero a token sees its own block and the ones before."""
+    parameters = random_parameters(block_parameter_shapes(4, 3))
+    parameters["output.weight"] = parameters["output.weight"] * torch.tensor([1.0] * 3 + [0.0] * 3)
+    tokens = torch.randn(1, 5, 4, dtype=torch.float64, requires_grad=True)
+    output = block_self_attention(tokens, parameters, block_length=2)
+    rows = []
+    for i in range(5):
+        (gradient,) = torch.autograd.grad(output[0, i].square().sum(), tokens, retain_graph=True)
+        rows.append(gradient[0].any(dim=-1).nonzero().flatten().tolist())
+    # The last token of the last block seen reaches nothing: forward, no token of its block attends to it
+    assert rows == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 2, 4]]
+
+
+def test_convolutions_equal_torchs():
+    parameters = random_parameters(cnn_parameter_shapes(4, 3, 2))
+    x = tokens = torch.randn(2, 5, 4, dtype=torch.float64)
+    for n in range(2):
+        normed = F.layer_norm(x, (4,), parameters[f"{n}.norm.weight"], parameters[f"{n}.norm.bias"])
+        taps = F.conv1d(normed.transpose(1, 2), parameters[f"{n}.depthwise.weight"], padding=1, groups=4)
+        taps = F.conv1d(taps, parameters[f"{n}.pointwise.weight"], parameters[f"{n}.pointwise.bias"])
+        x = x + F.relu(taps).transpose(1, 2)
+    torch.testing.assert_close(convolutions(tokens, parameters), x)
+
+
+def attention_with_methods(tokens: torch.Tensor, parameters, **options) -> torch.Tensor:
+    methods = [
+        Gaussian(center=Predictor(*parameters[:2]), width=Predictor(parameters[0], parameters[2])),
+        RelativePositions(*parameters[3:], 2),
+    ]
+    return local_attention(*[tokens[:, None]] * 3, methods, **options)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (attention_with_methods, [(4, 4), (1, 4), (1, 4), (5, 4), (5, 4)]),
+        (block_self_attention, block_parameter_shapes(4, 3)),
+        (convolutions, cnn_parameter_shapes(4, 3, 2)),
+    ],
+    ids=["methods", "block", "convolutions"],
+)
+def test_padding_on_either_side_changes_nothing_and_yields_zeros(function, shapes):
+    if isinstance(shapes, dict):
+        parameters = random_parameters(shapes)
+    else:
+        parameters = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    tokens = torch.randn(1, 6, 4, dtype=torch.float64)
+    bare = function(tokens, parameters)
+    for left in (0, 1, 3):
+        padded = F.pad(tokens, (0, 0, left, 3 - left), value=9.0)
+        mask = torch.tensor([[False] * left + [True] * 6 + [False] * (3 - left)])
+        output = function(padded, parameters, key_padding_mask=mask)
+        torch.testing.assert_close(output[:, left : left + 6], bare)
+        assert output[~mask].eq(0).all()
