@@ -3,9 +3,18 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from csan_hf.data.readers import check_parallel
 from csan_hf.text_files import open_lines
+
+if TYPE_CHECKING:
+    NotEmptyStr: TypeAlias = str
+    PositiveInt: TypeAlias = int
+else:
+    from jsonargparse.typing import NotEmptyStr, PositiveInt
+
+__all__ = ["Dtype", "NotEmptyStr", "PositiveInt", "open_parallel"]
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
@@ -18,8 +27,5 @@ def open_parallel(*paths: Path | str) -> list[Collection[str]]:
     """
     files = [open_lines(path) for path in paths]
     for path, lines in zip(paths[1:], files[1:], strict=True):
-        if len(lines) != len(files[0]):
-            raise ValueError(
-                f"{paths[0]} has {len(files[0])} lines and {path} has {len(lines)}: they must have the same number."
-            )
+        check_parallel((paths[0], path), (files[0], lines))
     return files

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf align`."""
 
-import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing
 
-from . import Dtype, open_parallel
+from . import Dtype, PositiveInt, open_parallel
 
 
 def align(
@@ -30,8 +29,8 @@ def align(
     heat_map: Path | None = None,
     sentence: int | None = None,
     gold: Path | None = None,
-    num_beams: int | None = None,
-    batch_size: int = 32,
+    num_beams: PositiveInt | None = None,
+    batch_size: PositiveInt = 32,
     device: str | None = None,
     dtype: Dtype = "float32",
     trust_remote_code: bool = False,
@@ -59,8 +58,6 @@ def align(
     """
     if target is not None and (translations is not None or num_beams is not None):
         raise ValueError("--translations and --num_beams are for the model's own translations: leave out --target")
-    if translations is not None and os.path.realpath(translations) == os.path.realpath(output):
-        raise ValueError(f"--translations and --output are both {output}: give two files")
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
     sources, *targets = open_parallel(source, *([] if target is None else [target]))

@@ -32,8 +32,6 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         source: directory or Hub name of a checkpoint
         directory: where to save the self-contained CSAN, with the tokenizer where there is one; new or empty
     """
-    if Path(source).exists() and Path(source).resolve() == directory.resolve():
-        raise ValueError(f"{directory} is the checkpoint itself, which would be lost: choose another DIRECTORY")
     _check_new(directory)
     for name, value in fields.items():
         if name.endswith("localness_layers") and value is not None and not isinstance(value, list):
@@ -82,16 +80,9 @@ def convert_attn2d(
         decoder_start_token_id: their <BOS>
     """
     _check_new(directory)
-    try:
-        model = hub.convert_attn2d(
-            checkpoint,
-            aggregation=aggregation,
-            pad_token_id=pad_token_id,
-            eos_token_id=eos_token_id,
-            decoder_start_token_id=decoder_start_token_id,
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{checkpoint}: {error}") from error
+    tokens = {"pad_token_id": pad_token_id, "eos_token_id": eos_token_id}
+    tokens["decoder_start_token_id"] = decoder_start_token_id
+    model = hub.convert_attn2d(checkpoint, aggregation=aggregation, **tokens)
     hub.save_self_contained(model, None, directory)
     print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
 

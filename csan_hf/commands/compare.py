@@ -12,20 +12,20 @@ from csan_hf.report import check_card, check_settings, compare_systems, load_sys
 from csan_hf.report.systems import name_and_paths
 from csan_hf.text_files import check_writable
 
-from . import open_parallel
+from . import NotEmptyStr, PositiveInt, open_parallel
 
 
 def compare(
     suite: str,
     /,
     *,
-    output: str,
+    output: NotEmptyStr,
     size: str | None = None,
     data_dir: str | None = None,
-    jobs: int = 1,
-    threads: int = 1,
+    jobs: PositiveInt = 1,
+    threads: PositiveInt = 1,
     only: Literal["all", "cost", "report"] = "all",
-    publish: str | None = None,
+    publish: NotEmptyStr | None = None,
     quiet: bool = False,
 ) -> int:
     """Trains and compares the systems of a suite.
@@ -49,10 +49,6 @@ def compare(
         only: cost: check all recipes and print the suite's cost; report: report on finished runs
         publish: folder for the report and the finished runs' hypotheses, to share or to commit
     """
-    if min(jobs, threads) < 1:
-        raise ValueError(f"--jobs and --threads must be at least 1, got {jobs} and {threads}.")
-    if not output or publish == "":  # an empty variable of the shell
-        raise ValueError("the name of a folder is empty: give --output and --publish a folder.")
     loaded, folder = load_suite(suite, size=size, data_dir=data_dir), Path(output)
     if publish:
         check_target(loaded, folder, Path(publish))  # before anything is trained

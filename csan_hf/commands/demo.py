@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""`csan-hf demo`: a page in the browser to try models, compare two, and click a word for its alignment."""
+"""`csan-hf demo`: a page in the browser to try models, compare them, and click a word for its alignment."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ def demo(
     device: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Try a checkpoint in the browser, or compare two: translate, and click a word for its alignment.
+    """Try a checkpoint in the browser, or compare several: translate, and click a word for its alignment.
 
         csan-hf demo runs/numbers
         csan-hf demo runs/numbers runs/numbers_pervasive_attention --port 7861
@@ -31,13 +31,11 @@ def demo(
     The page can be opened only on this machine, unless --host says otherwise. Needs `pip install csan_hf[demo]`.
 
     Args:
-        models: folder or Hub name; one, or two to compare
+        models: folder or Hub name; one, or several to compare
         text: text to begin with
         host: address to serve at
         port: port to serve at (default: a free one from 7860)
     """
-    if len(models) > 2:
-        raise ValueError(f"the demo shows one model or two, got {len(models)}")
     try:  # before models are loaded for nothing
         socket.create_server((host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except (OSError, OverflowError, UnicodeError) as error:
@@ -73,7 +71,7 @@ def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, 
 
 
 def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
-    """Builds the page, a `gradio.Blocks`, for one model or two to compare, with an example to begin with."""
+    """Builds the page, a `gradio.Blocks`, for one model or several to compare, with an example to begin with."""
     gradio = import_gradio()
     with gradio.Blocks(title="csan_hf") as page:
         gradio.Markdown("Translate, then click a word of the translation: the source words that it comes from darken.")

@@ -19,7 +19,7 @@ from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
 from csan_hf.text_files import check_writable, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
-from . import Dtype, open_parallel
+from . import Dtype, PositiveInt, open_parallel
 
 TestSet = tuple[Collection[str], Collection[str]]
 
@@ -35,15 +35,15 @@ def evaluate(
     output_dir: Path | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    num_beams: int | None = None,
-    max_length: int | None = None,
-    max_new_tokens: int | None = None,
+    num_beams: PositiveInt | None = None,
+    max_length: PositiveInt | None = None,
+    max_new_tokens: PositiveInt | None = None,
     length_penalty: float | None = None,
     truncation: bool = False,
     bleu_tokenize: str | None = None,
     metrics: list[str] | None = None,
     by_length: bool = False,
-    max_batch_tokens: int = 4096,
+    max_batch_tokens: PositiveInt = 4096,
     device: str | None = None,
     dtype: Dtype = "float32",
     trust_remote_code: bool = False,
@@ -65,12 +65,12 @@ def evaluate(
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu chrf)
         by_length: also score groups of sentences of similar length
     """
-    if (source is None) != (reference is None):
-        raise ValueError("--source and --reference go together")
-    if (model is None) == (hypotheses is None):
-        raise ValueError("give --model, or --hypotheses to score an existing translation")
-    if (source is None and hypotheses is not None) or (source is not None and (recipe is not None or split)):
-        raise ValueError("give either --source and --reference, which --hypotheses needs, or --recipe and --split")
+    by_recipe = recipe is not None or bool(split)
+    misplaced = hypotheses is not None if source is None else by_recipe
+    if (model is None) == (hypotheses is None) or (source is None) != (reference is None) or misplaced:
+        raise ValueError(
+            "give --model, or --hypotheses; and --source with --reference, or --recipe, --split of --model"
+        )
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()

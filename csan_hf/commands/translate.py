@@ -8,7 +8,7 @@ from csan_hf.evaluation import translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
 
-from . import Dtype
+from . import Dtype, PositiveInt
 
 
 def translate(
@@ -18,12 +18,12 @@ def translate(
     output: str = STANDARD_STREAM,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    num_beams: int | None = None,
-    max_length: int | None = None,
-    max_new_tokens: int | None = None,
+    num_beams: PositiveInt | None = None,
+    max_length: PositiveInt | None = None,
+    max_new_tokens: PositiveInt | None = None,
     length_penalty: float | None = None,
     truncation: bool = False,
-    max_batch_tokens: int = 4096,
+    max_batch_tokens: PositiveInt = 4096,
     device: str | None = None,
     dtype: Dtype = "float32",
     trust_remote_code: bool = False,

@@ -106,16 +106,17 @@ class DataArguments:
     def __post_init__(self) -> None:
         if isinstance(self.test, str) and self.test.lstrip().startswith('{"'):
             self.test = json.loads(self.test)
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
         for name in self.test_patterns:
             check_file_name(name, "test: the test set")  # its hypotheses' file has this name
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
         given = [name for name in names if getattr(self, name)]
         languages = f"source_lang and target_lang are both {self.source_lang!r}"
+        values = {name: getattr(self, name) for name in _LEAST}
         contradictions = {
+            **{
+                f"{name} is {value}; it must be at least {_LEAST[name]}": value is not None and value < _LEAST[name]
+                for name, value in values.items()
+            },
             "no corpus: set dataset ('numbers' or a name on the Hub), or file patterns such as train": (
                 self.dataset is None and not {"train", "validation", "test"} & {*given}
             ),

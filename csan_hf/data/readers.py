@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,19 @@ Rows = Iterable[tuple[str, Any]]
 def read_text_pair(source: Path, target: Path) -> Pairs:
     """Reads two files with one sentence per line; different numbers of lines are a `ValueError`."""
     sides = list(read_lines(source)), list(read_lines(target))
-    if len(sides[0]) != len(sides[1]):
-        short, long = (source, target) if len(sides[0]) < len(sides[1]) else (target, source)
-        raise ValueError(
-            f"{source} has {len(sides[0]):,} lines and {target} has {len(sides[1]):,}: "
-            f"line {min(map(len, sides)) + 1:,} of {long} has no partner in {short}"
-        )
+    check_parallel((source, target), sides)
     return sides
+
+
+def check_parallel(paths: Sequence[Path | str], files: Sequence[Sized]) -> None:
+    """Checks that two files have equally many lines."""
+    one, other = map(len, files)
+    if one != other:
+        short, long = paths if one < other else paths[::-1]
+        raise ValueError(
+            f"{paths[0]} has {one:,} lines and {paths[1]} has {other:,}: "
+            f"line {min(one, other) + 1:,} of {long} has no partner in {short}"
+        )
 
 
 def file_format(path: str | Path) -> str:

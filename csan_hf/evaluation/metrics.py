@@ -288,9 +288,8 @@ _METRICS: dict[str, type[CorpusMetric]] = {
 
 
 def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
-    """Adds a metric to the table, as a decorator or a call; `ValueError` if another one has its name."""
-    if _METRICS.setdefault(metric.name, metric) is not metric:
-        raise ValueError(f"There is a metric {metric.name!r} already: {_METRICS[metric.name].__name__}.")
+    """Adds a metric to the table, as a decorator or a call; it replaces one of its name."""
+    _METRICS[metric.name] = metric
     return metric
 
 

@@ -109,8 +109,6 @@ def _translate_windows(
     processes: PartialState | None,
     generate_arguments: dict[str, Any],
 ) -> Iterator[list[str]]:
-    if (beams := generate_arguments.get("num_beams")) is not None and beams < 1:
-        raise ValueError(f"num_beams must be at least 1, got {beams}.")
     shown = progress and (processes is None or processes.is_main_process)
     with tqdm(total=total, desc="translating", unit="sentence", disable=not shown) as bar:
         for sentences in windows:

@@ -123,12 +123,10 @@ class Words(CorpusMetric):
 def test_a_metric_from_outside():
     register_metric(Words)
     try:
-        register_metric(Words)  # a second time does no harm
+        register_metric(type("Words", (Words,), {}))  # as a cell of a notebook that runs again
         assert score_translations(["a b", "c"], ["", ""], metrics=["words"]) == {"words": 1.5}
         assert metric_names()[-1] == "words"
         assert [metric.name for metric in metrics_in({"words": 1, "bleu": 2, "loss": 3})] == ["bleu", "words"]
-        with pytest.raises(ValueError, match="There is a metric 'words' already: Words"):
-            register_metric(type("Other", (Words,), {}))
     finally:
         unregister_metric("words")
     with pytest.raises(ValueError, match="There is no metric 'words'; choose from bleu, chrf, "):
