@@ -96,7 +96,13 @@ def list_checkpoints(output_dir: Path | str) -> list[Path]:
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
-    """Deletes a checkpoint, which loses its name first: an interrupted deletion leaves none that looks whole."""
+    """Deletes a checkpoint, which loses its name first: an interrupted deletion leaves none that looks whole.
+
+    Of a link, only the link is deleted.
+    """
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
+        return
     doomed = checkpoint.parent / UNFINISHED / f"deleted-{checkpoint.name}"
     doomed.parent.mkdir(exist_ok=True)
     checkpoint.rename(doomed)
@@ -137,7 +143,7 @@ def rotate_checkpoints(output_dir: Path | str, best: Collection[Path]) -> None:
     checkpoints = list_checkpoints(output_dir)
     newest = [path for path in checkpoints if find_fault(path) is None][-2:] or checkpoints[-1:]
     for path in checkpoints:
-        if path in newest:
+        if path in newest or path.is_symlink():  # what a link leads to may be another run's
             continue
         if path not in best:
             delete_checkpoint(path)
@@ -154,6 +160,10 @@ def read_weights(checkpoint: Path | str) -> dict[str, Tensor]:
     return weights
 
 
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
+
+
 def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     """Averages the weights of several checkpoints (Vaswani et al. 2017, section 6.1).
 
@@ -162,6 +172,9 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
 
     Args:
         checkpoints: One folder or more with safetensors weights of one model, best first.
+
+    Raises:
+        ValueError: If their names or shapes differ.
     """
     first = read_weights(checkpoints[0])
     sums = {
@@ -171,6 +184,10 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
     }
     for checkpoint in checkpoints[1:]:
         weights = read_weights(checkpoint)
+        if _shapes(weights) != _shapes(first):
+            raise ValueError(
+                f"{checkpoint} and {checkpoints[0]} hold different weights: name checkpoints of one model."
+            )
         for name, total in sums.items():
             total += weights[name]
     averaged = {name: (total / len(checkpoints)).to(first[name].dtype) for name, total in sums.items()}
@@ -178,17 +195,12 @@ def average_weights(checkpoints: Sequence[Path | str]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Loads weights into a model; a sharded model takes its part of each."""
-    if isinstance(model, FSDPModule):
-        _load_sharded(model, weights)
+    """Loads weights into a model, which must be all of its own; a sharded model takes its part of each."""
+    names = model.state_dict().keys()
+    _check_names(model, names - weights.keys(), weights.keys() - names)
+    if not isinstance(model, FSDPModule):
+        model.load_state_dict(weights, strict=False)
         return
-    # Tied tensors are stored once; what is not trained (sinusoidal positions, for example) is recomputed
-    unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
-    if unexpected:
-        raise ValueError(f"The weights do not fit the model: {', '.join(unexpected[:5])}.")
-
-
-def _load_sharded(model: nn.Module, weights: dict[str, Tensor]) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # generation leaves whole weights behind
@@ -197,6 +209,14 @@ def _load_sharded(model: nn.Module, weights: dict[str, Tensor]) -> None:
     ordered = sorted(known & weights.keys())  # the processes meet at every tensor, in one order
     options = StateDictOptions(full_state_dict=True, strict=False)
     set_model_state_dict(model, {name: weights[name] for name in ordered}, options=options)
+
+
+def _check_names(model: nn.Module, missing: Iterable[str], unexpected: Iterable[str]) -> None:
+    """Refuses the weights of another model; tied tensors are stored once, and computed positions not at all."""
+    computed = (getattr(model, name, None) or () for name in ("all_tied_weights_keys", "_keys_to_ignore_on_save"))
+    wrong = {"missing": {*missing}.difference(*computed), "unexpected": {*unexpected}}
+    if found := [f"{', '.join(sorted(names)[:5])} {kind}" for kind, names in wrong.items() if names]:
+        raise ValueError(f"The weights do not fit the model: {'; '.join(found)}.")
 
 
 class SavingTrainer(EvaluatingTrainer):
@@ -288,10 +308,8 @@ class SavingTrainer(EvaluatingTrainer):
             print(f"{notice}: the batches from here on differ.", file=sys.stderr, flush=True)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Keeps quiet about tied weights, which a checkpoint stores once."""
-        tied = getattr(self.model, "all_tied_weights_keys", ())
-        missing = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
+        """Refuses what the library warns of."""
+        _check_names(self.model, load_result.missing_keys, load_result.unexpected_keys)
 
     def _load_best_model(self) -> None:
         """Loads the best checkpoint; see `_load_from_checkpoint`."""

@@ -168,21 +168,29 @@ class EvaluatingTrainer(Seq2SeqTrainer):
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
         return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
-    def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, float]]:
-        """Translates a tokenized dataset, also where ``args.predict_with_generate`` spares evaluations that.
+    def translate_dataset(self, dataset: Dataset, **generate_arguments: Any) -> tuple[list[str], dict[str, Any]]:
+        """Translates and scores a tokenized dataset, also where `args.predict_with_generate` spares evaluations that.
 
         Returns:
-            The hypotheses in dataset order, and `loss` and the metrics without prefix.
+            The hypotheses in dataset order; and `loss` and what `score_translations` returns for ``args.metrics``.
         """
         if generate_arguments.get("num_beams") is None:
             generate_arguments["num_beams"] = self.model.generation_config.num_beams or 1
-        in_evaluations, self.args.predict_with_generate = self.args.predict_with_generate, True
+        in_evaluations = self.args.predict_with_generate, self.compute_metrics
+        self.args.predict_with_generate, self.compute_metrics = True, None  # scores without signatures
         try:
             output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
         finally:
-            self.args.predict_with_generate = in_evaluations
-        metrics = {key.removeprefix("test_"): value for key, value in (output.metrics or {}).items()}
-        return self.decode(output.predictions), metrics
+            self.args.predict_with_generate, self.compute_metrics = in_evaluations
+        hypotheses, text = self.decode(output.predictions), dataset.column_names
+        scores = score_translations(
+            hypotheses,
+            list(dataset["target"]) if "target" in text else self.decode(output.label_ids),
+            sources=list(dataset["source"]) if "source" in text else None,
+            metrics=self.args.metrics,
+            tokenize=self.bleu_tokenize,
+        )
+        return hypotheses, {**scores, "loss": (output.metrics or {}).get("test_loss")}
 
 
 def cut_for_processes(order: Sequence[int], batch_size: int, processes: int) -> list[list[int]]:

@@ -72,7 +72,10 @@ _FREE = (
 _FREE_BEGINNINGS = (
     "generation.",
     *("training.logging_", "training.report_to", "training.run_name", "training.disable_tqdm", "training.use_cpu"),
-    *("training.hub_", "training.push_to_hub", "training.dataloader_", "training.ddp_", "training.per_device_eval"),
+    *("training.hub_", "training.push_to_hub", "training.ddp_", "training.per_device_eval"),
+    # Not dataloader_drop_last, which changes the batches where max_tokens is null
+    *("training.dataloader_num", "training.dataloader_pin", "training.dataloader_persistent"),
+    *("training.dataloader_prefetch", "training.dataloader_multiprocessing", "training.gradient_checkpointing"),
     *("training.eval_", "training.early_stopping", "training.save_", "training.keep_best", "training.load_best"),
     *("training.average_best", "training.batch_norm_batches"),
 )

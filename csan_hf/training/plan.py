@@ -175,6 +175,12 @@ def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPa
             print(notice, file=sys.stderr, flush=True)
         with refusing(f"{key}: the tokenizer of {name} cannot be loaded"), reading_folder_or_name(name, "tokenizer"):
             tokenizers = TokenizerPair.from_pretrained(name)
+            ids, target = tokenizers.target("").input_ids, tokenizers.target
+            if target.pad_token is None or target.eos_token_id not in ids:
+                raise ValueError(
+                    "it has no pad_token, or no eos_token that it adds to a text, so no translation would end: set "
+                    "both, let its post-processor add the eos_token, and save it again"
+                )
         add_language_tags(tokenizers, tags)
         _set_languages(tokenizers, data)
         return tokenizers, _fields_of(tokenizers)

@@ -25,7 +25,6 @@ from transformers.utils import logging
 
 import csan_hf
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
-from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import metrics_in
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines
@@ -217,7 +216,7 @@ def finish_run(
     scores: dict[str, Any] = {}
     for name, split in tokenized.items():
         if name != "train":
-            scores[name], hypotheses = _score_split(trainer, split, recipe.bleu_tokenize)
+            scores[name], hypotheses = _score_split(trainer, split)
             if trainer.is_world_process_zero():
                 write_lines(path_inside(output, "hypotheses", f"{name}.txt"), hypotheses)
             signals.raise_if_received()
@@ -275,26 +274,17 @@ def finish_run(
     return results
 
 
-def _score_split(
-    trainer: TranslationTrainer, split: Dataset, bleu_tokenize: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    start, references, config = time.time(), list(split["target"]), trainer.model.generation_config
-    hypotheses, metrics = trainer.translate_dataset(split)
+def _score_split(trainer: TranslationTrainer, split: Dataset) -> tuple[dict[str, Any], list[str]]:
+    start, config = time.time(), trainer.model.generation_config
+    hypotheses, scores = trainer.translate_dataset(split)
     seconds = time.time() - start
     return {
-        **score_translations(
-            hypotheses,
-            references,
-            sources=list(split["source"]) if "source" in split.column_names else None,
-            metrics=trainer.args.metrics,
-            tokenize=bleu_tokenize,
-        ),
-        "loss": metrics.get("loss"),
-        "sentences": len(references),
+        **scores,
+        "sentences": len(hypotheses),
         "num_beams": config.num_beams,
         "length_penalty": config.length_penalty,
         "seconds": round(seconds, 2),
-        "sentences_per_second": round(len(references) / max(seconds, 1e-9), 2),
+        "sentences_per_second": round(len(hypotheses) / max(seconds, 1e-9), 2),
     }, hypotheses
 
 

@@ -6,12 +6,17 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from training.tiny_runs import tiny_marian
 
 from csan_hf.training.checkpoints import (
     average_weights,
     checkpoint_step,
+    delete_checkpoint,
     find_fault,
     list_checkpoints,
+    load_weights,
     rank_checkpoints,
     read_weights,
     rotate_checkpoints,
@@ -42,6 +47,19 @@ def test_the_best_and_the_newest_stay(tmp_path):
     assert not (tmp_path / "checkpoint-4" / "optimizer.pt").exists()
     assert (tmp_path / "checkpoint-4" / "model.safetensors").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-8", "checkpoint-10"}
+
+
+def test_what_a_link_leads_to_is_not_deleted(tmp_path):
+    for step in (2, 4):
+        make_checkpoint(tmp_path / "elsewhere", step)
+        (tmp_path / f"checkpoint-{step}").symlink_to(tmp_path / "elsewhere" / f"checkpoint-{step}")
+    for step in (6, 8):
+        make_checkpoint(tmp_path, step)
+    rotate_checkpoints(tmp_path, [tmp_path / "checkpoint-4"])
+    delete_checkpoint(tmp_path / "checkpoint-4")
+    assert steps_of(list_checkpoints(tmp_path)) == [2, 6, 8]
+    assert all((tmp_path / "elsewhere" / f"checkpoint-{step}" / "optimizer.pt").exists() for step in (2, 4))
+    assert not (tmp_path / "_unfinished").exists()
 
 
 def test_unfinished_newest_does_not_cost_the_one_before_its_optimizer(tmp_path):
@@ -84,6 +102,50 @@ def test_average_is_summed_in_float32(tmp_path):
     torch.testing.assert_close(average["half"], expected.bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(average["full"], expected)
     assert average["count"].item() == 0
+
+
+@pytest.mark.parametrize("other", [{"w": torch.zeros(1), "v": torch.zeros(1)}, {"w": torch.zeros(2)}, {}])
+def test_different_models_have_no_average(tmp_path, other):
+    paths = [make_checkpoint(tmp_path, 1), make_checkpoint(tmp_path, 2, other or {"v": torch.zeros(1)})]
+    with pytest.raises(ValueError, match=r"checkpoint-2 and .*checkpoint-1 hold different weights"):
+        average_weights(paths)
+
+
+@pytest.fixture(params=["whole", "sharded"])
+def model(request):
+    """A Marian model, whose positions and tied embeddings are not saved."""
+    if request.param == "whole":
+        yield tiny_marian(20)
+        return
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield fully_shard(tiny_marian(20), mesh=distributed.init_device_mesh("cpu", (1,)))
+    distributed.destroy_process_group()
+
+
+def test_weights_that_lack_a_tensor_or_have_another_are_not_loaded(model, tmp_path):
+    saved = tiny_marian(20)
+    saved.final_logits_bias.fill_(3)
+    saved.save_pretrained(tmp_path)
+    weights = read_weights(tmp_path)
+    load_weights(model, weights)
+    assert model.final_logits_bias.max() == 3
+    bias = weights.pop("model.encoder.layers.0.fc1.bias")
+    with pytest.raises(ValueError, match=r"do not fit the model: model\.encoder\.layers\.0\.fc1\.bias missing"):
+        load_weights(model, weights)
+    with pytest.raises(ValueError, match=r"fc1\.bias missing; other unexpected\."):
+        load_weights(model, {**weights, "other": bias})
+
+
+def test_a_run_does_not_go_on_from_half_a_checkpoint(make_trainer):
+    options = {"max_steps": 2, "eval_steps": 1, "predict_with_generate": False, "metric_for_best_model": "loss"}
+    trainer = make_trainer(**options)
+    trainer.train()
+    path = list_checkpoints(trainer.args.output_dir)[0]
+    weights = read_weights(path)
+    del weights["model.encoder.layers.0.fc1.bias"]
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"fc1\.bias missing"):
+        make_trainer(**options).train(resume_from_checkpoint=str(path))
 
 
 def test_an_index_that_names_files_elsewhere_is_not_read(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pipelines import multilingual
+from tokenizers import processors
 from training.tiny_runs import save_tiny_marian
 from transformers import AutoTokenizer
 
@@ -59,6 +60,19 @@ def test_several_language_pairs_with_a_tokenizer_that_is_there(tmp_path):
     translate = translation_pipeline(str(output), device="cpu")
     tagged = [translate(f">>{language}<< zwei")[0] for language in ("de", "en")]
     assert [translate("zwei", tgt_lang=language)[0] for language in ("de", "en")] == tagged
+
+
+@pytest.mark.parametrize("lacks", ["pad_token", "eos_token", "post_processor"])
+def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path, lacks):
+    tokenizer = AutoTokenizer.from_pretrained(save_tiny_marian(tmp_path / "marian"))
+    if lacks == "post_processor":
+        tokenizer._tokenizer.post_processor = processors.Sequence([])
+    else:
+        setattr(tokenizer, lacks, None)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    settings = {"tokenizer.pretrained": str(tmp_path / "tokenizer"), "data.dataset": "numbers"}
+    with pytest.raises(RecipeError, match=r"no pad_token, or no eos_token that it adds to a text.*: set both"):
+        train_from_recipe(load_recipe(None, [*settings.items(), ("output_dir", str(tmp_path / "run"))]))
 
 
 def test_language_tags_are_added_to_the_weights_of_a_checkpoint(tmp_path):

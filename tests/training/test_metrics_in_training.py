@@ -31,8 +31,10 @@ class WordsMissing(CorpusMetric):
     greater_is_better = False
     upper_bound = None
     needs_sources = True
+    scored = 0
 
     def statistics(self, predictions, references, sources=None):
+        WordsMissing.scored += 1
         assert len(sources) == len(references)
         pairs = zip(predictions, references, strict=True)
         return np.array([(max(len(theirs.split()) - len(ours.split()), 0), 1.0) for ours, theirs in pairs])
@@ -76,6 +78,10 @@ def test_validation(run):
     assert [entry["step"] for entry in evaluations] == [2, 4]
     assert all({"eval_wer", "eval_words_missing"} <= entry.keys() for entry in evaluations)
     assert not any("eval_bleu" in entry for entry in evaluations)
+
+
+def test_every_translation_is_scored_once(run):
+    assert WordsMissing.scored == 2 + 1 + 2  # the evaluations, the average of their weights, two splits
 
 
 def test_results_and_card(run):

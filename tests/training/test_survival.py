@@ -115,6 +115,7 @@ def recipe_file(tmp_path_factory):
         ({"learning_rate": "1e-3"}, ["training.learning_rate: 0.005 there, 0.001 here"]),
         ({"tokenizer.vocab_size": "400"}, ["tokenizer.vocab_size: 300 there, 400 here"]),
         ({"bleu_tokenize": "char"}, ["bleu_tokenize: None there, char here"]),
+        ({"dataloader_drop_last": "true"}, ["training.dataloader_drop_last: False there, True here"]),
         ({"lr_scheduler_type": "cosine", "max_steps": "9"}, ["lr_scheduler_type: inverse_sqrt there, cosine here"]),
     ],
 )
@@ -132,10 +133,10 @@ def test_harmless_changes_are_said(copy, recipe_file, capsys):
     same = {"output_dir": str(copy), "config.dropout": "0.1", "adam_beta2": "0.98"}  # the defaults, written out
     check_output_folder(load_recipe(recipe_file, list(same.items())), copy)
     assert capsys.readouterr().err == ""
-    harmless = {"max_steps": "20", "logging_steps": "1", "per_device_eval_batch_size": "8", "keep_best": "3"}
+    harmless = {"max_steps": "20", "logging_steps": "1", "dataloader_num_workers": "8", "keep_best": "3"}
     check_output_folder(load_recipe(recipe_file, list({**same, **harmless}.items())), copy)
     said = capsys.readouterr().err
-    assert "Changed since the run began: training.keep_best from 2 to 3;" in said
+    assert "training.keep_best from 2 to 3;" in said
     assert "training.max_steps from 12 to 20" in said
 
 
