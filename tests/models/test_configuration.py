@@ -1,72 +1,294 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""CsanConfig: defaults, presets, what is refused and with which words."""
+"""CsanConfig: defaults, presets, what is local where in both forms, what is refused and with which words."""
+
+import json
+import logging
+import math
+from pathlib import Path
 
 import pytest
+import torch
+from reference.locality_block import block_parameter_shapes
+from reference.locality_cnn import cnn_parameter_shapes
+from tiny import PLAIN, padded_sources
+from tiny import csan as tiny_model
 
+import csan_hf
 from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf.analysis import attention_reaches, locality_picture
+from csan_hf.hub.network_text import added_parameters, describe_locality, locality_papers, short_name
+from csan_hf.models.configuration_csan import LOCALITY_METHODS
+
+SHALLOW = {
+    "d_model": 16,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "vocab_size": 20,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+}
 
 
-def test_defaults_are_the_papers_2d_csan() -> None:
+def methods_of(config, part):
+    localities = [config.layer_locality(part, index) for index in range(2)]
+    return [None if locality is None else locality.methods for locality in localities]
+
+
+def test_defaults_are_the_papers_2d_csan():
     config = CsanConfig()
     assert (config.local_window, config.head_area, config.head_boundary) == (11, 3, "mask")
     assert config.localness_window is None
     assert config.local_layers("encoder") == [0, 1, 2]
     assert config.local_layers("decoder") == config.local_layers("cross") == []
-
-
-def test_shallow_encoder_is_local_throughout() -> None:
     assert CsanConfig(encoder_layers=2).local_layers("encoder") == [0, 1]
 
 
-@pytest.mark.parametrize(("preset", "width", "heads", "ffn"), [("base", 512, 8, 2048), ("big", 1024, 16, 4096)])
-def test_presets(preset: str, width: int, heads: int, ffn: int) -> None:
-    config = getattr(CsanConfig, preset)(vocab_size=100)
+@pytest.mark.parametrize(("size", "width", "heads", "ffn"), [("base", 512, 8, 2048), ("big", 1024, 16, 4096)])
+def test_sizes(size, width, heads, ffn):
+    config = getattr(CsanConfig, size)(vocab_size=100)
     assert (config.d_model, config.encoder_attention_heads, config.decoder_ffn_dim) == (width, heads, ffn)
     assert config.encoder_layers == config.decoder_layers == 6
     assert config.vocab_size == config.decoder_vocab_size == 100
 
 
-def test_base_localness_adds_the_papers_parameters() -> None:
-    """LOCAL_SOFT adds 0.8M parameters to Transformer-base, windows and areas none (NAACL 2019, Table 1)."""
-    import torch
+def parameters_in(shapes):
+    return sum(math.prod(shape) for shape in shapes.values())
 
-    def count(**options: object) -> int:
+
+BLOCK = parameters_in(block_parameter_shapes(512, 300)) - 4 * (512 * 512 + 512)  # in place of the four projections
+CNN = parameters_in(cnn_parameter_shapes(512, 7, 4))
+HALF = 256 * 512 + 8 * 256  # a hidden layer of d / 2 for one predicted number
+# Millions of parameters that a preset adds to base in three layers (NAACL 2019, Table 1), how many here in one, its
+# name, a phrase of its description, its paper. The paper has 6.0 for BLOCK (its authors' own width of 300 is nearest)
+# and 42.6 for CNN: 159 separable convolutions or six full ones of kernel 9.
+PRESETS = {
+    "bi_direct": (0.0, 0, "heads of the past and of the future", "heads 5 to 8 the query and what", "shen2018a"),
+    "rel_pos": (0.1, 2 * 8 * (2 * 16 + 1) * 64, "relative positions", "up to 16 tokens", "shaw2018"),
+    "neighbor": (0.4, HALF, "a Gaussian around each query", "+133,120 parameters in each", "sperber2018"),
+    "local_hard": (0.4, HALF, "a Gaussian around a predicted position", "window of 10", "luong2015"),
+    "local_soft": (0.8, 512 * 512 + 2 * 8 * 512, "Gaussian localness", "+270,336 parameters in each", "yang2018"),
+    "block": (6.3, BLOCK, "block self-attention", "4 tokens, 300 features", "shen2018b"),
+    "cnn": (3.2, CNN, "convolutions", "4 depthwise separable convolutions of 7 tokens", "yu2018"),
+    "csan_1d": (0.0, 0, "1D-CSAN (11)", "no parameters added", "yang2019"),
+    "csan_2d": (0.0, 0, "2D-CSAN (3×11)", "no parameters added", "yang2019"),
+}
+
+
+@pytest.mark.parametrize(
+    ("preset", "millions", "count", "name", "phrase", "paper"), [(preset, *row) for preset, row in PRESETS.items()]
+)
+def test_presets(preset, millions, count, name, phrase, paper):
+    def size(config):
         with torch.device("meta"):
-            return CsanForConditionalGeneration(CsanConfig.base(vocab_size=100, **options)).num_parameters()
+            return CsanForConditionalGeneration(config).num_parameters()
 
-    plain = count(local_window=None, head_area=1)
-    assert count(local_window=11, head_area=3) == plain
-    soft = count(local_window=None, head_area=1, localness_window="query")
-    assert round((soft - plain) / 1e6, 1) == 0.8
+    config = CsanConfig.preset(preset, vocab_size=100)
+    assert (config.d_model, config.vocab_size) == (512, 100)
+    assert config.local_layers("encoder") == [0, 1, 2]
+    assert not config.local_layers("decoder") + config.local_layers("cross")
+    assert size(config) - size(CsanConfig.base(vocab_size=100, local_window=None, head_area=1)) == 3 * count
+    assert sum(added_parameters(config, "encoder", layer) for layer in range(6)) == 3 * count
+    assert round(3 * count / 1e6, 1) == millions
+    assert short_name(config.to_dict()) == (name if "CSAN" in name else f"Transformer with {name}")
+    [sentence] = describe_locality(config.to_dict())
+    assert "layers 1, 2, 3 of 6" in sentence
+    assert phrase in sentence
+    assert locality_papers(config.to_dict()) == [paper]
 
 
-def test_largest_area_is_allowed() -> None:
-    assert CsanConfig(head_area=15).head_area == 15  # 2H - 1 with 8 heads
-    assert CsanConfig(head_area=7, head_boundary="circular").head_area == 7
+def test_a_preset_takes_fields_and_suggests_names():
+    assert CsanConfig.preset("csan_2d").layer_locality("encoder", 0) == CsanConfig().layer_locality("encoder", 0)
+    assert CsanConfig.preset("csan_1d", local_window=7).layer_locality("encoder", 2).area.window == 7
+    with pytest.raises(ValueError, match=r"no preset 'csan_3d'.*Did you mean"):
+        CsanConfig.preset("csan_3d")
+
+
+def test_short_form_beside_a_preset_composes():
+    rel_pos = {"relative_positions": {"max_distance": 16, "per_head": True}}
+    gaussian = {"gaussian": {"width": "fixed", "size": 4.0}}
+    for fields, added in [
+        ({"local_window": 11}, {"window": 11}),
+        ({"local_window": 9}, {"window": 9}),
+        ({"localness_window": "fixed", "localness_window_size": 4.0}, gaussian),
+    ]:
+        config = CsanConfig.preset("rel_pos", **fields)
+        assert config.specifications("encoder") == [{**rel_pos, **added}] * 3 + [None] * 3
+        assert CsanConfig.from_dict(config.to_dict()).localities() == config.localities()
+    config = CsanConfig.preset("bi_direct", head_area=3, head_boundary="circular", localness_layers=[5])
+    area = {"head_area": {"size": 3, "boundary": "circular"}}
+    assert config.specifications("encoder") == [None] * 5 + [{"bi_direct": True, **area}]
+    config = CsanConfig.preset("bi_direct", local_window=11, decoder_localness_layers=[0])
+    assert config.specifications("decoder")[0] == {"window": 11}
+    shared = {"relative_positions": {"max_distance": 16, "per_head": False}}  # as an area of heads has one softmax
+    area = {"head_area": {"size": 3, "boundary": "mask"}}
+    assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {**shared, **area}
+
+
+def test_the_card_cites_the_paper_of_every_method():
+    template = Path(csan_hf.__file__).parent / "hub" / "templates" / "model_card.md.jinja"
+    cited = template.read_text(encoding="utf-8")
+    for method in LOCALITY_METHODS:
+        specification = {method.key: {"window": 3, "head_area": 3, "gaussian": "query"}.get(method.key, True)}
+        [paper] = locality_papers({"encoder_layers": 1, "encoder_locality": [specification]})
+        assert f'"{paper}" in papers' in cited
+
+
+# Specifications of six layers, and what a picture says of each
+EVERY_METHOD = [
+    ({"bi_direct": True, "window": 5}, "first half of the heads: no later tokens"),
+    ({"relative_positions": {"max_distance": 2, "per_head": True}}, "relative positions up to 2 tokens"),
+    ({"neighbor": True}, "around the query, width D predicted"),
+    ({"local_hard": {"width": 4, "cut_off": True}}, "cut off at P ± D"),
+    ({"block": {"length": 3}}, "blocks of 3 tokens"),
+    ({"cnn": 3, "head_area": 3}, "attention after 4 convolutions of 3 tokens"),
+]
+
+
+def test_every_method_is_trained_saved_and_drawn(tmp_path):
+    locality = [specification for specification, _ in EVERY_METHOD]
+    model = tiny_model(**{**PLAIN, "encoder_layers": 6, "decoder_layers": 1, "encoder_locality": locality}).train()
+    sources = padded_sources((9, 4))
+    model(**sources, labels=sources["input_ids"]).loss.backward()
+    for layer in model.model.encoder.layers:
+        for module in layer.self_attn.locality_modules().values():
+            for name, parameter in module.named_parameters():
+                assert parameter.grad.any(), name
+    model.save_pretrained(tmp_path)
+    loaded = CsanForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.config.encoder_locality == locality
+    with torch.no_grad():
+        assert torch.equal(model.eval()(**sources).logits, loaded(**sources).logits)
+    figure = locality_picture.plot_locality(loaded.config, length=9)
+    blocks = next(reach for reach in attention_reaches(loaded.config, length=9) if reach.layers == (4,))
+    assert (blocks.positions[4] == 1).tolist() == [False] * 3 + [True] * 3 + [False] * 3
+    assert (blocks.positions > 0).all()
+    texts = [row.get_suptitle() for row in figure.subfigs]
+    assert len(texts) == 8
+    assert all(caption in text for (_, caption), text in zip(EVERY_METHOD, texts, strict=False))
+
+
+# Both forms
+
+
+def test_both_forms_say_the_same():
+    short = CsanConfig(
+        **SHALLOW,
+        local_window=5,
+        head_area=3,
+        localness_window="fixed",
+        localness_window_size=4,
+        localness_layers=[1],
+        decoder_localness_layers=[0],
+        cross_localness_layers=[1],
+    )
+    gaussian = {"gaussian": {"width": "fixed", "size": 4}}
+    everything = {"window": 5, "head_area": 3, **gaussian}
+    long = CsanConfig(
+        **SHALLOW,
+        encoder_locality=[None, everything],
+        decoder_locality=[everything, None],
+        cross_locality=[None, gaussian],
+    )
+    for part in ("encoder", "decoder", "cross"):
+        assert methods_of(short, part) == methods_of(long, part)
+    locality = long.layer_locality("decoder", 0)
+    assert (locality.area.window, locality.area.head_area, locality.area.causal) == (5, 3, True)
+    assert locality.past_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"local_window": 5}, {"encoder_locality": [{"window": 5, "relative_positions": 2}, None]}, {}],
+    ids=["short", "long", "default"],
+)
+def test_neither_form_is_invented(fields, tmp_path):
+    config = CsanConfig(**SHALLOW, **fields)
+    config.save_pretrained(tmp_path)
+    loaded = CsanConfig.from_pretrained(tmp_path)
+    assert loaded.to_dict() == config.to_dict()
+    assert json.loads((tmp_path / "config.json").read_text())["encoder_locality"] == fields.get("encoder_locality")
+    assert methods_of(loaded, "encoder") == methods_of(config, "encoder")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ({"local_hard": True}, {"local_hard": 10.0}),
+        ({"cnn": True}, {"cnn": {"kernel_size": 7, "layers": 4}}),
+        ({"block": True}, {"block": 4}),
+        ({"relative_positions": True}, {"relative_positions": 16}),
+        ({"head_area": 1}, None),
+        ({"head_area": 1, "window": 5}, {"window": 5}),
+    ],
+)
+def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
+    configs = [CsanConfig(**SHALLOW, encoder_locality=[specification, None]) for specification in (short, full)]
+    assert methods_of(configs[0], "encoder") == methods_of(configs[1], "encoder")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("part", "specification", "message"),
+    [
+        ("encoder", {"windw": 5}, r"encoder_locality\[0\].*'windw'.*did you mean 'window'"),
+        ("encoder", {"wavelets": 5}, r"'wavelets'.*with `register_locality`"),
+        ("encoder", {"gaussian": {"widht": "query"}}, r"gaussian.* its settings are width, size .*'widht'"),
+        ("encoder", {"gaussian": {"size": 3}}, r"encoder_locality\[0\].gaussian.*missing.*'width'"),
+        ("encoder", {"gaussian": "quary"}, r"gaussian` must be one of .*'query'.*got 'quary'"),
+        ("encoder", {"gaussian": {"width": "fixed", "size": 10**400}}, r"gaussian.size` must be .* to 2147483647"),
+        ("encoder", {"window": 4}, r"encoder_locality\[0\].window.*odd.*got 4"),
+        ("decoder", {"head_area": 9}, r"decoder_locality\[0\].head_area.*at most 2H - 1 of H = 4.*got 9"),
+        ("cross", {"window": 3}, r"cross_locality\[0\].window.*no meaning in cross-attention"),
+        ("encoder", {"head_area": 3, "relative_positions": {"per_head": True}}, r"positions` .*beside 'head_area'"),
+        ("decoder", {"bi_direct": True}, r"bi_direct.*no meaning in the decoder's self-attention"),
+        ("encoder", {"bi_direct": 2}, r"bi_direct` is 2, but its settings are none: it is True"),
+        ("encoder", {"neighbor": True, "gaussian": "query"}, r"neighbor`.*beside 'gaussian': a query has one"),
+        ("encoder", {"local_hard": 0.5}, r"local_hard` must be a number of tokens from 1 to 2147483647, got 0.5"),
+        ("encoder", {"block": 4, "cnn": 7}, r"block`.*beside 'cnn': nothing.*replaces the attention"),
+        ("encoder", {"block": 0}, r"block.length` must be a number of tokens from 1 to .*, got 0"),
+        ("encoder", {"cnn": 4}, r"cnn.kernel_size` must be an odd number of tokens.*got 4"),
+        ("encoder", {"cnn": {"layers": 10**7}}, r"cnn.layers` must be .* from 1 to 1000, got 10000000"),
+    ],
+)
+def test_impossible_specifications_are_refused(part, specification, message):
+    with pytest.raises(ValueError, match=message):
+        CsanConfig(**SHALLOW, **{f"{part}_locality": [specification, None]})
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"encoder_locality": [{"window": 3}]}, r"`encoder_locality` must hold one .* each of the 2 layers"),
+        (
+            {"encoder_locality": [None, None], "localness_layers": [1]},
+            "`localness_layers` .* beside `encoder_locality`",
+        ),
+        ({"encoder_locality": [None, None], "local_window": 7}, r"`local_window` \(7\).*`encoder_locality`"),
+        ({"encoder_locality": [None, None], "head_boundary": "circular"}, "`head_boundary`"),
+        ({"encoder_attention_heads": 1, "encoder_locality": [{"bi_direct": True}] * 2}, r"bi_direct` .*even.*got 1"),
+        ({"encoder_attention_heads": 1}, "`head_area` must be an odd number .*2H - 1 of H = 1.* got 3"),
+        ({"decoder_attention_heads": 1, "decoder_localness_layers": [1]}, "2H - 1 of H = 1.* got 3"),
+        ({"local_windw": 5}, r"no field 'local_windw'. Did you mean 'local_window'"),
         ({"local_window": 10**40 + 1}, "`local_window` must be .* at most 2147483647"),
-        (
-            {"localness_window": "fixed", "localness_window_size": 1e300},
-            "`localness_window_size` must be .* at most 2147483647, got 1e",
-        ),
-        (
-            {"encoder_locality": [{"gaussian": {"width": "fixed", "size": 10**400}}]},
-            r"gaussian.size` must be .* to 2147483647",
-        ),
-        ({"encoder_locality": [{"local_hard": 1e300}]}, r"local_hard` must be .* to 2147483647, got"),
-        ({"encoder_locality": [{"cnn": {"layers": 10**7}}]}, r"cnn.layers` must be .* from 1 to 1000, got 10000000"),
+        ({"localness_window": "fixed", "localness_window_size": 1e300}, "size` must be .* at most 2147483647, got 1e"),
     ],
 )
-def test_numbers_beyond_any_sentence_are_refused(fields, message):
+def test_impossible_fields_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        CsanConfig(encoder_layers=1, **fields)
+        CsanConfig(**{**SHALLOW, **fields})
 
 
-def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path) -> None:
+def test_the_area_is_limited_by_the_heads_of_local_layers_alone():
+    assert CsanConfig(head_area=15).head_area == 15  # 2H - 1 with 8 heads
+    assert CsanConfig(head_area=7, head_boundary="circular").head_area == 7
+    CsanConfig(**{**SHALLOW, "decoder_attention_heads": 1})
+    one_head = {**SHALLOW, "encoder_attention_heads": 1}
+    assert CsanConfig(**one_head, localness_layers=[], decoder_localness_layers=[1]).local_layers("decoder") == [1]
+
+
+def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
     long, short = tmp_path / "long", tmp_path / "short"
     CsanConfig(encoder_layers=1, encoder_locality=[{"window": 5}]).save_pretrained(long)
     CsanConfig().save_pretrained(short)
@@ -94,24 +316,31 @@ def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path) -
         loaded.save_pretrained(tmp_path / "again")
 
 
-def test_short_form_beside_a_preset_composes() -> None:
-    rel_pos = {"relative_positions": {"max_distance": 16, "per_head": True}}
-    gaussian = {"gaussian": {"width": "fixed", "size": 4.0}}
-    for fields, added in [
-        ({"local_window": 11}, {"window": 11}),
-        ({"local_window": 9}, {"window": 9}),
-        ({"localness_window": "fixed", "localness_window_size": 4.0}, gaussian),
-    ]:
-        config = CsanConfig.preset("rel_pos", **fields)
-        assert config.specifications("encoder") == [{**rel_pos, **added}] * 3 + [None] * 3
-        assert CsanConfig.from_dict(config.to_dict()).localities() == config.localities()
-    config = CsanConfig.preset("bi_direct", head_area=3, head_boundary="circular", localness_layers=[5])
-    area = {"head_area": {"size": 3, "boundary": "circular"}}
-    assert config.specifications("encoder") == [None] * 5 + [{"bi_direct": True, **area}]
-    config = CsanConfig.preset("bi_direct", local_window=11, decoder_localness_layers=[0])
-    assert config.specifications("decoder")[0] == {"window": 11}
-    shared = {"relative_positions": {"max_distance": 16, "per_head": False}}  # as an area of heads has one softmax
-    area = {"head_area": {"size": 3, "boundary": "mask"}}
-    assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {**shared, **area}
-    with pytest.raises(ValueError, match="`head_boundary`"):
-        CsanConfig.preset("rel_pos", head_boundary="circular", encoder_locality=[{"window": 5}] * 6)
+@pytest.fixture
+def warnings(caplog):
+    logger = logging.getLogger("transformers")
+    logger.propagate = True
+    logger.addHandler(caplog.handler)
+    yield lambda: " ".join(record.getMessage() for record in caplog.records)
+    logger.removeHandler(caplog.handler)
+    logger.propagate = False
+
+
+def test_what_has_no_effect_is_said(warnings):
+    CsanConfig(**SHALLOW, local_window=None, head_area=1, decoder_localness_layers=[1])
+    assert "Layers [1] are to be local, but `local_window`" in warnings()
+    assert CsanConfig(**SHALLOW, curriculum="slow").curriculum == "slow"
+    assert "no field 'curriculum'" in warnings()
+    assert CsanConfig.from_dict({**CsanConfig(**SHALLOW).to_dict(), "transformers_version": "5", "local_windw": 5})
+    assert "no field 'local_windw'" in warnings(), "a config saved earlier loads"
+
+
+def test_unknown_keywords_of_the_model_are_said(warnings):
+    model = tiny_model()
+    sources = padded_sources((4, 3))
+    with pytest.raises(TypeError, match=r"'decoder_inputs_ids'. Did you mean 'decoder_input_ids'"):
+        model(**sources, decoder_inputs_ids=sources["input_ids"])
+    model(**sources, labels=sources["input_ids"], num_items_in_batch=3, output_hidden_states=True, return_dict=True)
+    assert "has no argument" not in warnings()
+    model(**sources, task_mood="merry")
+    assert "no argument 'task_mood'" in warnings()

@@ -74,21 +74,6 @@ def test_a_ready_made_mask_is_for_full_attention_alone() -> None:
         tiny()(input_ids=SOURCE, attention_mask=allowed, labels=TARGET)
 
 
-def test_the_area_is_limited_by_the_heads_of_local_layers_alone() -> None:
-    plain = {"local_window": 5, "head_area": 5, "d_model": 32}
-    CsanConfig(**plain, encoder_attention_heads=4, decoder_attention_heads=2)
-    CsanConfig(
-        **plain,
-        encoder_attention_heads=2,
-        decoder_attention_heads=4,
-        localness_layers=[],
-        decoder_localness_layers=[1],
-    )
-    for fields in ({"encoder_attention_heads": 2}, {"decoder_attention_heads": 2, "decoder_localness_layers": [1]}):
-        with pytest.raises(ValueError, match=r"`head_area` must be an odd number .*2H - 1 of H = 2.* to 3, got 5"):
-            CsanConfig(**plain, **fields)
-
-
 @torch.no_grad()
 def test_full_attention_of_a_query_that_sees_nothing_is_zero() -> None:
     """Under eager as under sdpa and in local layers."""

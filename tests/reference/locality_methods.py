@@ -9,7 +9,7 @@ autograd for the gradients. `local_attention` takes a list of methods; each adds
     o[h,i]     = Σ α[h,i,s,j] · (v[s,j] + Σ values)
 
 so that whatever composes is composed here: area + REL_POS, Gaussian + REL_POS, window + BI_DIRECT. `locality_block.py`
-and `locality_cnn.py` hold the methods that act outside of it (BLOCK, CNN), `locality_parameters.py` counts parameters.
+and `locality_cnn.py` hold the methods that act outside of it (BLOCK, CNN).
 
 Rules for every method:
 - Padding is taken out before anything is computed. Positions and lengths are therefore ranks among real tokens, and
