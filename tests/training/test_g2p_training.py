@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 from csan_hf.hub import card_problems
 from csan_hf.training import TranslationTrainingArguments, load_recipe
-from csan_hf.training.callbacks import ScoreEarlyStopping, TrainingPicture
+from csan_hf.training.callbacks import TrainingPicture
 from csan_hf.training.run import train_from_recipe
 
 RECIPE = Path(__file__).parents[2] / "scripts/recipes/g2p_csan_2d.yaml"
@@ -40,28 +40,20 @@ def run(tmp_path_factory):
         return train_from_recipe(recipe), folder / "run"
 
 
-def test_words_and_phones_are_scored(run):
+def test_words_and_phones_are_tokenized_and_scored_and_stop_a_run(run):
     results, folder = run
     assert results["scores"].keys() == {"validation", "test"}
     for name, scores in results["scores"].items():
         assert {"g2p_wer", "per", "per_signature"} <= scores.keys()
         assert "bleu" not in scores
         assert len((folder / "hypotheses" / f"{name}.txt").read_text().splitlines()) == 10
-
-
-def test_any_metric_stops_a_run_that_gains_nothing(run):
-    results, _ = run
     assert results["training"]["updates"] == 4  # at a rate of 1e-9 the second evaluation is no better
     assert results["chosen"]["metric"] == "per"
-
-
-def test_the_tokenizers_are_of_letters_and_phones(run):
-    _, folder = run
     assert AutoTokenizer.from_pretrained(folder).tokenize("ban") == ["b", "a", "n"]
     assert AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer").tokenize("b eː") == ["b", "eː"]
 
 
-def test_the_card_says_text_to_text(run):
+def test_card_and_pipeline_are_text_to_text(run):
     results, folder = run
     card = ModelCard.load(folder / "README.md")
     assert card.data.pipeline_tag == "text2text-generation"
@@ -70,33 +62,8 @@ def test_the_card_says_text_to_text(run):
     assert "| G2P WER | PER |" in card.text
     assert "Translates" not in card.text
     assert "translated worse" not in card.text
-
-
-def test_its_pipeline_reads_a_word(run):
-    _, folder = run
     generator = pipeline("translation", model=str(folder), trust_remote_code=True)
     assert isinstance(generator("ban")[0]["translation_text"], str)
-
-
-@pytest.mark.parametrize(("metric", "scores", "stops"), [("per", [9, 8, 8], True), ("exact_match", [1, 2, 3], False)])
-def test_early_stopping_follows_the_metrics_direction(metric, scores, stops, tmp_path):
-    args = TranslationTrainingArguments(
-        output_dir=str(tmp_path),
-        metrics=[metric],
-        metric_for_best_model=metric,
-        early_stopping_patience=1,
-        report_to="none",
-    )
-    state, control = TrainerState(is_world_process_zero=True), TrainerControl()
-    stopping = ScoreEarlyStopping(1, 0.0)
-    for step, score in enumerate(scores, start=1):
-        state.global_step = step
-        state.log_history.append({"step": step, f"eval_{metric}": score})
-        stopping.on_evaluate(args, state, control, metrics={f"eval_{metric}": score})
-        sign = 1 if args.greater_is_better else -1
-        if state.best_metric is None or sign * (score - state.best_metric) > 0:
-            state.best_metric, state.best_global_step = score, step
-    assert control.should_training_stop is stops
 
 
 def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):

@@ -51,9 +51,6 @@ def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
     [
         ({"data": {**NUMBERS, "dataset": None, "train": "nothing.{lang}"}}, "no file for train"),
         ({"tokenizer": {"vocab_size": 3}}, "section tokenizer is refused"),
-        ({"config": {**TINY, "encoder_attention_heads": 3}}, "section config is refused"),
-        ({"generation": {"num_beams": 0}}, "section generation is refused"),
-        ({"training": {**TRAINING, "keep_best": 0}}, "keep_best"),
     ],
 )
 def test_a_new_run_that_does_not_begin_leaves_the_old_one(more, words, old_run):

@@ -196,13 +196,6 @@ def test_another_family_with_the_same_recipe(main, recipe, tmp_path, capsys):
     assert statistics.item() > 0
 
 
-@pytest.mark.parametrize("field", ["d_modle", "growth_rate"])
-def test_a_misspelt_field_or_that_of_another_family_is_refused(main, tmp_path, capsys, field):
-    path = write_recipe(tmp_path / "wrong.yaml", config={field: 4})
-    assert main([str(path), "--output_dir", str(tmp_path / "out")]) == 2
-    assert f"unknown key config.{field}" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_fine_tuning_from_a_checkpoint(main, run, tmp_path, capsys):
     output = tmp_path / "tuned"

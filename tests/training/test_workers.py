@@ -8,6 +8,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from training.tiny_runs import LOSS_ALONE
 from transformers import TrainerCallback
 
 from csan_hf.training.checkpoints import find_fault
@@ -42,8 +43,7 @@ def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, num
         max_steps=12,
         eval_steps=12,
         max_tokens=700,
-        predict_with_generate=False,
-        metric_for_best_model="loss",
+        **LOSS_ALONE,
         dataloader_num_workers=2,
         dataloader_prefetch_factor=1,
         dataloader_multiprocessing_context=method,

@@ -5,6 +5,7 @@ import torch
 import yaml
 from transformers import MarianConfig, MarianMTModel
 
+from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
 from csan_hf.data import train_tokenizer
 
 NUMBERS = {"dataset": "numbers", "source_lang": "en", "target_lang": "de"}
@@ -19,6 +20,10 @@ RECIPE = {
     | {"learning_rate": 5e-3, "keep_best": 2, "bf16": False, "use_cpu": True, "seed": 3},
     "generation": {"num_beams": 2, "max_length": 24},
 }
+
+
+# For evaluations that take no time
+LOSS_ALONE = {"predict_with_generate": False, "metric_for_best_model": "loss"}
 
 
 def write_recipe(path, recipe=RECIPE, **more):
@@ -45,6 +50,15 @@ def tiny_marian(vocab_size: int, **fields) -> MarianMTModel:
     values = {"vocab_size": vocab_size, "d_model": 16, "max_position_embeddings": 128, **sizes, **ids, **fields}
     model = MarianMTModel(MarianConfig(**values))
     model.generation_config.max_length, model.generation_config.num_beams = 16, 1
+    return model
+
+
+def tiny_grid(vocab_size: int) -> PervasiveAttentionForConditionalGeneration:
+    """An untrained Pervasive Attention model."""
+    torch.manual_seed(0)
+    sizes = {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4}
+    model = PervasiveAttentionForConditionalGeneration(PervasiveAttentionConfig(vocab_size=vocab_size, **sizes))
+    model.generation_config.max_length = 16
     return model
 
 
