@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,9 +33,10 @@ def _machine_has_bf16() -> bool:
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "at least 1": (
         lambda value: value >= 1,
-        "max_tokens max_cells max_sentences early_stopping_patience keep_best generation_num_beams "
+        "max_tokens max_cells max_sentences early_stopping_patience keep_best num_beams generation_num_beams "
         "gradient_accumulation_steps per_device_train_batch_size per_device_eval_batch_size",
     ),
+    "at least 2, as it counts the token that generation starts with": (lambda value: value >= 2, "max_length"),
     "at least 0 and finite": (
         lambda value: 0 <= value < math.inf,
         "learning_rate weight_decay warmup_steps adam_epsilon max_grad_norm early_stopping_threshold "
@@ -54,6 +55,15 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "metrics",
     ),
 }
+
+
+def check_bounds(section: str, values: Mapping[str, Any]) -> None:
+    """Raises a `ValueError` that names the first value of a section that is out of its range."""
+    for words, (fits, names) in _BOUNDS.items():
+        for name in names.split():
+            value = values.get(name)
+            if value is not None and not fits(value):
+                raise ValueError(f"{section}.{name} must be {words}, got {value}.")
 
 
 @dataclass
@@ -175,11 +185,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check(self) -> None:
         """Refuses what cannot work, also in the library's fields, before anything is read or written."""
-        for words, (fits, names) in _BOUNDS.items():
-            for name in names.split():
-                value = getattr(self, name)
-                if value is not None and not fits(value):
-                    raise ValueError(f"training.{name} must be {words}, got {value}.")
+        check_bounds("training", vars(self))
         known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
         best = self.metric_for_best_model
         if self.eval_strategy != "no" and best is not None and best.removeprefix("eval_") not in known:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +26,6 @@ if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
 
 
-@dataclass
-class _EvaluationView:
-    """What is needed to put the rows of a sorted evaluation back in place."""
-
-    order: list[int]  # order[i] is the dataset row at sorted place i
-    references: list[str] | None  # in sorted order; None: decode the labels instead
-    sources: list[str] | None  # in sorted order, for metrics that compare with them
-
-
 class EvaluatingTrainer(Seq2SeqTrainer):
     """The part of `TranslationTrainer` that evaluates."""
 
@@ -44,7 +34,8 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     tokenizers: TokenizerPair
     bleu_tokenize: str | None
     guard: RunGuard
-    _view: _EvaluationView
+    _evaluated: Dataset  # by the evaluation under way
+    _order: list[int]  # its row at each sorted place
     _loss_sum: tuple[float, int] | None = None  # of the evaluation under way, and its target tokens
     _tokens_seen: Tensor | None = None
     _speed_start: float = 0.0  # since when _tokens_seen counts
@@ -90,9 +81,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
     def _evaluation_batches(self, dataset: Dataset, description: str) -> DataLoader:
         lengths, _ = example_lengths(dataset)
         order = np.argsort(-lengths, kind="stable").tolist()
-        text = {name: list(dataset[name]) for name in ("target", "source") if name in dataset.column_names}
-        sorted_text = {name: [column[row] for row in order] for name, column in text.items()}
-        self._view = _EvaluationView(order, sorted_text.get("target"), sorted_text.get("source"))
+        self._evaluated, self._order = dataset, order
         batches = cut_for_processes(order, self.args.eval_batch_size, self.args.world_size)
         rows: Any = self._remove_unused_columns(dataset, description=description)
         if any(row >= len(rows) for row in batches[-1]):
@@ -148,18 +137,23 @@ class EvaluatingTrainer(Seq2SeqTrainer):
 
     def _restore_order(self, rows: Any) -> Any:
         # Rows beyond the order are copies that even out the processes
-        return rows[np.argsort(self._view.order)] if isinstance(rows, np.ndarray) else rows
+        return rows[np.argsort(self._order)] if isinstance(rows, np.ndarray) else rows
 
     def _compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Scores a sorted evaluation: corpus scores do not depend on the order."""
-        view, metrics = self._view, self.args.metrics
-        number = len(view.order)  # what follows are copies
-        hypotheses = self.decode(prediction.predictions)[:number]
-        references = view.references or self.decode(prediction.label_ids)[:number]
-        scores = score_translations(
-            hypotheses, references, sources=view.sources, metrics=metrics, tokenize=self.bleu_tokenize
+        rows = self._restore_order(prediction.predictions), self._restore_order(prediction.label_ids)
+        _, scores = self._score(*rows)
+        return {name: scores[name] for name in self.args.metrics}
+
+    def _score(self, predictions: Any, labels: Any) -> tuple[list[str], dict[str, Any]]:
+        """Returns the hypotheses of the dataset that was evaluated last, and their scores."""
+        hypotheses, names = self.decode(predictions), self._evaluated.column_names
+        return hypotheses, score_translations(
+            hypotheses,
+            list(self._evaluated["target"]) if "target" in names else self.decode(labels),
+            sources=list(self._evaluated["source"]) if "source" in names else None,
+            metrics=self.args.metrics,
+            tokenize=self.bleu_tokenize,
         )
-        return {name: scores[name] for name in metrics}
 
     def decode(self, token_ids: Any) -> list[str]:
         """Turns predictions [B, T] into text; -100, the padding between batches, counts as padding."""
@@ -182,14 +176,7 @@ class EvaluatingTrainer(Seq2SeqTrainer):
             output = self.predict(dataset, metric_key_prefix="test", **generate_arguments)
         finally:
             self.args.predict_with_generate, self.compute_metrics = in_evaluations
-        hypotheses, text = self.decode(output.predictions), dataset.column_names
-        scores = score_translations(
-            hypotheses,
-            list(dataset["target"]) if "target" in text else self.decode(output.label_ids),
-            sources=list(dataset["source"]) if "source" in text else None,
-            metrics=self.args.metrics,
-            tokenize=self.bleu_tokenize,
-        )
+        hypotheses, scores = self._score(output.predictions, output.label_ids)
         return hypotheses, {**scores, "loss": (output.metrics or {}).get("test_loss")}
 
 

@@ -30,7 +30,7 @@ from csan_hf.evaluation.metrics import check_sacrebleu_tokenizer
 from csan_hf.families import ModelFamily
 from csan_hf.text_files import reading_folder_or_name
 
-from .arguments import TranslationTrainingArguments
+from .arguments import TranslationTrainingArguments, check_bounds
 from .recipe import PRETRAINED, Recipe, RecipeError, find_family, refuse_credentials, refusing
 
 DEFAULT_GENERATION = {"num_beams": 5, "max_length": 256}
@@ -289,9 +289,7 @@ def _check_positions(recipe: Recipe, data: DataArguments, config: Any) -> None:
 
 def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> None:
     with refusing("The section generation is refused"):
-        for name, least in (("num_beams", 1), ("max_length", 2)):  # which counts the token that generation starts with
-            if settings.get(name, least) < least:
-                raise ValueError(f"{name} must be at least {least}, got {settings[name]}.")
+        check_bounds("generation", settings)
         config.update(**settings)
         config.validate(strict=True)
 

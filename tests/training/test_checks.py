@@ -29,8 +29,11 @@ def no_data(monkeypatch):
     ("overrides", "words"),
     [
         ({"deepspeed": "/no/such/file.json"}, "section training is refused: .*deepspeed"),
-        ({"num_beams": "0"}, "section generation is refused: num_beams must be at least 1, got 0"),
-        ({"generation.max_length": "1"}, "section generation is refused: max_length must be at least 2, got 1"),
+        ({"num_beams": "0"}, "section generation is refused: generation.num_beams must be at least 1, got 0"),
+        (
+            {"generation.max_length": "1"},
+            "section generation is refused: generation.max_length must be at least 2, .*, got 1",
+        ),
         ({"generation_num_beams": "0"}, "training.generation_num_beams must be at least 1, got 0"),
         (
             {"predict_with_generate": "false"},
