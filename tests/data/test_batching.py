@@ -1,6 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -199,12 +198,6 @@ def test_a_run_resumed_within_an_epoch_sees_the_remaining_batches(processes):
         resumed = skip_first_batches(rank_loader(rank, processes, False, source, target), 4)
         resumed.set_epoch(2)
         assert list(resumed) == list(expected)[rank::processes][4:]
-
-
-def test_forward_set_epoch_leaves_other_loaders_alone():
-    loader = DataLoader(list(range(4)), batch_size=2)
-    assert forward_set_epoch(loader) is loader
-    assert forward_set_epoch(SimpleNamespace(batch_sampler=None)).batch_sampler is None
 
 
 def test_lengths_of_a_dataset_follow_a_selection():

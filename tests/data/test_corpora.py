@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import HfArgumentParser
 
-from csan_hf.data import DataArguments, FilterReport, TokenizerPair, load_translation_dataset, train_tokenizer
+from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import check_files, language_tags, parse_language_pairs
 from csan_hf.data.tokenization import add_language_tags
 
@@ -143,10 +143,7 @@ def test_hub_names(hub):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"dataset": "flat", "target_lang": "fr"},
-            r"flat, split train, row 0: there is no column 'fr' among",
-        ),
+        ({"dataset": "flat", "target_lang": "fr"}, r"flat, split train, row 0: there is no column 'fr' among"),
         ({"dataset": "flat", "test": "exam"}, r"test: dataset 'flat' has no split 'exam', only train, test"),
         ({"dataset": "flat", "test": "broken"}, r"flat, split broken, row 1: 'en' is None; text is needed"),
     ],
@@ -199,20 +196,6 @@ def test_arguments_come_from_the_command_line_and_from_dictionaries():
     assert all(option.metadata.get("help") for option in DataArguments.__dataclass_fields__.values())
 
 
-def test_reports_add_up():
-    first, second = FilterReport(), FilterReport()
-    first.start("train", 10)
-    first.drop("train", "empty", 2)
-    second.start("train", 8)
-    second.drop("train", "long", 3)
-    second.start("test", 4)
-    second.note("test", "cut", 1)
-    assert json.loads(json.dumps(first.merge(second).to_dict())) == {
-        "test": {"read": 4, "kept": 4, "dropped": {}, "noted": {"cut": 1}},
-        "train": {"read": 10, "kept": 5, "dropped": {"empty": 2, "long": 3}, "noted": {}},
-    }
-
-
 @pytest.mark.parametrize(
     "name", ["", "../x", "/etc/x", "a\\b", "..", ".hidden", "~", "a\nb", "x:y", "x" * 300, "a.", "\ud800", 3]
 )
@@ -257,6 +240,8 @@ def arguments_of_pairs(three_languages, pairs, **options):
 def test_pairs_are_tagged_and_put_together(three_languages):
     data, report = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "en-fr"]))
     assert list(data) == ["train", "validation", "news_de-en", "news_en-fr"]
+    untagged, _ = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "fr-en"]))
+    assert untagged["train"]["source"][:] == ["eins", "zwei", "un", "deux", "trois"], "one language needs no tag"
     assert data["train"][:] == {
         "source": [">>en<< eins", ">>en<< zwei", ">>fr<< one", ">>fr<< two", ">>fr<< three"],
         "target": ["one", "two", "un", "deux", "trois"],
@@ -268,11 +253,6 @@ def test_pairs_are_tagged_and_put_together(three_languages):
     assert only["news_en-fr"]["source"][0] == ">>fr<< one"
     with pytest.raises(ValueError, match="no split 'news', only train, validation, news_de-en"):
         load_translation_dataset(arguments_of_pairs(three_languages, ["de-en"]), ["news"])
-
-
-def test_one_target_language_needs_no_tag(three_languages):
-    data, _ = load_translation_dataset(arguments_of_pairs(three_languages, ["de-en", "fr-en"]))
-    assert data["train"]["source"][:] == ["eins", "zwei", "un", "deux", "trois"]
 
 
 def test_a_tag_is_one_token_and_changes_no_other():

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 import hashlib
 import random
-import time
 
 import pytest
 from num2words import num2words
@@ -20,7 +19,7 @@ def test_splits_are_disjoint_and_have_the_sizes_asked_for(source, target):
 
 
 def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
-    first = load_numbers(train_size=100, validation_size=20, test_size=30, seed=4)
+    first = load_numbers("en", "de", train_size=100, validation_size=20, test_size=30, seed=4)
     again = load_numbers(train_size=100, validation_size=20, test_size=30, seed=4)
     larger = load_numbers(train_size=300, validation_size=20, test_size=30, seed=4)
     other = load_numbers(train_size=100, validation_size=20, test_size=30, seed=5)
@@ -29,13 +28,8 @@ def test_the_seed_decides_and_test_does_not_depend_on_the_training_size():
         assert first[split][:] != other[split][:]
     assert first["test"][:] == larger["test"][:]
     assert first["validation"][:] == larger["validation"][:]
-
-
-def test_swapping_the_languages_swaps_the_columns():
-    there = load_numbers("en", "de", train_size=300, validation_size=20, test_size=20)
-    back = load_numbers("de", "en", train_size=300, validation_size=20, test_size=20)
-    assert there["train"]["source"] == back["train"]["target"]
-    assert there["train"]["target"] == back["train"]["source"]
+    back = load_numbers("de", "en", train_size=100, validation_size=20, test_size=30, seed=4)["train"]
+    assert (back["source"][:], back["target"][:]) == (first["train"]["target"][:], first["train"]["source"][:])
 
 
 @pytest.mark.parametrize(
@@ -82,19 +76,9 @@ def test_every_kind_occurs_and_sentences_are_short():
     assert lengths[-1] <= 18
 
 
-def test_an_unknown_language_is_refused_with_the_possible_ones():
+def test_what_cannot_be_made_is_refused():
+    with pytest.raises(ValueError, match=r"1,000,002,000.*at most [\d,]+ distinct pairs"):
+        load_numbers(train_size=10**9)
     with pytest.raises(ValueError, match=r"'xx'.*choose from: .*de, .*en"):
         load_numbers("en", "xx")
     assert {"en", "de", "fr", "ja"} <= set(number_languages())
-
-
-def test_sizes_that_are_none_and_too_many():
-    assert set(load_numbers(train_size=5, validation_size=0, test_size=0)) == {"train"}
-    with pytest.raises(ValueError, match=r"1,000,002,000.*at most [\d,]+ distinct pairs"):
-        load_numbers(train_size=10**9)
-
-
-def test_it_is_fast():
-    start = time.process_time()
-    load_numbers(train_size=10_000)
-    assert time.process_time() - start < 10  # about 1 s; without the tables of words over 10 s

@@ -22,13 +22,7 @@ PAD, EOS, START = 0, 1, 0  # in both families
 WORDS = (2, 11)  # first, and one after the last: tokens that both families' tiny vocabularies have
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
-LOCAL = {
-    **tiny.EVERYWHERE,
-    "local_window": 5,
-    "head_area": 3,
-    "localness_window": "query",
-    "localness_window_size": 4,
-}
+LOCAL = {**tiny.EVERYWHERE, "local_window": 5, "head_area": 3, "localness_window": "query", "localness_window_size": 4}
 # The same in one layer, where a test is slow for each layer
 ONE_LAYER = {
     **LOCAL,

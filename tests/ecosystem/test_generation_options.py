@@ -75,18 +75,14 @@ ASSISTED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS}
 
 
 @both_families
-@pytest.mark.parametrize("assistant_seed", [1, 3], ids=["itself", "a stranger"])
-def test_assisted_generation_equals_greedy(family, assistant_seed):
-    model, assistant = family.tiny_model(seed=1), family.tiny_model(seed=assistant_seed)
-    expected = model.generate(**sources((5,)), **ASSISTED)
-    assert model.generate(**sources((5,)), **ASSISTED, assistant_model=assistant).tolist() == expected.tolist()
-
-
-@both_families
-def test_prompt_lookup_equals_greedy(family):
-    model = family.tiny_model(seed=1)
-    expected = model.generate(**sources((5,)), **ASSISTED)
-    assert model.generate(**sources((5,)), **ASSISTED, prompt_lookup_num_tokens=3).tolist() == expected.tolist()
+@pytest.mark.parametrize("helper", ["itself", "a stranger", "prompt lookup"])
+def test_assisted_generation_equals_greedy(family, helper):
+    model, batch = family.tiny_model(seed=1), sources((5,))
+    helps = {"prompt_lookup_num_tokens": 3}
+    if helper != "prompt lookup":
+        helps = {"assistant_model": family.tiny_model(seed=1 if helper == "itself" else 3)}
+    expected = model.generate(**batch, **ASSISTED)
+    assert model.generate(**batch, **ASSISTED, **helps).tolist() == expected.tolist()
 
 
 @both_families

@@ -102,26 +102,16 @@ def test_the_librarys_own_adapter_methods(family):
     assert torch.equal(logits_of(model), before)
 
 
-def test_an_adapter_with_biases_leaves_the_statistics_alone(tmp_path):
-    """The biases of norms are saved, their statistics are not."""
-    model = adapted(PERVASIVE.tiny_model(seed=1), ["conv1"], bias="all")
+@pytest.mark.parametrize(
+    ("modules", "options"),
+    [("conv1", {"bias": "all"}), ("output_projection", {"modules_to_save": ["final_norm", "dense_block"]})],
+    ids=["biases of norms without their statistics", "norms saved whole, with their statistics"],
+)
+def test_what_of_the_grids_norms_is_saved(modules, options, tmp_path):
+    model = adapted(PERVASIVE.tiny_model(seed=1), [modules], **options)
     before = logits_of(model)
     train(model, steps=3)
     assert (logits_of(model) - before).abs().max() > 1e-3
     model.save_pretrained(tmp_path)
-    loaded = PeftModel.from_pretrained(PERVASIVE.tiny_model(seed=1), tmp_path).eval()
-    assert torch.equal(logits_of(loaded), logits_of(model))
-
-
-def test_dense_layers_may_be_saved_whole_beside_an_adapter(tmp_path):
-    """`modules_to_save`: the grid's normalisation trains along, statistics included."""
-    model = adapted(PERVASIVE.tiny_model(seed=1), ["output_projection"], modules_to_save=["final_norm", "dense_block"])
-    model.train()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(**training_batch()).loss.backward()
-        optimizer.step()
-    model.eval().save_pretrained(tmp_path)
     loaded = PeftModel.from_pretrained(PERVASIVE.tiny_model(seed=1), tmp_path).eval()
     assert torch.equal(logits_of(loaded), logits_of(model))

@@ -9,12 +9,7 @@ from csan_hf.analysis import align
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 
-CALLS = {
-    "forward": {},
-    "greedy": {"num_beams": 1},
-    "beam search": {"num_beams": 3},
-    "sampling": {"do_sample": True},
-}
+CALLS = {"forward": {}, "greedy": {"num_beams": 1}, "beam search": {"num_beams": 3}, "sampling": {"do_sample": True}}
 SENTENCES = ["one two three", "two"]
 
 

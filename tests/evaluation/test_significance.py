@@ -149,24 +149,6 @@ def test_equal_systems_seem_to_differ_as_often_as_promised(seeds, of_run, of_seg
     assert 0.02 < significant / trials < 0.09
 
 
-def test_runs_that_agree_are_no_more_segments():
-    ours, theirs, references = corpus()
-    metric = load_metric("wer")
-    counts, baseline = (metric.statistics(lines, references) for lines in (ours, theirs))
-    once, four_times = (
-        paired_test(metric, [counts] * runs, [baseline] * runs, test="randomisation", samples=300) for runs in (1, 4)
-    )
-    assert four_times.p_value == once.p_value
-
-
-def test_the_share_of_segments_in_what_seeds_change_counts_once():
-    draws = np.random.default_rng(1).standard_normal((2000, 1))
-    several = Resampled(np.zeros(2), np.repeat(2 * draws / draws.std(), 2, axis=1))
-    drawn = draw_differences(several, one_run(0.0, 2000), SeedVariance(3.0, 1.0, 1000))
-    # Of two runs less one: 4 by segments, of which 1 / 2 + 1 is in the 3 / 2 + 3 by seeds
-    assert drawn.var() == pytest.approx(4 - 1.5 + 4.5, rel=0.02)
-
-
 @pytest.mark.parametrize("degrees", [1, 2, 8, 1000])
 @pytest.mark.parametrize("between_seeds", [0.0, 0.01, 0.1, 1.0, 3.0])
 def test_seeds_that_happen_to_agree_do_not_make_other_segments_certain(between_seeds, degrees):

@@ -7,12 +7,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from csan_hf import (
-    CsanConfig,
-    CsanForSequenceClassification,
-    CsanForTokenClassification,
-    PervasiveAttentionConfig,
-)
+from csan_hf import CsanConfig, CsanForSequenceClassification, CsanForTokenClassification, PervasiveAttentionConfig
 from csan_hf.hub import card_problems, copy_model_card, save_self_contained, write_model_card
 from csan_hf.hub.model_card import build_model_card
 from csan_hf.hub.network_text import describe_locality, short_name
@@ -46,12 +41,8 @@ def run(tmp_path, monkeypatch):
 
 def test_metadata_is_what_the_hub_reads(run):
     data = ModelCard.load(write_model_card(run, RECIPE, RESULTS)).data
-    assert data.library_name == "transformers"
-    assert data.pipeline_tag == "translation"
-    assert data.language == ["de", "en"]
-    assert data.license == "apache-2.0"
-    assert data.metrics == ["bleu", "chrf"]
-    assert data.model_name == "Numbers, 2D"
+    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "translation", "apache-2.0")
+    assert (data.model_name, data.language, data.metrics) == ("Numbers, 2D", ["de", "en"], ["bleu", "chrf"])
     found = {(result.dataset_split, result.metric_type): result for result in data.eval_results}
     assert {key: result.metric_value for key, result in found.items()} == {
         ("validation", "bleu"): 96.0,
@@ -85,18 +76,23 @@ def test_text_says_what_was_measured(run):
     assert not [word for word in ("{{", "{%", "None", "runs/numbers") if word in text]
 
 
-@pytest.mark.parametrize("missing", [*RESULTS, "bleu", "chrf_signature", "seconds", "sentences", "everything"])
+@pytest.mark.parametrize("missing", [*RESULTS, "bleu", "chrf_signature", "seconds", "sentences"])
 def test_optional_keys_may_be_missing(run, missing):
-    recipe, results = RECIPE, {key: value for key, value in RESULTS.items() if key != missing}
-    if "scores" in results and missing in ENTRY:
+    results = {key: value for key, value in RESULTS.items() if key != missing}
+    if missing in ENTRY:
         results["scores"] = {"test": {key: value for key, value in ENTRY.items() if key != missing}}
-    if missing == "everything":
-        recipe, results = {}, {}
-        (run / "config.json").unlink()
-    text = write_model_card(run, recipe, results).read_text(encoding="utf-8")
+    text = write_model_card(run, RECIPE, results).read_text(encoding="utf-8")
     assert "## Limits" in text
     assert "Undefined" not in text
-    ModelCard(text)
+
+
+def test_without_anything_the_picture_of_an_older_model_goes(run):
+    (run / "locality.png").write_bytes(b"older")
+    (run / "config.json").unlink()
+    card = ModelCard.load(write_model_card(run, {}, {}))
+    assert "## Limits" in card.text
+    assert "locality.png" not in card.text
+    assert not (run / "locality.png").exists()
 
 
 def test_names_in_a_recipe_change_nothing_but_themselves(tmp_path):
@@ -177,10 +173,8 @@ def test_the_card_of_a_classifier(head, task, unit, joint, tmp_path, run_code):
     path = write_model_card(directory, {"license": "mit", "language": "de"}, {"scores": scores})
     card, text = ModelCard.load(path), path.read_text(encoding="utf-8")
     assert card_problems(card, {"scores": scores}, pipeline_tag=task) == []
-    assert card.data.pipeline_tag == task
     assert task in card.data.tags
     assert "translation" not in card.data.tags
-    assert card.data.metrics == ["accuracy", "f1"]
     assert [result.task_type for result in card.data.eval_results] == [task, task]
     assert f"gives each {unit} one of 3 labels (O, animal, number)" in text
     assert "| test | 30 | 0.9123 | 0.8000 | 10.0 |" in text
@@ -207,13 +201,6 @@ def test_the_papers_that_apply_are_cited(config, cited, run):
     assert len(re.findall(r"^@inproceedings", citation, flags=re.MULTILINE)) == len(cited)
 
 
-def test_the_picture_of_an_older_model_goes(run):
-    (run / "locality.png").write_bytes(b"older")
-    (run / "config.json").write_text('{"model_type": "marian"}')
-    assert "locality.png" not in write_model_card(run, RECIPE, RESULTS).read_text(encoding="utf-8")
-    assert not (run / "locality.png").exists()
-
-
 def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
     write_model_card(run, RECIPE, RESULTS)
     (run / "results.json").write_text(json.dumps(RESULTS))
@@ -236,25 +223,13 @@ def test_a_card_is_copied_with_what_belongs_to_it(run, tmp_path):
         ({"local_window": None, "head_area": 1}, "Transformer", ["None: every layer"]),
         ({"local_window": 11, "head_area": 1}, "1D-CSAN (11)", ["layers 1, 2, 3 of 6", "11 tokens", "5 on either"]),
         ({}, "2D-CSAN (3×11)", ["an area of 3 heads (of 8)", "1 on either side, under one softmax"]),
-        ({"head_boundary": "circular"}, "2D-CSAN (3×11)", ["first and last head being neighbours"]),
-        ({"local_window": None}, "2D-CSAN (3×sentence)", ["an area of 3 heads"]),
-        (
-            {"localness_layers": [5], "decoder_localness_layers": [0]},
-            "2D-CSAN (3×11)",
-            ["encoder**, layer 6", "decoder**, layer 1"],
-        ),
+        ({"head_boundary": "circular", "decoder_localness_layers": [0]}, "2D-CSAN (3×11)", ["head being neighbours"]),
+        ({"local_window": None, "localness_layers": [5]}, "2D-CSAN (3×sentence)", ["encoder**, layer 6"]),
+        ({"localness_window": "query"}, "2D-CSAN (3×11) with Gaussian localness", ["; a Gaussian around a position"]),
         (
             {"localness_window": "fixed", "local_window": None, "head_area": 1, "cross_localness_layers": [1]},
             "Transformer with Gaussian localness",
             ["a constant window of 10 tokens", "**Cross-attention of the decoder**, layer 2 of 6"],
-        ),
-        *(
-            (
-                {"localness_window": strategy},
-                "2D-CSAN (3×11) with Gaussian localness",
-                ["; a Gaussian around a position"],
-            )
-            for strategy in ("layer", "query", "head")
         ),
     ],
 )
@@ -262,8 +237,7 @@ def test_locality_in_words(fields, name, phrases):
     config = CsanConfig.base(**fields).to_dict()
     assert short_name(config) == name
     text = "\n".join(describe_locality(config))
-    for phrase in phrases:
-        assert phrase in text
+    assert [phrase for phrase in phrases if phrase not in text] == []
 
 
 def edited(card, old, new):

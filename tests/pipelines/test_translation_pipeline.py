@@ -21,14 +21,6 @@ def translator(joint):
     return TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
 
 
-def test_text_is_what_generate_gives(translator, joint):
-    model, tokenizer = joint
-    inputs = tokenizer("ein Hund", return_tensors="pt")
-    expected = model.generate(**inputs, max_new_tokens=9, num_beams=3)
-    expected = tokenizer.decode(expected[0], skip_special_tokens=True)
-    assert translator("ein Hund", max_new_tokens=9, num_beams=3) == [{"translation_text": expected}]
-
-
 @pytest.mark.parametrize("generate", [{}, {"num_beams": 3}], ids=["greedy", "beam"])
 def test_batches_keep_order_and_text(translator, generate):
     alone = [translator(sentence, **generate)[0] for sentence in SENTENCES]
@@ -71,6 +63,9 @@ def test_generators_datasets_tuples_and_columns(kind, joint):
 def test_generate_arguments_pass_through(translator, joint):
     _, tokenizer = joint
     allowed = [*tokenizer.convert_tokens_to_ids(["dog", "cat"]), tokenizer.eos_token_id]
+    ids = joint[0].generate(**tokenizer("ein Hund", return_tensors="pt"), max_new_tokens=9, num_beams=3)
+    expected = tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert translator("ein Hund", max_new_tokens=9, num_beams=3) == [{"translation_text": expected}]
     [result] = translator("ein Hund", prefix_allowed_tokens_fn=lambda batch, ids: allowed, max_new_tokens=6)
     assert set(result["translation_text"].split()) <= {"dog", "cat"}
     config = GenerationConfig(num_beams=2, max_new_tokens=4)
@@ -160,6 +155,8 @@ def test_separate_vocabularies_decode_with_the_target(separate, tmp_path):
         register()
         again = build(model=loaded, tokenizer=tokenizer, device="cpu")
         assert again("eins zwei drei", max_new_tokens=8) == expected
+    for by_name in (translation_pipeline(tmp_path, device="cpu"), pipeline(TASK, model=str(tmp_path), device="cpu")):
+        assert by_name("eins zwei drei", max_new_tokens=8) == expected
 
 
 def test_vocabularies_of_one_size_need_no_second_folder(joint, tmp_path):
@@ -174,17 +171,3 @@ def test_vocabularies_of_one_size_need_no_second_folder(joint, tmp_path):
     model = PervasiveAttentionForConditionalGeneration.from_pretrained(tmp_path)
     translator = TranslationPipeline(model=model, tokenizer=AutoTokenizer.from_pretrained(tmp_path), device="cpu")
     assert translator("Hund", max_new_tokens=5)
-
-
-def test_registered_name(joint, tmp_path):
-    model, tokenizer = joint
-    register()
-    register()
-    expected = TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")(SENTENCES)
-    assert pipeline(TASK, model=model, tokenizer=tokenizer, device="cpu")(SENTENCES) == expected
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    loaded = pipeline(TASK, model=str(tmp_path), device="cpu", batch_size=3)
-    assert isinstance(loaded, TranslationPipeline)
-    assert loaded(SENTENCES) == expected
-    assert translation_pipeline(tmp_path, device="cpu", num_beams=1)(SENTENCES) == expected
