@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
-from training.tiny_runs import LOSS_ALONE, tiny_marian
+from training.tiny_runs import LOSS_ALONE, make_checkpoint, tiny_marian
 
 from csan_hf.training.checkpoints import (
     average_weights,
@@ -22,17 +22,6 @@ from csan_hf.training.checkpoints import (
     rotate_checkpoints,
     scores_by_step,
 )
-
-
-def make_checkpoint(folder, step, weights=None, *, complete=True):
-    path = folder / f"checkpoint-{step}"
-    path.mkdir(parents=True)
-    save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        (path / name).write_bytes(b"0")
-    if complete:
-        (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    return path
 
 
 def steps_of(paths):

@@ -2,9 +2,9 @@
 """Values that cannot work are refused, in training and by --dry_run, before anything is read or written."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
+from training.tiny_runs import RECIPE
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.data import train_tokenizer
@@ -14,7 +14,6 @@ from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import train_from_recipe
 
-RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "numbers.yaml"
 LEARNED = {"model": "pervasive_attention", "position_embeddings": "learned"}
 
 
@@ -73,7 +72,7 @@ def no_data(monkeypatch):
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
-    recipe = load_recipe(RECIPE, [*overrides.items(), ("output_dir", str(tmp_path / "run"))])
+    recipe = load_recipe("numbers", [*overrides.items(), ("output_dir", str(tmp_path / "run"))])
     for run in (dry_run, train_from_recipe):
         with pytest.raises(RecipeError, match=words):
             run(recipe)
@@ -85,9 +84,7 @@ def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = train_tokenizer(["eins zwei drei"] * 9, 300)
     tokenizer.save_pretrained(folder)
-    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 2, "decoder_layers": 1}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    CsanForConditionalGeneration(CsanConfig(**sizes, **heads)).save_pretrained(folder)
+    CsanForConditionalGeneration(CsanConfig(vocab_size=len(tokenizer), **RECIPE["config"])).save_pretrained(folder)
     return folder
 
 
@@ -117,7 +114,7 @@ def test_files_of_the_data_are_looked_for_first(tmp_path):
 
 
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
-    assert resolve(load_recipe(RECIPE, [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
+    assert resolve(load_recipe("numbers", [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"bleu_tokenize is 'ja-mecab', which .* pip install sacrebleu\[ja\]"):
-        resolve(load_recipe(RECIPE, [("bleu_tokenize", "ja-mecab")]))
+        resolve(load_recipe("numbers", [("bleu_tokenize", "ja-mecab")]))

@@ -4,14 +4,11 @@
 from pathlib import Path
 
 import pytest
+from training.tiny_runs import RECIPE
 
 from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, entries_of_run
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
-
-TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
-NUMBERS = {"dataset": "numbers", "train_size": 50, "validation_size": 4, "test_size": 4}
-TRAINING = {"use_cpu": True, "bf16": False, "report_to": "none", "max_steps": 1}
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -31,8 +28,7 @@ def old_run(tmp_path):
 
 
 def make_recipe(output, **more) -> Recipe:
-    values = {"data": NUMBERS, "config": TINY, "training": TRAINING, "overwrite": True, **more}
-    return Recipe(output_dir=str(output), **values)
+    return Recipe(**{**RECIPE, "output_dir": str(output), "overwrite": True, **more})
 
 
 @pytest.mark.parametrize("more", [{}, {"overwrite": False}, {"overwrite": False, "resume": False}])
@@ -49,7 +45,7 @@ def test_what_no_run_of_ours_wrote_is_not_touched(more, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"data": {**NUMBERS, "dataset": None, "train": "nothing.{lang}"}}, "no file for train"),
+        ({"data": {**RECIPE["data"], "dataset": None, "train": "nothing.{lang}"}}, "no file for train"),
         ({"tokenizer": {"vocab_size": 3}}, "section tokenizer is refused"),
     ],
 )
@@ -72,7 +68,7 @@ def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
 def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run):
     begin_run(make_recipe(old_run), old_run)
     assert sorted(path.name for path in old_run.iterdir()) == [MARK, "note", "recipe.yaml"]
-    assert "train_size: 50" in (old_run / "recipe.yaml").read_text()
+    assert "train_size: 200" in (old_run / "recipe.yaml").read_text()
 
 
 def test_a_fresh_folder_is_taken_and_an_older_run_is_resumed_but_not_overwritten(tmp_path):

@@ -5,7 +5,6 @@ import errno
 import multiprocessing
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,6 @@ from csan_hf.training import load_recipe, output_folder
 from csan_hf.training.output_folder import LOCK_FILE, lock_folder
 from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import train_from_recipe
-
-RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "numbers.yaml"
 
 
 def _hold(folder, connection, with_child):
@@ -52,7 +49,7 @@ def test_a_second_run_is_refused_before_it_touches_anything(hold, tmp_path):
     folder = tmp_path / "run"
     process, ours = hold(folder)
     (folder / "results.json").write_text("{}")
-    recipe = load_recipe(RECIPE, [("output_dir", str(folder)), ("overwrite", "true")])
+    recipe = load_recipe("numbers", [("output_dir", str(folder)), ("overwrite", "true")])
     with pytest.raises(RecipeError, match=rf"run is in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"):
         train_from_recipe(recipe)
     assert sorted(path.name for path in folder.iterdir()) == [LOCK_FILE, "results.json"]

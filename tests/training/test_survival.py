@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import load_from_disk
-from safetensors.torch import save_file
-from training.tiny_runs import LOSS_ALONE, leave_out_pictures, tiny_grid, write_recipe
+from training.tiny_runs import LOSS_ALONE, leave_out_pictures, make_checkpoint, tiny_grid, write_recipe
 from transformers import TrainerCallback
 
 import csan_hf_cli
@@ -42,24 +41,11 @@ def names(folder):
 # ---- damaged checkpoints
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A run of three checkpoints, without having trained one."""
-    folder = tmp_path_factory.mktemp("saved")
-    for step in (2, 4, 6):
-        path = folder / f"checkpoint-{step}"
-        path.mkdir()
-        save_file({"weight": torch.full((100,), float(step)), "count": torch.tensor(step)}, path / "model.safetensors")
-        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-            torch.save({"step": step, "moments": torch.zeros(100)}, path / name)
-        (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": []}))
-        write_json(path / FACTS, {"step": step})
-    return folder
-
-
 @pytest.fixture
-def copy(saved, tmp_path):
-    shutil.copytree(saved, tmp_path / "run")
+def copy(tmp_path):
+    """A folder of three checkpoints."""
+    for step in (2, 4, 6):
+        make_checkpoint(tmp_path / "run", step)
     return tmp_path / "run"
 
 

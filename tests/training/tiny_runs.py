@@ -1,8 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Recipes that train in seconds, a Marian checkpoint to start from, and runs without their pictures."""
 
+import json
+
 import torch
 import yaml
+from safetensors.torch import save_file
 from transformers import MarianConfig, MarianMTModel
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
@@ -69,3 +72,15 @@ def save_tiny_marian(folder):
     tiny_marian(len(tokenizer), encoder_layers=3, **heads).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def make_checkpoint(folder, step, weights=None, *, complete=True):
+    """Makes the files of a checkpoint without having trained."""
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (path / name).write_bytes(b"0")
+    if complete:
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return path
