@@ -13,10 +13,7 @@ from csan_hf import CsanForConditionalGeneration, PervasiveAttentionForCondition
 from csan_hf.pipelines import TASK
 
 FIXTURES = Path(__file__).parent / "fixtures"
-FAMILIES = {
-    "csan": CsanForConditionalGeneration,
-    "pervasive_attention": PervasiveAttentionForConditionalGeneration,
-}
+FAMILIES = {"csan": CsanForConditionalGeneration, "pervasive_attention": PervasiveAttentionForConditionalGeneration}
 # Written anew by whoever saves: no part of the model
 OF_THE_LIBRARY = {"transformers_version"}
 every_family = pytest.mark.parametrize("family", FAMILIES)

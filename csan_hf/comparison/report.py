@@ -99,11 +99,7 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
 
 
 def _markdown(
-    suite: Suite,
-    tables: list[Table],
-    facts: dict[str, dict[str, Any]],
-    unfinished: list[str],
-    failed: dict[str, str],
+    suite: Suite, tables: list[Table], facts: dict[str, dict[str, Any]], unfinished: list[str], failed: dict[str, str]
 ) -> str:
     metric = find_metric(suite.metric)
     # Of which systems intervals and p-values say nothing of another training, or only what others' seeds say

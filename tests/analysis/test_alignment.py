@@ -2,14 +2,12 @@
 """Word links from known matrices, and matrices from models."""
 
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
 import torch
 from tokenizers import processors
-from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from csan_hf.analysis import Alignment, TokenizedText, align, align_stream, channel_shares
@@ -36,9 +34,8 @@ def alignment_of(source, target, rows):
     return Alignment(text_of(*source), text_of(*target), np.array(rows, dtype=np.float32))
 
 
-@pytest.fixture
-def pieces():
-    return alignment_of(
+def test_words_are_sums_over_source_and_means_over_target_pieces():
+    pieces = alignment_of(
         ["a", "b+c"],
         ["x+y", "z"],
         [
@@ -49,13 +46,7 @@ def pieces():
             [0.9, 0.0, 0.0, 0.1],  # </s>
         ],
     )
-
-
-def test_words_are_sums_over_source_and_means_over_target_pieces(pieces):
     np.testing.assert_allclose(pieces.word_matrix(), [[0.3, 0.5], [0.4, 0.5]], rtol=1e-6)
-
-
-def test_each_target_word_is_linked_to_its_best_source_word(pieces):
     # Neither a nor b alone is as much as the two pieces together, and "</s>" counts for nothing
     assert pieces.links() == [(1, 0), (1, 1)]
     assert pieces.pharaoh() == "1-0 1-1"
@@ -80,12 +71,6 @@ def test_threshold_is_a_share_of_the_positive_values():
     assert contributions.links(symmetric=True) == [(0, 0)]
 
 
-@pytest.mark.parametrize("threshold", [-0.1, 1.0, float("nan")])
-def test_threshold_out_of_range(pieces, threshold):
-    with pytest.raises(ValueError, match=r"threshold must be at least 0 and less than 1, got"):
-        pieces.links(threshold=threshold)
-
-
 def test_sentences_without_words_have_no_links():
     assert alignment_of([], "x", [[1], [1]]).pharaoh() == ""
     assert alignment_of("a", [], [[1, 1]]).pharaoh(threshold=0.1, symmetric=True) == ""
@@ -99,104 +84,8 @@ def test_words_without_tokens_are_never_linked():
     assert alignment.links() == [(1, 0)]
 
 
-class KnownModel(nn.Module):
-    """Returns for target token t and source token s in head h of layer l: 1000 t + s + h + 10 l."""
-
-    def __init__(self, layers: int = 1, heads: int = 1) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(_attn_implementation="eager")
-        self.device = torch.device("cpu")
-        self.frozen = nn.Dropout().eval()
-        self.layers, self.heads = layers, heads
-        self.batches = []
-        self.note_batch = self.batches.append  # a copy of the model writes to this very list
-
-    def forward(self, input_ids, attention_mask, labels, output_attentions):
-        assert output_attentions
-        assert not any(module.training for module in self.modules())
-        self.note_batch(tuple(input_ids.shape))
-        # What stands in the padding must not be seen
-        labels = torch.where(labels == -100, 10**6, labels)
-        input_ids = torch.where(attention_mask == 0, 10**6, input_ids)
-        values = (
-            1000 * labels[:, None, :, None] + input_ids[:, None, None, :] + torch.arange(self.heads)[:, None, None]
-        )
-        return SimpleNamespace(cross_attentions=tuple(values.double() + 10 * layer for layer in range(self.layers)))
-
-
 SOURCES = ["one two", "", "the number is twenty-one.", "three", "two", "two three one"]
 TARGETS = ["eins zwei", "", "die Zahl ist einundzwanzig.", "", "zwei drei", "zwei drei eins"]
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 100])
-def test_order_and_padding(tokenizers, batch_size):
-    model = KnownModel()
-    alignments = align(model, tokenizers, SOURCES, TARGETS, batch_size=batch_size)
-    assert [alignment.source.text for alignment in alignments] == SOURCES
-    assert [alignment.target.text for alignment in alignments] == TARGETS
-    for alignment in alignments:
-        expected = 1000 * np.array(alignment.target.ids)[:, None] + np.array(alignment.source.ids)
-        assert alignment.matrix.dtype == np.float32
-        np.testing.assert_array_equal(alignment.matrix, expected)
-    assert [size for size, _ in model.batches] == {1: [1] * 6, 2: [2] * 3, 100: [6]}[batch_size]
-    lengths = [length for _, length in model.batches]
-    assert lengths == sorted(lengths, reverse=True), "pairs of similar lengths go together"
-
-
-def test_layer_and_heads(tokenizers):
-    model = KnownModel(layers=3, heads=4)
-
-    def first(**arguments):
-        (alignment,) = align(model, tokenizers, ["one"], ["eins"], **arguments)
-        return alignment.matrix[-1, -1], alignment.measure
-
-    assert first() == (1000 + 1 + 1.5 + 20, "attention weight, decoder layer 2, mean of 4 heads")
-    assert first(layer=0) == (1000 + 1 + 1.5, "attention weight, decoder layer 0, mean of 4 heads")
-    assert first(layer=-2)[0] == first(layer=1)[0]
-    for layer in (3, -4):
-        with pytest.raises(ValueError, match=f"layer must be from -3 to 2, got {layer}"):
-            first(layer=layer)
-
-
-def test_errors(tokenizers):
-    model = KnownModel()
-    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
-        align(model, tokenizers, ["a", "b"], ["c"])
-    with pytest.raises(ValueError, match="num_beams: leave out, as nothing is generated"):
-        align(model, tokenizers, ["a"], ["b"], num_beams=2)
-    model.layers = 0
-    with pytest.raises(ValueError, match="KnownModel gives no cross_attentions"):
-        align(model, tokenizers, ["a"], ["b"])
-    assert align(model, tokenizers, [], []) == []
-
-
-def test_sentences_beyond_the_positions_of_a_model(tokenizers):
-    sizes = {**tiny.CSAN_SIZES, "vocab_size": len(tokenizers.source), "max_position_embeddings": 9}
-    model = MarianMTModel(MarianConfig(**sizes))
-    longest, beyond = "1 2 3 4", "1 2 3 4 5"
-    for text, tokens in ((longest, 9), (beyond, 11)):
-        assert len(tokenizers.source(text)["input_ids"]) == tokens
-    assert align(model, tokenizers, [longest], [longest])[0].matrix.shape == (9, 9)
-    assert attention_statistics(model, tokenizers, [longest]).queries == 9
-    message = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
-    for pair in ((longest, beyond), (beyond, longest)):
-        with pytest.raises(ValueError, match=message):
-            align(model, tokenizers, *([text] for text in pair))
-    with pytest.raises(ValueError, match=message):
-        attention_statistics(model, tokenizers, [beyond])
-    assert pairs_within_positions(model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]) == [0]
-    assert pairs_within_positions(model, tokenizers, [longest, beyond]) == [0]
-
-
-def test_tokenizers_without_an_end_of_sentence(tokenizers):
-    tokenizer = train_tokenizer(["one two"] * 3, 270)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
-    model = KnownModel()
-    alignments = align(model, TokenizerPair(tokenizer, tokenizer), ["", "one", "two"], ["one", "two", ""])
-    assert [alignment.matrix.size > 0 for alignment in alignments] == [False, True, False]
-    assert alignments[0].matrix.shape == (len(alignments[0].target.ids), 0)
-    assert [alignment.pharaoh() for alignment in alignments] == ["", "0-0", ""]
-    assert [size for size, _ in model.batches] == [1], "there is nothing to run the model on in the others"
 
 
 def marian(vocab_size):
@@ -225,6 +114,49 @@ def reference(model, tokenizers, source, target, **arguments):
     return outputs
 
 
+def test_errors(tokenizers):
+    model = csan(len(tokenizers.source))
+    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
+        align(model, tokenizers, ["a", "b"], ["c"])
+    with pytest.raises(ValueError, match="num_beams: leave out, as nothing is generated"):
+        align(model, tokenizers, ["a"], ["b"], num_beams=2)
+    for layer in (2, -3):
+        with pytest.raises(ValueError, match=f"layer must be from -2 to 1, got {layer}"):
+            align(model, tokenizers, ["a"], ["b"], layer=layer)
+    assert align(model, tokenizers, [], []) == []
+    model.register_forward_hook(lambda module, inputs, outputs: setattr(outputs, "cross_attentions", None))
+    with pytest.raises(ValueError, match="CsanForConditionalGeneration gives no cross_attentions"):
+        align(model, tokenizers, ["a"], ["b"])
+
+
+def test_sentences_beyond_the_positions_of_a_model(tokenizers):
+    sizes = {**tiny.CSAN_SIZES, "vocab_size": len(tokenizers.source), "max_position_embeddings": 9}
+    model = MarianMTModel(MarianConfig(**sizes))
+    longest, beyond = "1 2 3 4", "1 2 3 4 5"
+    for text, tokens in ((longest, 9), (beyond, 11)):
+        assert len(tokenizers.source(text)["input_ids"]) == tokens
+    assert align(model, tokenizers, [longest], [longest])[0].matrix.shape == (9, 9)
+    assert attention_statistics(model, tokenizers, [longest]).queries == 9
+    message = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
+    for pair in ((longest, beyond), (beyond, longest)):
+        with pytest.raises(ValueError, match=message):
+            align(model, tokenizers, *([text] for text in pair))
+    with pytest.raises(ValueError, match=message):
+        attention_statistics(model, tokenizers, [beyond])
+    assert pairs_within_positions(model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]) == [0]
+    assert pairs_within_positions(model, tokenizers, [longest, beyond]) == [0]
+
+
+def test_tokenizers_without_an_end_of_sentence():
+    tokenizer = train_tokenizer(["one two"] * 3, 270)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    pair = TokenizerPair(tokenizer, tokenizer)
+    alignments = align(csan(len(tokenizer)), pair, ["", "one", "two"], ["one", "two", ""])
+    assert [alignment.matrix.size > 0 for alignment in alignments] == [False, True, False]
+    assert alignments[0].matrix.shape == (len(alignments[0].target.ids), 0)
+    assert [alignment.pharaoh() for alignment in alignments] == ["", "0-0", ""]
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager", "blocked"])
 def test_csan(tokenizers, implementation):
     model = csan(len(tokenizers.source))
@@ -233,6 +165,7 @@ def test_csan(tokenizers, implementation):
     assert model.config._attn_implementation == implementation
     assert model.training
     model.eval().set_attn_implementation("eager")
+    assert [(each.source.text, each.target.text) for each in alignments] == [*zip(SOURCES, TARGETS, strict=True)]
     for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
         expected = reference(model, tokenizers, source, target).cross_attentions[-1][0].mean(0)
         np.testing.assert_allclose(alignment.matrix, expected, atol=1e-5)
@@ -298,10 +231,7 @@ def test_shares_of_channels(tokenizers):
         assert alignment.measure == "share of channels"
         assert alignment.matrix == pytest.approx(expected, abs=1e-6)
         shares = alignment.matrix.sum(axis=1)
-        assert (shares > 0).all()
-        assert (shares < 1 + 1e-6).all(), "channels that are zero everywhere belong to no token"
-    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
-        channel_shares(model, tokenizers, sources, targets[:1])
+        assert ((shares > 0) & (shares < 1 + 1e-6)).all(), "channels that are zero everywhere belong to no token"
     model.config.aggregation = "average"
     with pytest.raises(ValueError, match="need a Pervasive Attention model with aggregation='max'"):
         channel_shares(model, tokenizers, sources, targets)
@@ -347,7 +277,7 @@ def test_long_pairs_are_aligned_a_few_at_a_time(tokenizers, monkeypatch):
     model.register_forward_pre_hook(lambda _, args, inputs: sizes.append(len(inputs["input_ids"])), with_kwargs=True)
     monkeypatch.setattr("csan_hf.analysis.aligned_pairs.BATCH_CELLS", len(expected[0].source.ids) ** 2 + 1)
     found = align(model, tokenizers, texts, texts)
-    assert sizes == [1, 1, 3]
+    assert sizes == [1, 1, 3], "pairs of similar lengths go together"
     for one, other in zip(found, expected, strict=True):
         assert one.matrix == pytest.approx(other.matrix, abs=1e-6)
         assert one.matrix.base is None  # it does not keep the padded weights of its batch

@@ -7,16 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from matplotlib.colors import to_rgb
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
-from csan_hf.analysis.figures import (
-    plot_area_usage,
-    save_figure,
-    style_of,
-)
+from csan_hf.analysis.figures import plot_area_usage, save_figure, style_of
 from csan_hf.report.plots import attention_plots
 from csan_hf.report.systems import System
 
@@ -24,22 +20,8 @@ SENTENCES = ["the number is twenty-one.", "one two", "", "three"]
 
 
 def make_model(tokenizers, **options):
-    torch.manual_seed(1)
-    config = CsanConfig(
-        vocab_size=len(tokenizers.source),
-        d_model=16,
-        encoder_layers=2,
-        decoder_layers=1,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        **{"encoder_attention_heads": 2, "local_window": None, "head_area": 1, "localness_layers": [0, 1], **options},
-    )
-    model = CsanForConditionalGeneration(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    return model
+    sizes = {"d_model": 16, "decoder_layers": 1, "encoder_attention_heads": 2, "localness_layers": [0, 1]}
+    return tiny.csan(vocab_size=len(tokenizers.source), **{**sizes, "local_window": None, "head_area": 1, **options})
 
 
 def single(model, tokenizers, text):
@@ -102,6 +84,8 @@ def test_windows_of_any_method_that_says_where_a_query_looks(tokenizers):
 
 def test_one_window_a_head(tokenizers):
     model = make_model(tokenizers, localness_window="head")
+    for parameter in (own for name, own in model.named_parameters() if name.endswith("head_window")):
+        torch.nn.init.zeros_(parameter)
     for layer in learned_windows(model, tokenizers, SENTENCES).widths:
         assert layer == pytest.approx(25)  # 50 · sigmoid(0)
 
@@ -110,17 +94,8 @@ def test_area_usage(tokenizers):
     alone = area_usage(make_model(tokenizers), tokenizers, SENTENCES)
     assert list(alone) == [0, 1]
     assert alone[0] == pytest.approx(np.eye(2), abs=1e-6)
-    model = make_model(tokenizers, head_area=3, localness_layers=[1])
-    for parameter in model.get_encoder().layers[1].self_attn.parameters():
-        torch.nn.init.zeros_(parameter)  # all energies are 0: attention is even over both heads
-    shared = area_usage(model, tokenizers, SENTENCES)
-    assert shared[0] == pytest.approx(np.eye(2), abs=1e-6)
-    assert shared[1] == pytest.approx(np.full((2, 2), 0.5), abs=1e-6)
-
-
-def test_area_usage_leaves_out_what_replaces_the_attention(tokenizers):
-    model = make_model(tokenizers, localness_layers=None, encoder_locality=[{"block": {"length": 2}}, None])
-    assert list(area_usage(model, tokenizers, SENTENCES)) == [1]
+    block = make_model(tokenizers, localness_layers=None, encoder_locality=[{"block": {"length": 2}}, None])
+    assert list(area_usage(block, tokenizers, SENTENCES)) == [1], "a block replaces the attention"
 
 
 @pytest.mark.parametrize("locality", [{"block": {"length": 2}}, {"head_area": 3}])
@@ -132,21 +107,16 @@ def test_plots_of_few_dimensions_and_of_blocks(tokenizers, locality):
 
 def test_area_usage_of_real_weights(tokenizers):
     """Against the joint softmax written out for one sentence."""
-    model = make_model(tokenizers, head_area=3, localness_layers=[0]).eval()
-    attention = model.get_encoder().layers[0].self_attn
-    caught = {}
-    handles = [
-        getattr(attention, name).register_forward_hook(lambda m, a, output, name=name: caught.update({name: output}))
-        for name in ("q_proj", "k_proj")
-    ]
+    model, caught = make_model(tokenizers, head_area=3, localness_layers=[0]), {}
+    for name in ("q_proj", "k_proj"):
+        projection = getattr(model.get_encoder().layers[0].self_attn, name)
+        projection.register_forward_hook(lambda m, a, output, name=name: caught.update({name: output}))
     found = area_usage(model, tokenizers, ["one two three"])[0]
     query, key = (caught[name][0].unflatten(-1, (2, 8)) for name in ("q_proj", "k_proj"))  # [T, H, D]
     energies = torch.einsum("ihd,jsd->hisj", query, key) / 8**0.5
     weights = energies.flatten(2).softmax(dim=-1).unflatten(-1, energies.shape[2:])
     assert found == pytest.approx(weights.sum(dim=-1).mean(dim=1).numpy(), abs=1e-5)
     assert abs(found[0, 0] - 0.5) > 0.01  # or the comparison would say little
-    for handle in handles:
-        handle.remove()
 
 
 def test_numbers_stand_out_from_their_cells(tmp_path):

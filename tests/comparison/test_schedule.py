@@ -134,16 +134,18 @@ def test_a_cell_that_fails_is_reported_and_tried_again(tmp_path):
     assert len(run_all(suite, tmp_path).failed) == 6
 
 
-def test_ctrl_c_ends_the_runs(tmp_path):
-    suite, running = make_suite(tmp_path, steps=100_000), []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_runs(tmp_path, number):
+    suite, running, handler = make_suite(tmp_path, steps=100_000), [], signal.getsignal(signal.SIGTERM)
 
-    def interrupt(progress):
+    def end(progress):
         if all(share > 0 for share in progress.running.values()):
             running.extend(progress.running)
-            raise KeyboardInterrupt
+            signal.getsignal(number)(number, None)
 
     with pytest.raises(KeyboardInterrupt):
-        run_all(suite, tmp_path, report=interrupt)
+        run_all(suite, tmp_path, report=end)
+    assert signal.getsignal(signal.SIGTERM) == handler
     assert len(running) == 2
     trained = [cell.folder(tmp_path) / "trained" for cell in suite.cells[:2]]
     before = [path.stat().st_size for path in trained]
@@ -238,18 +240,6 @@ def test_changed_data_are_noticed_before_more_is_trained(tmp_path, monkeypatch):
     (tmp_path / "dev.tsv").write_text(lines)
     assert compare_suite(suite, tmp_path, jobs=2) == {}
     assert (tmp_path / "report.md").is_file()
-
-
-def test_sigterm_ends_the_runs(tmp_path):
-    suite, before = make_suite(tmp_path, steps=100_000), signal.getsignal(signal.SIGTERM)
-
-    def terminate(progress):
-        if any(share > 0 for share in progress.running.values()):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_all(suite, tmp_path, report=terminate)
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_costs_and_the_hours_to_go(tmp_path, capsys):

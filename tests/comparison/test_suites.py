@@ -49,12 +49,7 @@ def test_a_suite_becomes_cells(tmp_path):
     assert len(cells) == len(suite.cells) == 14  # 4 systems × 2 data sets × 2 seeds, less one seed of "soft"
     assert [cell.seed for cell in suite.cells] == [3] * 8 + [4] * 6
     plain, soft, local, grid = (cells[name, "two", 3] for name in ("plain", "soft", "2D", "grid"))
-    assert plain["config"] == {
-        "d_model": 16,
-        "encoder_layers": 2,
-        "head_area": 1,
-        "local_window": None,
-    }
+    assert plain["config"] == {"d_model": 16, "encoder_layers": 2, "head_area": 1, "local_window": None}
     assert soft["config"]["localness_window"] == "query"
     assert soft["config"]["local_window"] is None
     assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
@@ -76,7 +71,6 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": [-1]}, r"seeds must be a list of different whole numbers from 0 to 2\^32 - 1, got \[-1\]"),
-        ({"seeds": [1, 2, 1]}, r"a list of different whole numbers"),
         ({"systems": {"x": {"overwrite": True}}}, "x: overwrite says what to do with a run, which a suite decides"),
         ({"systems": {"x": {"training": {"max_steps": None}}}}, r"x: a suite needs training\.max_steps"),
         ({"systems": {"x": {"training": {"push_to_hub": True}}}}, r"x: training\.push_to_hub: .* to one name"),
@@ -84,7 +78,6 @@ def test_a_suite_becomes_cells(tmp_path):
             {"systems": {"plain": {}, "x": {"data": {"source_lang": "c"}}}},
             r"x has another data\.source_lang than plain, and would be scored on other sentences",
         ),
-        ({"systems": {"plain": {}, "x": {"data": {"test": "t.tsv"}}}}, r"x has another data\.test than plain"),
         ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
         (
             {"data": {"one": {}}, "tables": {"dev": {"all": ["validation"], "again": ["validation"]}}},
@@ -101,7 +94,6 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
         ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
-        ({"tables": {"dev": "validation"}}, "dev must hold names and their settings, got 'validation'"),
         ({"tables": {"dev": {"two": "validation"}}}, r"tables\.dev\.two must be a list of splits, got 'validation'"),
         ({"tables": {"../dev": ["validation"]}}, r"tables '\.\./dev' cannot be the name of a file"),
     ],

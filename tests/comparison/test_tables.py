@@ -44,6 +44,14 @@ def finish(cell, folder, wrong):
     (path / "finished.json").write_text("{}")
 
 
+def finished_suite(folder, wrong=3, **options):
+    """A suite with all cells finished, with so many wrong words each."""
+    suite = make_suite(folder, **options)
+    for cell in suite.cells:
+        finish(cell, folder, wrong(cell) if callable(wrong) else wrong)
+    return suite
+
+
 def test_scores_and_differences(tmp_path):
     suite = make_suite(tmp_path)
     wrong = {("plain", "one"): (20, 22, 24), ("plain", "two"): (30, 30, 30), ("1D", "one"): (10, 12, 14)}
@@ -136,10 +144,8 @@ def test_each_data_set_has_its_own_tokenizer(tmp_path):
 
 
 def test_names_that_mean_something_in_markdown_or_a_picture(tmp_path):
-    suite = make_suite(tmp_path, systems=("plain", "$_{$ (2)"))
+    suite = finished_suite(tmp_path, systems=("plain", "$_{$ (2)"))
     suite.tables["dev set"] = {"_a|b$\n$_{$": suite.tables["dev"]["one"], "two": suite.tables.pop("dev")["two"]}
-    for cell in suite.cells:
-        finish(cell, tmp_path, 3)
     write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
     assert "](dev%20set.png)" in text
@@ -172,9 +178,7 @@ def test_signs_flipped_where_a_seed_moves_all():
 
 
 def test_columns_of_one_training_are_moved_together(tmp_path):
-    suite = make_suite(tmp_path)
-    for cell in suite.cells:
-        finish(cell, tmp_path, 10 * cell.seed if cell.system == "plain" else 18)
+    suite = finished_suite(tmp_path, lambda cell: 10 * cell.seed if cell.system == "plain" else 18)
     separate, together = [], []
     for seen in (separate, together):
         (table,) = read_tables(suite, tmp_path, samples=50)
@@ -216,10 +220,9 @@ def test_several_tests_beside_bonferroni_of_every_set():
 
 
 def test_p_values_know_how_many_systems_are_tested(tmp_path):
-    suite = make_suite(tmp_path, systems=("plain", "near", "better"))
-    wrong = {"plain": {"one": 20, "two": 20}, "near": {"one": 19, "two": 20}, "better": {"one": 2, "two": 20}}
-    for cell in suite.cells:
-        finish(cell, tmp_path, wrong[cell.system][cell.data])
+    wrong = {("plain", "one"): 20, ("near", "one"): 19, ("better", "one"): 2}
+    systems = ("plain", "near", "better")
+    suite = finished_suite(tmp_path, lambda cell: wrong.get((cell.system, cell.data), 20), systems=systems)
     (table,) = read_tables(suite, tmp_path, samples=2000)
     near, better = table.rows["near"], table.rows["better"]
     assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
@@ -279,9 +282,7 @@ def test_runs_on_changed_data_are_not_compared(tmp_path):
 
 
 def test_few_segments_are_told(tmp_path):
-    suite = make_suite(tmp_path)
-    for cell in suite.cells:
-        finish(cell, tmp_path, 3)
+    suite = finished_suite(tmp_path)
     tables = read_tables(suite, tmp_path, samples=20)
     assert tables[0].segments == {"one": 40, "two": 40}
     for segments, told in ((40, False), (29, True)):
