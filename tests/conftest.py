@@ -51,19 +51,10 @@ def chromium(tmp_path_factory):
         pytest.skip("chromium and chromedriver are not installed (Debian: chromium, chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
-    for argument in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
+    switches = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    switches += " disable-component-update disable-sync disable-dev-shm-usage"
+    for argument in (*switches.split(), f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     browser.set_page_load_timeout(120)

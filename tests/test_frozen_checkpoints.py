@@ -108,8 +108,3 @@ def test_tokenizers_give_the_ids_of_old(family):
     assert source(sentences[:2], padding=True)["input_ids"] == batch["input_ids"].tolist()
     ids = torch.tensor(target(translations[:2], padding=True)["input_ids"])
     assert torch.equal(ids.masked_fill(ids == target.pad_token_id, -100), batch["labels"])
-
-
-def test_the_files_stay_small():
-    sizes = {path: path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()}
-    assert max(sizes.values()) < 50_000, sizes

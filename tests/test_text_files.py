@@ -67,22 +67,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]
 
 
-def test_a_device_is_written_to(tmp_path):
-    device = tmp_path / "null"
-    device.symlink_to("/dev/null")
-    write_text(device, "gone")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert device.is_symlink()
-
-
-@pytest.mark.parametrize("target", ["there.txt", "not/there/yet.txt"])
-def test_a_symbolic_link_is_followed(target, tmp_path):
+def test_links_to_a_device_and_to_files_are_followed(tmp_path):
     write_text(tmp_path / "there.txt", "old")
-    link = tmp_path / "link"
-    link.symlink_to(target)
-    write_text(link, "new")
-    assert link.is_symlink()
-    assert (tmp_path / target).read_text() == "new"
+    for target in ("/dev/null", "there.txt", "not/there/yet.txt"):
+        link = tmp_path / f"link to {target.replace('/', ' ')}"
+        link.symlink_to(target)
+        write_text(link, "new")
+        assert link.is_symlink()
+        assert stat.S_ISCHR(link.stat().st_mode) if target == "/dev/null" else link.read_text() == "new"
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])

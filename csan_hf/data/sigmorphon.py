@@ -14,6 +14,7 @@ from .readers import read_table
 
 # Of the dev sets every fifth word is used to choose the checkpoint of a multilingual model; all would take long
 _STEPS = {"train": 1, "dev": 5}
+MEDIUM = ("arm_e", "bul", "dut", "fre", "geo", "hbs_latn", "hun", "jpn_hira", "kor", "vie_hanoi")
 SPACE = "\u2581"
 """Symbol of a space inside a word."""
 
@@ -23,7 +24,9 @@ def word_symbols(language: str, word: str) -> str:
     return " ".join([f"<{language}>", *unicodedata.normalize("NFD", word.replace(" ", SPACE))])
 
 
-def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str]) -> dict[str, int]:
+def prepare_multilingual(
+    data_dir: Path | str, output: Path | str, languages: Sequence[str] = MEDIUM
+) -> dict[str, int]:
     """Writes the corpus of a multilingual model.
 
     `train.tsv` has all languages, `validation.tsv` every fifth word of their dev sets; `LANGUAGE_dev.tsv` and
@@ -40,7 +43,7 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
     files: dict[str, list[str]] = defaultdict(list)
     for language in languages:
         for split in ("train", "dev", "test"):
-            path = data_dir / f"{language}_{split}.tsv"
+            path = Path(data_dir, f"{language}_{split}.tsv")
             if split == "test" and not path.is_file():
                 continue
             pairs = zip(*read_table(path, "0", "1"), strict=True)
@@ -50,5 +53,5 @@ def prepare_multilingual(data_dir: Path, output: Path, languages: Sequence[str])
             if split != "test":
                 files["train.tsv" if split == "train" else "validation.tsv"] += lines[:: _STEPS[split]]
     for name, lines in files.items():
-        write_lines(output / name, lines)
+        write_lines(Path(output, name), lines)
     return {name: len(lines) for name, lines in files.items()}
