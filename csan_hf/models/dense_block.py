@@ -27,8 +27,11 @@ from torch.utils.checkpoint import checkpoint
 from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .grid_cache import GridCache, RowSums
-from .grid_norm import GridBatchNorm, affine, is_traced
+from .grid_norm import GridBatchNorm, Statistics, is_traced, normalize, normalize_backward
 from .seq2seq_model import drop
+
+# What a part of the features takes that is read at once: with what is made of it, it fits a core's cache
+_PART_BYTES = 2**21
 
 
 class PointwiseConvolution(nn.Linear):
@@ -68,7 +71,7 @@ def convolve(image: torch.Tensor, kernel: torch.Tensor, canvas: Canvas) -> torch
 
 
 class ReadFunction(torch.autograd.Function):
-    """Affine map, ReLU and convolution of concatenated blocks [R, c], of which the blocks alone are kept.
+    """Normalisation, ReLU and convolution of concatenated blocks [R, c], of which the blocks alone are kept.
 
     The convolution is 1×1 with a kernel [out, c], or on a canvas with that of `MaskedConvolution`.
     """
@@ -77,47 +80,53 @@ class ReadFunction(torch.autograd.Function):
     def forward(  # noqa: D102
         ctx: Any,
         canvas: Canvas | None,
+        statistics: Statistics | None,
         weight: torch.Tensor,
         bias: torch.Tensor,
         kernel: torch.Tensor,
         *blocks: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.canvas = canvas
+        ctx.canvas, ctx.statistics = canvas, statistics
         ctx.save_for_backward(weight, bias, kernel, *blocks)
-        features = _join(blocks)
-        read = _read(features, weight, bias, out=features if len(blocks) > 1 else None)
         if canvas is None:
-            return F.linear(read, kernel)
+            parts = (normalize(features, None, weight, bias).relu_() for features in _in_parts(blocks))
+            return _cat([F.linear(read, kernel) for read in parts], dim=0)
+        read = normalize(blocks[0], statistics, weight, bias).relu_()
         return convolve(canvas.paint(read), _as_image_kernel(kernel, read.dtype), canvas)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: D102
         weight, bias, kernel, *blocks = ctx.saved_tensors
-        features = _join(blocks)
-        read = _read(features, weight, bias)
-        if ctx.canvas is None:
-            grad_kernel, grad_read = grad.t() @ read, grad @ kernel.to(grad.dtype)
-        else:
-            grad_read, grad_kernel = _convolve_backward(grad, read, kernel, ctx.canvas)
-        torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
-        grad_bias = grad_read.sum(0, dtype=bias.dtype)
-        grad_weight = torch.mul(grad_read, features, out=read).sum(0, dtype=weight.dtype)
-        grad_blocks = grad_read.mul_(weight.to(grad.dtype)).split([block.shape[1] for block in blocks], dim=1)
-        return None, grad_weight, grad_bias, grad_kernel.to(kernel.dtype), *grad_blocks
+        grads: list[Any] = []
+        start = 0
+        for features in _in_parts(blocks) if ctx.canvas is None else blocks:
+            read = normalize(features, ctx.statistics, weight, bias).relu_()
+            part, start = grad[start : start + len(read)], start + len(read)
+            if ctx.canvas is None:
+                grad_kernel, grad_read = part.t() @ read, part @ kernel.to(grad.dtype)
+            else:
+                grad_read, grad_kernel = _convolve_backward(part, read, kernel, ctx.canvas)
+            torch.ops.aten.threshold_backward.grad_input(grad_read, read, 0, grad_input=grad_read)
+            grad_cells, *sums = normalize_backward(grad_read, features, ctx.statistics, weight)
+            grads.append((grad_cells.split([block.shape[1] for block in blocks], dim=1), *sums, grad_kernel))
+        cells, *others = zip(*grads, strict=True)
+        grad_blocks = [_cat(parts, dim=0) for parts in zip(*cells, strict=True)]
+        totals = (sum(parts[1:], parts[0]).to(kernel.dtype) for parts in others)
+        return None, None, *totals, *grad_blocks
 
 
-def _join(blocks: Sequence[torch.Tensor]) -> torch.Tensor:
-    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=1)
+def _cat(tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors), dim=dim)
 
 
-def _read(
-    features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """ReLU(weight · features + bias), [R, c]."""
-    if features.dtype != weight.dtype and features.is_contiguous():  # autocast: rounded once, and faster
-        return affine(features, weight, bias).relu_()
-    return torch.addcmul(bias.to(features.dtype), features, weight.to(features.dtype), out=out).relu_()
+def _in_parts(blocks: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Concatenated blocks [R, c], on a CPU in float32 as many rows at once as its cache holds."""
+    rows, width = len(blocks[0]), sum(block.shape[1] for block in blocks)
+    if blocks[0].device.type == "cpu" and blocks[0].element_size() >= 4:
+        rows = _PART_BYTES // (width * blocks[0].element_size())
+    for parts in zip(*(block.split(max(rows, 64)) for block in blocks), strict=True):
+        yield _cat(parts, dim=1)
 
 
 def _as_image_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -151,9 +160,9 @@ class FeatureAffine(nn.Module):
 def read(blocks: Sequence[torch.Tensor], norm: nn.Module, conv: nn.Module) -> torch.Tensor:
     """A 1×1 convolution [R, out] of ReLU(norm(features)), the features [R, c] in blocks."""
     if _are_plain(norm, conv):
-        output: torch.Tensor = ReadFunction.apply(None, norm.weight, norm.bias, conv.weight, *blocks)
+        output: torch.Tensor = ReadFunction.apply(None, None, norm.weight, norm.bias, conv.weight, *blocks)
         return output
-    convolved: torch.Tensor = conv(norm(_join(blocks)).relu())
+    convolved: torch.Tensor = conv(norm(_cat(blocks, dim=1)).relu())
     return convolved
 
 
@@ -184,13 +193,13 @@ class DenseLayer(nn.Module):
         """New features [R, g] from the normalised ones [R, c] before them."""
         is_plain = _are_plain(self.norm1, self.conv1, self.norm2, self.conv2)
         if is_plain and torch.is_grad_enabled():
-            inner = self.norm2.standardize(read(blocks, self.norm1, self.conv1))
-            new = ReadFunction.apply(canvas, self.norm2.weight, self.norm2.bias, self.conv2.weight, inner)
+            norm, inner = self.norm2, read(blocks, self.norm1, self.conv1)
+            new = ReadFunction.apply(canvas, norm.statistics(inner), norm.weight, norm.bias, self.conv2.weight, inner)
         elif is_plain and not self.norm2.is_of_batch:
-            features = _join(blocks)
+            features = _cat(blocks, dim=1)
             make = functools.partial(self._fold, features.dtype)
             matrix, bias = make() if rows_above is None else rows_above.prepared((self, features.dtype), make)
-            inner = torch.addmm(bias, _read(features, self.norm1.weight, self.norm1.bias), matrix).relu_()
+            inner = torch.addmm(bias, self.norm1(features).relu_(), matrix).relu_()
             new = self.conv2(inner, canvas, rows_above)
         else:
             inner = self.norm2(read(blocks, self.norm1, self.conv1), canvas.real)

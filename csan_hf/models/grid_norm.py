@@ -12,7 +12,7 @@ average), `reset_running_stats` and `torch.optim.swa_utils.update_bn` act on it 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
@@ -36,10 +36,53 @@ def _as_rows(image: torch.Tensor) -> torch.Tensor:
     return image[0, :, :, 0].t()
 
 
-def affine(cells: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """weight · cells + bias, [R, channels], rounded once to the cells' type."""
+class Statistics(NamedTuple):
+    """What cells are normalised with: mean and variance [channels], and whether these depend on the cells."""
+
+    mean: torch.Tensor
+    variance: torch.Tensor  # epsilon included
+    of_batch: bool
+    group: Any  # the processes that share them
+
+
+def normalize(
+    cells: torch.Tensor,
+    statistics: Statistics | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """weight · (cells - mean) / deviation + bias, [R, channels], rounded once; None = mean 0 and deviation 1."""
+    if statistics is not None:
+        weight = torch.rsqrt(statistics.variance) * weight
+        bias = bias - statistics.mean * weight
+    if cells.dtype == weight.dtype:
+        return torch.addcmul(bias, cells, weight, out=out)
     zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
-    return _as_rows(torch.native_batch_norm(_as_image(cells), weight, bias, zeros, ones, False, 0.0, 0.0)[0])
+    return _as_rows(F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=0.0))
+
+
+def normalize_backward(
+    grad: torch.Tensor, cells: torch.Tensor, statistics: Statistics | None, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of cells [R, channels], weight and bias from that of `normalize`'s output."""
+    if statistics is None:
+        exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        statistics = Statistics(torch.zeros_like(exact), torch.ones_like(exact), False, None)
+    mean, variance, of_batch, group = statistics
+    weight, rstd = weight.to(mean.dtype), torch.rsqrt(variance)
+    if not of_batch or group is None:
+        images = _as_image(grad.contiguous()), _as_image(cells.contiguous())
+        found = torch.ops.aten.native_batch_norm_backward(
+            *images, weight, mean, variance, mean, rstd, of_batch, 0.0, [True, True, True]
+        )
+        return _as_rows(found[0]), found[1], found[2]
+    exact, normalized = grad.to(mean.dtype), (cells - mean) * rstd
+    grad_weight, grad_bias = (exact * normalized).sum(0), exact.sum(0)
+    sums = torch.stack([grad_weight, grad_bias, torch.full_like(mean, len(grad))])
+    sums = _sum_over_processes(sums, group)
+    means = sums[:2] / sums[2]
+    return ((exact - means[1] - normalized * means[0]) * (rstd * weight)).to(grad.dtype), grad_weight, grad_bias
 
 
 def _sum_over_processes(values: torch.Tensor, process_group: Any) -> torch.Tensor:
@@ -53,31 +96,18 @@ class _Standardize(torch.autograd.Function):
     """(cells - mean) / deviation. Its output is kept for the backward pass, as those that read it keep it, too."""
 
     @staticmethod
-    def forward(
-        ctx: Any, cells: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, norm: "GridBatchNorm"
-    ) -> torch.Tensor:
-        output = _as_rows(F.batch_norm(_as_image(cells), mean, variance, eps=norm.eps))
-        ctx.save_for_backward(output, torch.rsqrt(variance + norm.eps))
-        ctx.of_batch, ctx.group = norm.is_of_batch, norm.process_group
+    def forward(ctx: Any, cells: torch.Tensor, statistics: Statistics) -> torch.Tensor:
+        mean, rstd = statistics.mean, torch.rsqrt(statistics.variance)
+        output = normalize(cells, None, rstd, -mean * rstd)
+        ctx.save_for_backward(output, rstd)
+        ctx.statistics = Statistics(torch.zeros_like(mean), torch.ones_like(mean), *statistics[2:])
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        output, rstd = ctx.saved_tensors
-        zeros, ones = torch.zeros_like(rstd), torch.ones_like(rstd)
-        if not ctx.of_batch or ctx.group is None:
-            # That of a normalisation with the weight `rstd` of what has mean 0 and variance 1
-            images, statistics = (_as_image(grad.contiguous()), _as_image(output)), (rstd, zeros, ones, zeros, ones)
-            found = torch.ops.aten.native_batch_norm_backward(
-                *images, *statistics, ctx.of_batch, 0.0, [True, False, False]
-            )
-            return _as_rows(found[0]), None, None, None
-        exact = grad.to(rstd.dtype)
-        sums = torch.stack([exact.sum(0), (exact * output).sum(0), ones * len(grad)])
-        sums = _sum_over_processes(sums, ctx.group)
-        means = sums[:2] / sums[2]
-        return ((exact - means[0] - output * means[1]) * rstd).to(grad.dtype), None, None, None
+        output, rstd = ctx.saved_tensors  # of mean 0 and variance 1
+        return normalize_backward(grad, output, ctx.statistics, rstd)[0], None
 
 
 class _ProcessGroup:
@@ -156,17 +186,24 @@ class GridBatchNorm(_BatchNorm):
 
     def standardize(self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None) -> torch.Tensor:
         """`forward` without the affine map, of the channels from `start` on; the first ones begin a batch."""
+        statistics = self.statistics(cells, start, real)
+        mean, rstd = statistics.mean, torch.rsqrt(statistics.variance)
+        if is_traced():
+            return ((cells.to(mean.dtype) - mean) * rstd).to(cells.dtype)
+        if not torch.is_grad_enabled():
+            return normalize(cells, None, rstd, -mean * rstd)
+        output: torch.Tensor = _Standardize.apply(cells, statistics)
+        return output
+
+    def statistics(self, cells: torch.Tensor, start: int = 0, real: torch.Tensor | None = None) -> Statistics:
+        """What the channels from `start` on are normalised with; a batch enters the running statistics."""
         part = slice(start, start + cells.shape[1])
         mean, variance = self.running_mean[part], self.running_var[part]
         if self.is_of_batch:
             mean, variance = self._statistics_of_batch(cells, mean, variance, start == 0, real)
-        if is_traced():
-            return ((cells.to(mean.dtype) - mean) * torch.rsqrt(variance + self.eps)).to(cells.dtype)
-        if not torch.is_grad_enabled():
-            rstd = torch.rsqrt(variance + self.eps)
-            return torch.addcmul((-mean * rstd).to(cells.dtype), cells, rstd.to(cells.dtype))
-        output: torch.Tensor = _Standardize.apply(cells, mean, variance, self)
-        return output
+        elif torch.is_grad_enabled() and not is_traced():
+            mean = mean.clone()  # as it is now, for a backward that comes later
+        return Statistics(mean, variance + self.eps, self.is_of_batch, self.process_group)
 
     def _statistics_of_batch(
         self,
@@ -186,7 +223,7 @@ class GridBatchNorm(_BatchNorm):
         momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         momentum = momentum if is_new else 0.0
         if not is_traced():
-            cells = cells.detach()  # `_Standardize` has the whole gradient
+            cells = cells.detach()  # `normalize_backward` has the whole gradient
         if real is None and self.process_group is None and not is_traced():
             self._check_count(len(cells))
             return torch.batch_norm_update_stats(_as_image(cells), running_mean, running_var, momentum)

@@ -29,13 +29,13 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_bf16_is_near_float32(training):
-    model = tiny_model(seed=6, num_layers=3).train(training)
+    model = tiny_model(seed=0, num_layers=3).train(training)
     batch = pairs(6, 7, 6)
     exact = model(**batch)
     exact.loss.backward()
     expected = gradients(model)
     model.zero_grad()
-    model.load_state_dict(tiny_model(seed=6, num_layers=3).state_dict())
+    model.load_state_dict(tiny_model(seed=0, num_layers=3).state_dict())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = model(**batch)
     outputs.loss.backward()
