@@ -141,6 +141,8 @@ def test_tasks_of_version_4(restored, tmp_path, joint):
     expected, _ = as_documented("nllb", model, tokenizer, "deu_Latn", "eng_Latn")
     translator = pipeline("translation_deu_Latn_to_eng_Latn", model=model, tokenizer=tokenizer, device="cpu")
     assert translator(TEXT, max_length=12) == [{"translation_text": expected}]
+    _, task, languages = transformers.pipelines.check_task("translation_en_to_fr")
+    assert task["default"][languages] == {"model": ("google-t5/t5-base", "a9723ea")}
     model, tokenizer = joint
     for task in ("translation", "translation_de_to_en"):
         assert pipeline(task, model=model, tokenizer=tokenizer, device="cpu")("ein Hund")[0]["translation_text"]
@@ -148,14 +150,6 @@ def test_tasks_of_version_4(restored, tmp_path, joint):
         pipeline("translation_german", model=model, tokenizer=tokenizer)
     with pytest.raises(KeyError, match="summarization has been removed"):
         pipeline("summarization", model=model, tokenizer=tokenizer)
-
-
-def test_default_models_of_version_4(restored):
-    from transformers.pipelines import check_task
-
-    name, task, languages = check_task("translation_en_to_fr")
-    assert (name, languages) == ("translation", ("en", "fr"))
-    assert task["default"][languages] == {"model": ("google-t5/t5-base", "a9723ea")}
 
 
 def test_tasks_come_and_go(joint):
