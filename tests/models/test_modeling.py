@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import MarianConfig, MarianModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -46,6 +47,8 @@ def test_a_resized_model_is_saved_and_loaded(kind: type, shared: bool, tmp_path)
     model.resize_token_embeddings(47)
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (47, 47 if shared else 40)
     model.save_pretrained(tmp_path)
+    tables = [name for name, tensor in load_file(tmp_path / "model.safetensors").items() if len(tensor) == 47]
+    assert len(tables) == 1, "stored once"
     loaded, report = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
     inputs = {"input_ids": SOURCE + 6, "attention_mask": MASK}
