@@ -3,7 +3,8 @@
 
 import pytest
 import torch
-from tiny import HEADS, LOCALITIES, PAD, VOCABULARY, padded_sources
+import torch.nn.functional as F
+from tiny import EVERYWHERE, HEADS, LOCALITIES, PAD, VOCABULARY, padded_sources
 from tiny import csan as tiny_model
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
@@ -58,6 +59,51 @@ def test_generation_with_the_cache_equals_generation_without(locality):
     recomputed = model.generate(**sources, use_cache=False, **options)
     assert cached.sequences.tolist() == recomputed.sequences.tolist()
     torch.testing.assert_close(cached.sequences_scores, recomputed.sequences_scores, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "locality",
+    [locality for name, locality in LOCALITIES.items() if not name.startswith("encoder")],
+    ids=[name for name in LOCALITIES if not name.startswith("encoder")],
+)
+@torch.no_grad()
+def test_logits_and_attentions_agree_whatever_the_cache_keeps(locality):
+    """A window, everything, a static block or nothing; over more steps than any window reaches."""
+    model = tiny_model(attn_implementation="eager", **locality)
+    options = {"min_new_tokens": 9, "max_new_tokens": 9, "output_logits": True, "output_attentions": True}
+
+    def generate(**cache):
+        return model.generate(**padded_sources((6, 3)), **options, return_dict_in_generate=True, **cache)
+
+    expected = generate(use_cache=False)
+    for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        output = generate(**cache)
+        assert torch.equal(output.sequences, expected.sequences)
+        torch.testing.assert_close(output.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        for layers, full in zip(output.decoder_attentions, expected.decoder_attentions, strict=True):
+            for weights, whole in zip(layers, full, strict=True):
+                last = F.pad(whole[:, :, -1:], (0, weights.shape[-1] - whole.shape[-1]))
+                torch.testing.assert_close(weights, last, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_static_steps_compile_in_one_graph():
+    """The whole step is one graph, compiled for the first position and again for the others, and never more."""
+    model = tiny_model(**{**EVERYWHERE, "localness_window": "query", "local_window": 5, "head_area": 3})
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    sources = padded_sources((6, 3))
+    lengths = {"min_new_tokens": 9, "max_new_tokens": 9}
+    dynamic = model.generate(**sources, **lengths)
+    model.forward = torch.compile(model.forward, backend=backend, fullgraph=True, dynamic=False)
+    static = model.generate(**sources, **lengths, cache_implementation="static", disable_compile=True)
+    assert torch.equal(static, dynamic)
+    assert len(graphs) == 2
 
 
 @every_locality
