@@ -20,6 +20,7 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
             features to its width. If not, the features are projected straight to the vocabulary.
         source_embed_dim: Width d_s of the source embedding.
         target_embed_dim: Width d_t of the target embedding; d_s + d_t is even.
+        block: The network over the grid: `"dense"`, the paper's.
         num_layers: Dense layers L.
         growth_rate: Channels g that every dense layer adds.
         kernel_size: Kernel k of the masked convolutions: k source positions wide, (k + 1) / 2 target positions deep.
@@ -64,6 +65,7 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
     share_encoder_decoder_embeddings: bool = False
     source_embed_dim: int = bounded(128, 1)
     target_embed_dim: int = bounded(128, 1)
+    block: Literal["dense"] = "dense"
     num_layers: int = bounded(24, 1, MOST_LAYERS)
     growth_rate: int = bounded(32, 1)
     kernel_size: int = bounded(5, 1, odd=True)

@@ -109,50 +109,22 @@ class JointProjection(nn.Module):
         return rows, F.linear(source, self.weight[:, self.target_dim :], self.bias)
 
 
-class Aggregation(nn.Module):
-    """Collapses the source axis: `"max"`, `"average"`, `"attention"` or `"max_attention"` (equations 2, 3, 8, 9)."""
+Aggregated = tuple[torch.Tensor, torch.Tensor | None]
 
-    def __init__(self, config: PervasiveAttentionConfig) -> None:
+
+class MaxAggregation(nn.Module):
+    """Collapses the source axis of H [B, I, J, f] by its maximum (equation 2)."""
+
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.kind = config.aggregation
-        if "attention" in self.kind:
-            self.attention = nn.Linear(config.grid_channels, 1)
 
-    def forward(
-        self, grid: torch.Tensor, source_mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Aggregate H [B, I, J, f] over the real source tokens of the mask [B, J] (None = all).
-
-        Returns:
-            [B, I, f], or [B, I, 2f] for `"max_attention"`; and the attention ρ [B, I, J], where there is one.
-        """
-        if self.kind == "max":
-            return _maximum(grid), None
-        root = _root_of_lengths(grid, source_mask)
-        if self.kind == "average":
-            return grid.sum(dim=2) / root, None
-        weights = self._attend(grid, source_mask)
-        attended = (weights.unsqueeze(2) @ grid).squeeze(2) * root
-        if self.kind == "attention":
-            return attended, weights
-        return torch.cat([_maximum(grid), attended], dim=-1), weights
-
-    def _attend(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-        """ρ [B, I, J] (equation 8); zeros for a sentence without real source tokens."""
-        energies = self.attention(grid).squeeze(-1)
-        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
-        if source_mask is None:
-            return energies.softmax(dim=-1).to(grid.dtype)
-        visible = source_mask.unsqueeze(1)
-        weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(dim=-1)
-        return weights.masked_fill(~visible, 0.0).to(grid.dtype)
+    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+        """The real source tokens of the mask [B, J] (None = all) in one [B, I, f or 2f]; ρ [B, I, J], if any."""
+        # The gradient goes to the first of equal ones, for which places must be searched
+        return grid.max(dim=2).values if grid.requires_grad else grid.amax(dim=2), None
 
     def contributions(
-        self,
-        grid: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        weights: torch.Tensor,
-        directions: torch.Tensor,
+        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
     ) -> torch.Tensor:
         """What each source token adds to a linear function of the aggregated row (equation 7).
 
@@ -163,20 +135,10 @@ class Aggregation(nn.Module):
             directions: [B, I, f or 2f], the linear function at each row: the row of E of a word.
 
         Returns:
-            α [B, I, J]; its sum over J is the function's value at the aggregated row.
+            α [B, I, J]; its sum over J is the function's value at the aggregated row. For `"attention"` it is ρ.
         """
-        pooled, attended = directions, directions
-        if self.kind == "max_attention":
-            pooled, attended = directions.chunk(2, dim=-1)
-        parts = []
-        if self.kind in ("max", "max_attention"):
-            values, columns = grid.max(dim=2)
-            parts.append(grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * pooled))
-        if self.kind != "max":
-            scores = (grid @ attended.unsqueeze(-1)).squeeze(-1)
-            root = _root_of_lengths(grid, source_mask)
-            parts.append(scores / root if self.kind == "average" else scores * weights * root)
-        return sum(parts[1:], parts[0])
+        values, columns = grid.max(dim=2)
+        return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
 
     def pooled_share(self, grid: torch.Tensor) -> torch.Tensor:
         """The share of channels whose maximum lies at each source token, |B_ij| / f: [B, I, J].
@@ -188,9 +150,66 @@ class Aggregation(nn.Module):
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, live) / grid.shape[-1]
 
 
-def _maximum(grid: torch.Tensor) -> torch.Tensor:
-    """The maximum over the source; its gradient goes to the first of equal ones, for which places must be searched."""
-    return grid.max(dim=2).values if grid.requires_grad else grid.amax(dim=2)
+class AverageAggregation(MaxAggregation):
+    """Their sum over the square root of their number (equation 3)."""
+
+    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+        return grid.sum(dim=2) / _root_of_lengths(grid, source_mask), None
+
+    def contributions(
+        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+    ) -> torch.Tensor:
+        return (grid @ directions.unsqueeze(-1)).squeeze(-1) / _root_of_lengths(grid, source_mask)
+
+
+class AttentionAggregation(MaxAggregation):
+    """Their sum weighted by an attention ρ, times the square root of their number (equations 8 and 9)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.attention = nn.Linear(channels, 1)
+
+    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+        energies = self.attention(grid).squeeze(-1)
+        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
+        if source_mask is None:
+            weights = energies.softmax(dim=-1).to(grid.dtype)
+        else:  # zeros for a sentence without real source tokens
+            visible = source_mask.unsqueeze(1)
+            weights = energies.masked_fill(~visible, torch.finfo(energies.dtype).min).softmax(dim=-1)
+            weights = weights.masked_fill(~visible, 0.0).to(grid.dtype)
+        return (weights.unsqueeze(2) @ grid).squeeze(2) * _root_of_lengths(grid, source_mask), weights
+
+    def contributions(
+        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+    ) -> torch.Tensor:
+        return weights
+
+
+class MaxAttentionAggregation(AttentionAggregation):
+    """The maximum and the attention, concatenated."""
+
+    def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
+        attended, weights = super().forward(grid, source_mask)
+        return torch.cat([MaxAggregation.forward(self, grid, source_mask)[0], attended], dim=-1), weights
+
+    def contributions(
+        self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
+    ) -> torch.Tensor:
+        pooled, attended = directions.chunk(2, dim=-1)
+        scores = (grid @ attended.unsqueeze(-1)).squeeze(-1) * weights * _root_of_lengths(grid, source_mask)
+        return scores + MaxAggregation.contributions(self, grid, source_mask, weights, pooled)
+
+
+AGGREGATIONS = {
+    "max": MaxAggregation,
+    "average": AverageAggregation,
+    "attention": AttentionAggregation,
+    "max_attention": MaxAttentionAggregation,
+}
+# What makes the cells [R, out_channels] of H: `block(inputs, canvas, cache)`; with `needs_norm` the decoder's final
+# norm follows, which checkpoints and adapters know by that place
+BLOCKS = {"dense": DenseBlock}
 
 
 def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor | float:
@@ -371,9 +390,11 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.decoder_vocab_size, config.target_embed_dim)
         self.embed_positions = make_position_embedding(config, config.target_embed_dim)
         self.input_projection = JointProjection(config.target_embed_dim, config.source_embed_dim)
-        self.dense_block = DenseBlock(config)
-        self.final_norm = GridBatchNorm(config.grid_channels, config.batch_norm_eps, config.batch_norm_momentum)
-        self.aggregation = Aggregation(config)
+        block = BLOCKS[config.block](config)
+        self.add_module(f"{config.block}_block", block)
+        if block.needs_norm:
+            self.final_norm = GridBatchNorm(block.out_channels, config.batch_norm_eps, config.batch_norm_momentum)
+        self.aggregation = AGGREGATIONS[config.aggregation](block.out_channels)
         self.output_projection: nn.Module = nn.Identity()
         if config.tie_word_embeddings:
             self.output_projection = nn.Linear(config.aggregated_channels, config.target_embed_dim)
@@ -446,7 +467,14 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         beside = self.config.kernel_size // 2
         canvas = Canvas.of_masks(shape, target_mask, source_mask, above=beside if cache is None else 0, beside=beside)
-        cells, aggregated, attention = self._run_grid(embeddings, source, canvas, source_mask, cache)
+        block, rows_and_columns = (
+            getattr(self, f"{self.config.block}_block"),
+            self.input_projection(embeddings, source),
+        )
+        cells = block(canvas.sum_of(*rows_and_columns), canvas, cache)
+        if block.needs_norm:
+            cells = self.final_norm(cells, canvas.real).relu()
+        aggregated, attention = canvas.aggregate(cells, source_mask, self.aggregation)
         hidden_state = self.output_projection(aggregated)
         hidden_state = drop(hidden_state, self.config.dropout, self.training)
         if output_hidden_states is None:
@@ -464,20 +492,6 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
 
     def _gathers_statistics(self) -> bool:
         return any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in self.modules())
-
-    def _run_grid(
-        self,
-        target: torch.Tensor,
-        source: torch.Tensor,
-        canvas: Canvas,
-        source_mask: torch.Tensor | None,
-        cache: GridCache | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The cells [R, f_L] of H, its aggregation [B, I, f_L or 2 f_L] and ρ [B, I, J], where there is one."""
-        rows, columns = self.input_projection(target, source)
-        features = self.dense_block(canvas.sum_of(rows, columns), canvas, cache)
-        cells = self.final_norm(features, canvas.real).relu()
-        return cells, *canvas.aggregate(cells, source_mask, self.aggregation)
 
 
 def _grid_cache(past_key_values: Cache | None) -> GridCache | None:
@@ -552,7 +566,7 @@ class PervasiveAttentionForConditionalGeneration(  # type: ignore[misc, override
         (equation 7), before dropout; its sum over the source tokens, plus the biases, is that logit.
         """
         aggregation = self.model.decoder.aggregation
-        if outputs.cross_attentions is None or aggregation.kind == "attention":
+        if outputs.cross_attentions is None:
             return outputs.cross_attentions
         attention_mask = inputs.pop("attention_mask")
         words = words_to_explain(logits, **inputs)
