@@ -56,7 +56,7 @@ class StraightforwardNetwork(nn.Module):
         self.halve.bias.data = decoder.input_projection.bias.data.clone()
         self.norms1, self.convs1, self.norms2, self.convs2 = (nn.ModuleList() for _ in range(4))
         kernel, bottleneck = config.kernel_size, config.bottleneck_factor * config.growth_rate
-        for layer in block.dense_layers():
+        for layer in block.layers:
             self.norms1.append(_plain_norm(layer.norm1, block.feature_norm))
             self.convs1.append(_plain_conv(layer.conv1.weight[:, :, None, None]))
             self.norms2.append(_plain_norm(layer.norm2, layer.norm2))

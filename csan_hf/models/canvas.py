@@ -126,7 +126,8 @@ class Canvas:
         batch, rows, columns = self.shape
         if self.places is not None:
             cells = _spread(cells, self.places.in_grid, batch * rows * columns)
-        return self._zero_padding(cells).view(batch, rows, columns, cells.shape[-1])
+        cells = cells if self.real is None else torch.where(self.real, cells, 0.0)
+        return cells.view(batch, rows, columns, cells.shape[-1])
 
     def sum_of(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """At each cell [R, channels], its row of [B, I, channels] plus its column of [B, J, channels]."""
@@ -191,9 +192,6 @@ class Canvas:
         assert self.places is not None  # for the type checker
         batch, rows, _ = self.shape
         return _spread(vectors, self.places.rows, batch * rows).view(batch, rows, vectors.shape[-1])
-
-    def _zero_padding(self, cells: torch.Tensor) -> torch.Tensor:
-        return cells if self.real is None else torch.where(self.real, cells, 0.0)
 
 
 def _spread(cells: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:

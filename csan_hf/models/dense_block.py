@@ -14,7 +14,7 @@ Shapes: R cells, C channels of the block, c <= C those that a layer reads, f_L t
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,16 +78,11 @@ class ReadFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: D102
-        ctx: Any,
-        canvas: Canvas | None,
-        statistics: Statistics | None,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        kernel: torch.Tensor,
-        *blocks: torch.Tensor,
+        ctx: Any, canvas: Canvas | None, statistics: Statistics | None, *weights_and_blocks: torch.Tensor
     ) -> torch.Tensor:
         ctx.canvas, ctx.statistics = canvas, statistics
-        ctx.save_for_backward(weight, bias, kernel, *blocks)
+        ctx.save_for_backward(*weights_and_blocks)
+        weight, bias, kernel, *blocks = weights_and_blocks
         if canvas is None:
             parts = (normalize(features, None, weight, bias).relu_() for features in _in_parts(blocks))
             return _cat([F.linear(read, kernel) for read in parts], dim=0)
@@ -242,9 +237,10 @@ class FeatureNorm(GridBatchNorm):
         super().__init__(config.block_channels, config.batch_norm_eps, config.batch_norm_momentum, affine=False)
         self._block = [block]  # in a list, so that it is no module within this one
 
-    def affine_weights(self) -> Iterator[nn.Parameter]:
+    def affine_weights(self) -> Sequence[nn.Parameter]:
         """The weights of all readers."""
-        return self._block[0].reader_weights()
+        layers: Any = self._block[0].layers
+        return (*(layer.norm1.weight for layer in layers), self._block[0].transition.norm.weight)
 
     def forward(  # type: ignore[override]
         self, input: torch.Tensor, start: int, real: torch.Tensor | None
@@ -275,15 +271,6 @@ class DenseBlock(nn.Module):
             if prefix + former in state_dict:
                 state_dict[prefix + own] = state_dict.pop(prefix + former)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def dense_layers(self) -> list[DenseLayer]:
-        """The layers, from the input on."""
-        return cast(list[DenseLayer], list(self.layers))
-
-    def reader_weights(self) -> Iterator[nn.Parameter]:
-        """The weights of what reads the normalised features."""
-        yield from (layer.norm1.weight for layer in self.dense_layers())
-        yield self.transition.norm.weight
 
     def forward(self, inputs: torch.Tensor, canvas: Canvas, cache: GridCache | None = None) -> torch.Tensor:
         """Run the block.

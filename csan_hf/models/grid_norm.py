@@ -200,25 +200,21 @@ class GridBatchNorm(_BatchNorm):
         part = slice(start, start + cells.shape[1])
         mean, variance = self.running_mean[part], self.running_var[part]
         if self.is_of_batch:
-            mean, variance = self._statistics_of_batch(cells, mean, variance, start == 0, real)
+            mean, variance = self._statistics_of_batch(cells, part, real)
         elif torch.is_grad_enabled() and not is_traced():
             mean = mean.clone()  # as it is now, for a backward that comes later
         return Statistics(mean, variance + self.eps, self.is_of_batch, self.process_group)
 
     def _statistics_of_batch(
-        self,
-        cells: torch.Tensor,
-        running_mean: torch.Tensor,
-        running_var: torch.Tensor,
-        begins: bool,
-        real: torch.Tensor | None,
+        self, cells: torch.Tensor, part: slice, real: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the real cells of all processes, which enter the running statistics.
 
         The variance takes a second pass, for accuracy; one cell counts as an unbiased variance of 0.
         """
+        running_mean, running_var = self.running_mean[part], self.running_var[part]
         is_new = is_traced() or torch._C._current_graph_task_id() == -1  # not computed again within a backward
-        if begins and is_new:
+        if part.start == 0 and is_new:
             self.num_batches_tracked.add_(1)
         momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         momentum = momentum if is_new else 0.0

@@ -439,7 +439,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             past_key_values = make_grid_cache()
         cache = _grid_cache(past_key_values)
         past = cache.get_seq_length() if cache is not None else 0
-        if cache is not None and (torch.is_grad_enabled() or self._gathers_statistics()):
+        gathers = any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in self.modules())
+        if cache is not None and (torch.is_grad_enabled() or gathers):
             raise ValueError(
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
                 "torch.no_grad(), or pass use_cache=False."
@@ -489,9 +490,6 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             share = self.aggregation.pooled_share(outputs.grid) if attention is None else attention
             outputs.cross_attentions = (share.unsqueeze(1),)
         return outputs
-
-    def _gathers_statistics(self) -> bool:
-        return any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in self.modules())
 
 
 def _grid_cache(past_key_values: Cache | None) -> GridCache | None:
