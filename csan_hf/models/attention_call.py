@@ -5,15 +5,15 @@ Shapes: B batch, H heads, I queries, J keys, D head width, N heads in the area, 
 True = visible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .configuration_seq2seq import MOST_TOKENS, bounded
 
 _Made = TypeVar("_Made")
 
@@ -29,9 +29,9 @@ class KeyArea:
         causal: Whether keys after the query are invisible.
     """
 
-    window: int | None = None
-    head_area: int = 1
-    head_boundary: str = "mask"
+    window: int | None = bounded(None, 1, MOST_TOKENS, odd=True)
+    head_area: int = bounded(1, 1, odd=True)
+    head_boundary: Literal["mask", "circular"] = "mask"
     causal: bool = False
 
     @property
@@ -90,10 +90,7 @@ def count_from(start: int | Tensor, places: Tensor) -> Tensor:
 class Cells:
     """The cells (query, key) that a backend computes. All results broadcast together; a key's head is not known.
 
-    Attributes, all int64:
-        query_position, key_position: Positions among the real tokens.
-        distance: Key position minus query position in self-attention; the same for all sentences.
-        head: The query's head.
+    All int64: positions among the real tokens, `distance` = key position - query position, the query's `head`.
     """
 
     query_position: Tensor
@@ -102,7 +99,7 @@ class Cells:
     head: Tensor
 
     def rows(self, values: Tensor) -> Tensor:
-        """The backend's queries of `values` [B or 1, H or 1, I or 1, K]; for the methods below."""
+        """The backend's queries of `values` [B or 1, H or 1, I or 1, K]."""
         raise NotImplementedError
 
     def of_query(self, values: Tensor) -> Tensor:
@@ -167,10 +164,8 @@ class AttentionCall:
 
     Attributes:
         query: [B, H, I, D].
-        key: [B, H, J, D], without those that a cache has dropped. In a causal call with I < J the queries are the last
-            I positions (a decoding step).
-        value: [B, H, J, D].
-        area: Window, heads and direction.
+        key, value: [B, H, J, D], without those that a cache has dropped. In a causal call with I < J the queries are
+            the last I positions (a decoding step).
         scale: Factor λ of the dot products.
         key_padding_mask: [B, J] boolean, True = a real token; None = all real.
         query_start: Position of the first query: a number, [] or [B] (negative where padding stands before it).
@@ -195,10 +190,8 @@ class AttentionCall:
     def __post_init__(self) -> None:
         queries, keys = self.query.shape[2], self.key.shape[2]
         if queries > keys if self.area.causal else self.area.window is not None and queries != keys:
-            raise ValueError(
-                f"{queries} queries and {keys} keys do not fit: with `causal` the queries are the last positions, "
-                f"with a `window` alone there are as many of both."
-            )
+            rule = "with `causal` the queries are the last positions, with a `window` alone there are as many of both"
+            raise ValueError(f"{queries} queries and {keys} keys do not fit: {rule}.")
         self.set_terms(self.terms)
 
     def set_terms(self, terms: Sequence[Term]) -> None:
@@ -246,16 +239,12 @@ class AttentionCall:
         return made
 
     @property
-    def terms_require_grad(self) -> bool:
-        """Whether gradients flow into a term."""
-        return any(term.requires_grad for term in self.terms)
-
-    @property
     def has_backward(self) -> bool:
         """Whether a backward pass is to be expected: with dropout, also where checkpointing computes without first."""
         if self.dropout_p > 0.0 or not torch.is_grad_enabled():
             return self.dropout_p > 0.0
-        return any(tensor.requires_grad for tensor in (self.query, self.key, self.value)) or self.terms_require_grad
+        parts: tuple[Any, ...] = (self.query, self.key, self.value, *self.terms)
+        return any(part.requires_grad for part in parts)
 
     def added_energies(self, cells: Cells) -> Tensor | None:
         """The sum of the terms' energies for all heads of the area, [..., 1 or I, N * J]; None without such terms."""

@@ -129,24 +129,18 @@ def _attend_fused(call: AttentionCall, query: Tensor, keys: Tensor, values: Tens
 
 
 def fused_is_faster(call: AttentionCall) -> bool:
-    """Whether torch's fused attention is the better way to compute all pairs.
-
-    It takes no gradient for an energy and gives no weights; energies of terms make it compute in float32.
-    """
+    """Whether torch's fused attention, which gives no weights and no gradient for energies, is the better way."""
     if call.value_terms or (call.energy_terms and call.dropout_p > 0.0):
         # With dropout the choice must not depend on gradients: reentrant checkpointing computes without and again with
         # them, and each way drops other weights.
         return False
-    if torch.is_grad_enabled() and call.terms_require_grad:
+    if torch.is_grad_enabled() and any(term.requires_grad for term in call.terms):
         return False
     return not (call.energy_terms and call.query.dtype in (torch.float16, torch.bfloat16))
 
 
 def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
-    """Whether torch's fused attention is to be computed in float32: its backward in bfloat16 is slow on a CPU.
-
-    It takes three to ten times as long at the lengths of sentences and words (torch 2.13, with AMX).
-    """
+    """Whether torch's fused attention is to compute in float32: CPUs are slow in bfloat16's backward."""
     return query.device.type == "cpu" and query.dtype == torch.bfloat16 and (query.requires_grad or dropout_p > 0.0)
 
 
@@ -155,17 +149,11 @@ def trains_faster_in_float32(query: Tensor, dropout_p: float) -> bool:
 
 @dataclass
 class Masks:
-    """What layers share if their queries see the same keys.
-
-    Attributes:
-        cells: The cells of the call.
-        hidden: Keys that a query does not see; None: it sees all. The rows of queries that see none are opened.
-        fully_masked: The queries that see no key, whose output becomes zero, [..., I, 1]; None: there are none.
-    """
+    """What layers share if their queries see the same keys."""
 
     cells: Cells
-    hidden: Tensor | None
-    fully_masked: Tensor | None
+    hidden: Tensor | None  # keys that a query does not see (None: it sees all); opened where it sees none
+    fully_masked: Tensor | None  # [..., I, 1], queries that see no key, whose output becomes zero; None: none
     _additive: Tensor | None = None
 
     def additive(self, dtype: torch.dtype) -> Tensor | None:
@@ -205,19 +193,12 @@ def _zero_rows(output: Tensor, fully_masked: Tensor | None) -> Tensor:
 
 
 class DenseCells(Cells):
-    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the queries of the chunk.
-
-    Attributes:
-        query_position: [B or 1, 1, I, 1].
-        key_position: [B or 1, 1, 1, J].
-        distance: [I, J]; the queries are the last of the J positions.
-        head: [H, 1, 1].
-    """
+    """All cells of a call, or those of a chunk of its queries: [B or 1, H or 1, I, J], I the queries of the chunk."""
 
     def __init__(self, call: AttentionCall, chunk: slice | None = None) -> None:
         (_, heads, queries, _), keys, device = call.query.shape, call.key.shape[2], call.query.device
         self.chunk = chunk
-        self.query_position = self.rows(call.query_positions[:, None, :, None])
+        self.query_position = self.rows(call.query_positions[:, None, :, None])  # [B or 1, 1, I, 1]
         self.key_position = call.key_positions[:, None, None, :]
         places = torch.arange(keys, device=device)
         self.distance = places[None, :] - self.rows(torch.arange(keys - queries, keys, device=device)[:, None])

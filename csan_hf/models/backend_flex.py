@@ -83,12 +83,8 @@ class _OneCell(Cells):
 
 def _cell_at(call: AttentionCall) -> Callable[..., _OneCell]:
     """The cell of (b, h, i, place); keeps none of the call's tensors but the first positions."""
-    starts, queries, keys, slot = (
-        (call.query_start, call.key_start),
-        call.query.shape[2],
-        call.key.shape[2],
-        _slot(call),
-    )
+    starts, slot = (call.query_start, call.key_start), _slot(call)
+    queries, keys = call.query.shape[2], call.key.shape[2]
 
     def cell(b: Tensor, h: Tensor, i: Tensor, place: Tensor) -> _OneCell:
         j = (place % slot).clamp(max=keys - 1)  # what lies beyond the keys is masked anyway
@@ -132,11 +128,7 @@ def _score(call: AttentionCall) -> Callable[..., Tensor] | None:
 
 
 def flex_block_mask(call: AttentionCall) -> BlockMask:
-    """Which blocks of keys each block of queries sees, from the area's geometry and the padding.
-
-    In blocks that are visible as a whole the kernel checks no cell; in the others it checks each. torch's
-    `create_block_mask` would write out all cells.
-    """
+    """Which blocks of keys each block of queries sees, without writing out all cells as `create_block_mask` does."""
     some, whole = _visible_blocks(call)
     return BlockMask.from_kv_blocks(
         *_ordered(some & ~whole),

@@ -15,6 +15,7 @@ Query (h, i) attends jointly to the keys (s, j) with |s - h| <= n and |j - i| <=
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ from .attention_call import AttentionCall, Cells, KeyArea, Term
 from .backend_blocked import blocked_attention, span_of_a_block
 from .backend_dense import chunked_attention, eager_attention, fused_is_faster, sdpa_attention
 from .backend_flex import flex_local_attention
-from .locality import check_head_area, check_window
+from .configuration_seq2seq import check_fields
+from .locality import check_head_area
 
 
 def local_attention(
@@ -33,7 +35,7 @@ def local_attention(
     *,
     window: int | None = None,
     head_area: int = 1,
-    head_boundary: str = "mask",
+    head_boundary: Literal["mask", "circular"] = "mask",
     bias: Tensor | Term | None = None,
     key_padding_mask: Tensor | None = None,
     causal: bool = False,
@@ -45,8 +47,7 @@ def local_attention(
 
     Args:
         query: [B, H, I, D].
-        key: [B, H, J, D]. In a causal call with I < J the queries are the last I positions (a decoding step).
-        value: [B, H, J, D].
+        key, value: [B, H, J, D]. In a causal call with I < J the queries are the last I positions (a decoding step).
         window: Total width M in tokens, both edges included; odd, `None` = unrestricted.
         head_area: Number N of neighbouring heads attended to jointly; odd, 1 to 2H - 1.
         head_boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
@@ -56,8 +57,7 @@ def local_attention(
         causal: Whether keys after the query are invisible.
         scale: Factor of the dot products, default 1/sqrt(D).
         dropout_p: Probability of dropping an attention weight.
-        backend: `"eager"`, `"chunked"`, `"sdpa"`, `"blocked"`, `"flex_attention"`, or `None` for the fastest that can
-            run.
+        backend: One of `BACKENDS`, as in the table above, or `None` for the fastest that can run.
 
     Returns:
         [B, H, I, D]. A query that sees no key yields zeros.
@@ -73,12 +73,12 @@ def local_attention(
     ):
         if given is not None and (given.shape != sizes or given.dtype != dtype):
             raise ValueError(f"`{name}` must be {dtype} {list(sizes)}, got {given.dtype} {list(given.shape)}.")
-    check_window(window)
+    area, scale = KeyArea(window, head_area, head_boundary, causal), width**-0.5 if scale is None else scale
+    check_fields(area)
     check_head_area(head_area, heads, head_boundary)
     if isinstance(bias, Tensor):
         bias.expand(batch, heads, queries, keys)  # torch refuses other shapes
         bias = DenseBias(torch.atleast_1d(bias))
-    area, scale = KeyArea(window, head_area, head_boundary, causal), width**-0.5 if scale is None else scale
     first, terms = keys - queries if causal else 0, () if bias is None else (bias,)
     call = AttentionCall(query, key, value, area, scale, key_padding_mask, first, dropout_p=dropout_p, terms=terms)
     return run(call, backend)
@@ -134,17 +134,13 @@ def cannot_run(call: AttentionCall, backend: str) -> str | None:
 # --- the fastest backend, by measured lengths ---------------------------------------------------------------------
 #
 # Measured by `scripts/benchmark.py --backends` on 2026-11-22: torch 2.13.0+cpu, an Intel Xeon (AVX-512, AMX), one
-# thread, float32. Other data types and devices use the same table, which was measured on no GPU.
-
-# Blocks are faster than all pairs from this length on: tokens (the fixed cost of blocks), plus so many times what a
-# block sees. Key: whether there is an area of heads, and whether a backward pass; sdpa computes all pairs
+# thread, float32; on no GPU. Blocks are faster than all pairs from this length on: tokens (the fixed cost of blocks),
+# plus so many times what a block sees. Key: whether there is an area of heads, and whether a backward pass
 _CROSSINGS = {(False, False): (100, 2.0), (False, True): (70, 2.0), (True, False): (60, 2.0), (True, True): (10, 2.0)}
 # With energies or values of terms, which make all pairs more expensive; key: the backend that would compute them
 _CROSSINGS_WITH_TERMS = {"sdpa": (50, 1.4), "eager": (15, 1.4)}
-# From this number of keys on, chunks of queries, whose memory is linear in the keys, are as fast as all pairs at once
-_CHUNKED_FROM_KEYS = 1024
-# With relative positions alone and a backward pass, chunks take up to 1.3 times as long: up to this number of pairs of
-# tokens, over all sentences and heads, all pairs are held instead (a third of a gigabyte)
+_CHUNKED_FROM_KEYS = 1024  # from so many keys on, chunks of queries are as fast as all pairs at once
+# With relative positions alone and a backward pass chunks are slower: up to so many pairs (1/3 GB) all are held
 _PAIRS_WITH_VALUES = 2**24
 
 

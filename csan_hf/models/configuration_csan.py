@@ -8,11 +8,10 @@ from typing import Any, Literal
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .configuration_seq2seq import MOST_LAYERS, Seq2SeqConfig, bounded
+from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, Seq2SeqConfig, bounded
 from .distances import BiDirectional, HeadArea, RelativePositions, Window
 from .gaussian import Gaussian, LocalHard, Neighbor
 from .locality import (
-    MOST_TOKENS,
     PARTS,
     AttentionSite,
     LayerLocality,
@@ -37,8 +36,8 @@ class CsanConfig(Seq2SeqConfig):
     area of 3 heads in the lowest three encoder layers. `local_window=None, head_area=1` is the plain Transformer.
 
     Locality has a short form, one setting for all local layers (`local_window` to `cross_localness_layers`), and a
-    long form, a specification for every layer of a part (`encoder_locality`, `decoder_locality`, `cross_locality`),
-    which a part follows where it has one. `layer_locality(part, index)` reads either.
+    long form, one specification a layer (`encoder_locality`, `decoder_locality`, `cross_locality`), which a part
+    follows where it has one. `layer_locality(part, index)` reads either.
 
     Args:
         vocab_size: Entries of the source vocabulary (of both, where shared).
@@ -46,29 +45,22 @@ class CsanConfig(Seq2SeqConfig):
         share_encoder_decoder_embeddings: Whether source and target share one embedding (and one vocabulary).
         tie_word_embeddings: Whether the output projection is the decoder's embedding.
         d_model: Width d of the model.
-        encoder_layers: Number of encoder layers.
-        decoder_layers: Number of decoder layers.
-        encoder_attention_heads: Attention heads H in the encoder; divides `d_model`.
-        decoder_attention_heads: Attention heads in the decoder; divides `d_model`.
-        encoder_ffn_dim: Width of the encoder's feed-forward layers.
-        decoder_ffn_dim: Width of the decoder's feed-forward layers.
+        encoder_layers, decoder_layers: Number of layers.
+        encoder_attention_heads, decoder_attention_heads: Attention heads H; they divide `d_model`.
+        encoder_ffn_dim, decoder_ffn_dim: Width of the feed-forward layers.
         activation_function: Non-linearity of the feed-forward layers (a name from transformers' `ACT2FN`).
         dropout: Dropout after embeddings and sub-layers.
-        attention_dropout: Dropout of attention weights.
-        activation_dropout: Dropout inside the feed-forward layers.
+        attention_dropout, activation_dropout: Dropout of attention weights, and inside the feed-forward layers.
         classifier_dropout: Dropout before the linear layer of the classification heads; `None` = `dropout`.
-        encoder_layerdrop: Probability of skipping an encoder layer in training.
-        decoder_layerdrop: Probability of skipping a decoder layer in training.
+        encoder_layerdrop, decoder_layerdrop: Probability of skipping a layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
             and NLLB); see `SinusoidalPositionalEmbedding`.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
-        init_gain: Gain of `initialization="xavier"`, for matrices and embeddings alike.
-        init_std: Standard deviation of `initialization="normal"`.
-        local_window: Window M of the local layers: its total width in tokens, both edges included, so a query sees
-            (M - 1) / 2 tokens on either side. Odd; `None` = unrestricted.
+        init_gain, init_std: Gain of `"xavier"`, for matrices and embeddings alike; standard deviation of `"normal"`.
+        local_window: Window M of the local layers in tokens, both edges included. Odd; `None` = unrestricted.
         head_area: Neighbouring heads N that a local layer attends to jointly. Odd, at most 2H - 1; 1 = own head.
         head_boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
         localness_window: Gaussian localness of the local layers: how its window D is set, `"fixed"`, `"layer"`,
@@ -76,20 +68,16 @@ class CsanConfig(Seq2SeqConfig):
         localness_window_size: D of the `"fixed"` strategy, in tokens.
         localness_layers: Encoder layers that are local, counted from 0; `None` = the lowest three.
         decoder_localness_layers: Decoder layers whose self-attention is local; `None` = none.
-        cross_localness_layers: Decoder layers whose cross-attention carries the Gaussian; `None` = none. Window and
-            area concern self-attention alone.
+        cross_localness_layers: Decoder layers whose cross-attention carries the Gaussian (alone); `None` = none.
         encoder_locality: One specification for each encoder layer, or `None` for full attention:
             `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16, "window": 5}, None]`.
             Keys are locality methods (`window`, `head_area`, `bi_direct`, `relative_positions`, `neighbor`,
             `local_hard`, `gaussian`, `block`, `cnn`), values their settings, several as in `{"gaussian": {"width":
             "fixed", "size": 4}}`, True where there are none. `None` = the short form.
-        decoder_locality: The same for the self-attention of each decoder layer.
-        cross_locality: The same for the cross-attention of each decoder layer.
+        decoder_locality, cross_locality: The same for the self- and cross-attention of each decoder layer.
         use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
-        pad_token_id: Padding token.
-        eos_token_id: End of a sentence.
-        bos_token_id: Unused by the model.
+        pad_token_id, eos_token_id, bos_token_id: Padding, end of a sentence, and one that the model does not use.
         forced_eos_token_id: Token forced at the maximal length, `None` = none.
 
     Raises:
@@ -159,12 +147,10 @@ class CsanConfig(Seq2SeqConfig):
 
         Args:
             name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`, `"block"`, `"cnn"`,
-                `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), or a preset of another registered method.
+                `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), or a preset of another registered method; `ValueError`
+                where there is none.
             **fields: Fields of the config; they win over the preset's. Short-form locality comes beside it:
                 `preset("rel_pos", local_window=11)` is REL_POS within a window.
-
-        Raises:
-            ValueError: There is no such preset, or a field is out of range.
         """
         others = {key: value for key, value in fields.items() if key not in _SHORT_FORM}
         return cls(**others | cls.preset_fields(name, fields.get("encoder_layers", cls.encoder_layers), fields))
@@ -226,13 +212,12 @@ class CsanConfig(Seq2SeqConfig):
 
     def local_layers(self, part: str) -> list[int]:
         """Numbers of a part's local layers, counted from 0, in ascending order."""
-        depth = len(self.specifications(part))
-        return [index for index in range(depth) if self.layer_locality(part, index) is not None]
+        return [index for index in range(self._depth(part)) if self.layer_locality(part, index) is not None]
 
     def localities(self) -> list[LayerLocality]:
         """What is local in any attention of the model."""
-        layers = ((part, index) for part in PARTS for index in range(len(self.specifications(part))))
-        return [locality for layer in layers if (locality := self.layer_locality(*layer)) is not None]
+        layers = (self.layer_locality(part, index) for part in PARTS for index in range(self._depth(part)))
+        return [locality for locality in layers if locality is not None]
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""

@@ -25,6 +25,7 @@ from transformers.configuration_utils import PreTrainedConfig  # noqa: E402
 logger = logging.get_logger(__name__)
 
 MOST_LAYERS = 1000  # a config.json that asks for millions would keep the machine busy without a word
+MOST_TOKENS = 2**31 - 1  # the longest distance, window or width: a number that every tensor can hold
 # What transformers and its companions hand to a config or keep in it, beside its fields and properties
 _OF_THE_LIBRARY = {"attn_implementation", "experts_implementation", "auto_map", "custom_pipelines", "tokenizer_class"}
 _OF_THE_LIBRARY |= {"prefix", "pruned_heads", "quantization_config", "task_specific_params", "torchscript"}
@@ -33,7 +34,7 @@ _OF_THE_LIBRARY |= {"prefix", "pruned_heads", "quantization_config", "task_speci
 def bounded(
     default: Any, least: Any = None, most: Any = None, above: Any = None, below: Any = None, odd: Any = None
 ) -> Any:
-    """A field of a config and the numbers that it may hold; `above` and `below` are strict, None = no bound."""
+    """A field and the numbers that it may hold; `above` and `below` are strict, None = no bound."""
     bounds = {"above": above, "at least": least, "below": below, "at most": most, "odd": odd}
     bounds = {words: bound for words, bound in bounds.items() if bound is not None}
     return dataclasses.field(default=default, metadata={"bounds": bounds})
@@ -83,8 +84,7 @@ class Seq2SeqConfig(PreTrainedConfig):
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""
-        for field in dataclasses.fields(self):
-            _check_field(field, getattr(self, field.name))  # transformers' own have no types at run time
+        check_fields(self)
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             sizes = f"`decoder_vocab_size` ({self.decoder_vocab_size}) must equal `vocab_size` ({self.vocab_size})"
             raise ValueError(f"{sizes} with share_encoder_decoder_embeddings=True.")
@@ -108,17 +108,19 @@ class Seq2SeqConfig(PreTrainedConfig):
             logger.warning_once(f"{message}: it has no effect.")
 
 
-def _check_field(field: dataclasses.Field, value: Any) -> None:
-    """Raise `ValueError` unless a value has its field's type and lies within the bounds declared there."""
-    bounds = field.metadata.get("bounds", {})
-    try:
-        type_validator(field.name, value, field.type)
-        fits = value is None or all(_HOLDS[words](value, bound) for words, bound in bounds.items())
-    except TypeError:
-        fits = False
-    if not fits or value in (float("inf"), float("-inf")):
-        limits = " and ".join(words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items())
-        raise ValueError(f"`{field.name}` must be {_in_words(field.type)} {limits}".strip() + f", got {value!r}.")
+def check_fields(instance: Any, prefix: str = "") -> None:
+    """Raise `ValueError` unless all fields of a dataclass have their types and are within the declared bounds."""
+    for field in dataclasses.fields(instance):
+        bounds, value = field.metadata.get("bounds", {}), getattr(instance, field.name)
+        try:
+            type_validator(field.name, value, field.type)  # transformers' own have no types at run time
+            fits = value is None or all(_HOLDS[words](value, bound) for words, bound in bounds.items())
+        except TypeError:
+            fits = False
+        if not fits or value in (float("inf"), float("-inf")):
+            limits = " and ".join(words if words == "odd" else f"{words} {bound}" for words, bound in bounds.items())
+            kind = f"{_in_words(field.type)} {limits}".strip()
+            raise ValueError(f"`{prefix}{field.name}` must be {kind}, got {value!r}.")
 
 
 def _in_words(kind: Any) -> str:

@@ -54,19 +54,12 @@ def mask_config(config: CsanConfig) -> Any:
 
 
 class AttentionMasks(NamedTuple):
-    """The masks of one kind of attention, made once per forward for all layers.
+    """The masks of one kind of attention, made once per forward for all layers."""
 
-    Attributes:
-        full: What the library's attention functions take; for full attention.
-        padding: [B, J] boolean, True = a real token; for local attention. None = all real.
-        first_real: [B], place of each sentence's first real token, where terms ask for positions; None = 0.
-        shared: Masks and positions that the local layers derive from these, kept for the layers after them.
-    """
-
-    full: Any = None
-    padding: Tensor | None = None
-    first_real: Tensor | None = None
-    shared: SharedMasks | None = None
+    full: Any = None  # what the library's attention functions take
+    padding: Tensor | None = None  # [B, J] boolean, True = a real token; for local attention. None = all real
+    first_real: Tensor | None = None  # [B], place of each sentence's first real token; None = 0
+    shared: SharedMasks | None = None  # what the local layers derive from these
 
 
 def first_real_token(padding: Tensor | None) -> Tensor | None:
@@ -108,9 +101,7 @@ def eager_attention_forward(
 class CsanAttention(nn.Module):
     """Multi-head attention, full or local as `config.layer_locality` says; a method's parameters are a submodule.
 
-    Attributes:
-        locality: What is local here, or None.
-        observe_terms: A function that is called with the terms of every call, or None.
+    `observe_terms`, where it is set, is called with the terms of every call.
     """
 
     def __init__(self, config: CsanConfig, part: str, layer_idx: int = 0) -> None:
@@ -124,25 +115,21 @@ class CsanAttention(nn.Module):
         self.dropout = config.attention_dropout
         self.observe_terms: Callable[[Sequence[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
-        methods = () if self.locality is None else self.locality.methods
         if self.locality is None or self.locality.replacement is None:
-            self.k_proj = nn.Linear(config.d_model, config.d_model)
-            self.v_proj = nn.Linear(config.d_model, config.d_model)
-            self.q_proj = nn.Linear(config.d_model, config.d_model)
-            self.out_proj = nn.Linear(config.d_model, config.d_model)
-        for method in methods:
+            self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
+                nn.Linear(config.d_model, config.d_model) for _ in range(4)
+            )
+        for method in self.locality.methods if self.locality else ():
             self.add_module(parameters_name(method), method.build(site))
 
     def locality_modules(self) -> dict[str, nn.Module]:
         """The parameters that locality methods add, by their names in this module."""
-        names = [] if self.locality is None else [parameters_name(method) for method in self.locality.methods]
+        names = [parameters_name(method) for method in self.locality.methods] if self.locality else []
         return {name: module for name in names if (module := getattr(self, name)) is not None}
 
     def before(self, states: Tensor, masks: AttentionMasks | None) -> Tensor:
         """Apply what locality methods put before the sub-layer, such as convolutions: [B, T, d] -> [B, T, d]."""
-        if self.locality is None:
-            return states
-        for method in self.locality.methods:
+        for method in self.locality.methods if self.locality else ():
             if method.before is not None:
                 padding = None if masks is None else masks.padding
                 states = method.before(getattr(self, parameters_name(method)), states, padding)
@@ -157,18 +144,11 @@ class CsanAttention(nn.Module):
         query_offset: int | Tensor = 0,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Project the states to queries, keys and values, attend, and project the output.
+        """Attend from states [B, I, d] to themselves, or to `key_value_states` [B, J, d] in cross-attention.
 
-        Args:
-            hidden_states: Queries' states, [B, I, d].
-            key_value_states: Encoder states [B, J, d] for cross-attention.
-            past_key_values: Cache of keys and values.
-            attention_mask: The masks; see `AttentionMasks`.
-            query_offset: Place of the first query (decoding with a cache).
-
-        Returns:
-            Output [B, I, d] and, under `eager`, weights [B, H, I, J], of a local layer only with `output_attentions`;
-            summed over an area of heads, and zero where something else replaces the attention.
+        `query_offset` is the place of the first query (decoding with a cache). Returns the output [B, I, d] and, under
+        `eager`, weights [B, H, I, J], of a local layer only with `output_attentions`; summed over an area of heads,
+        and zero where something else replaces the attention.
         """
         masks = attention_mask or AttentionMasks()
         asked = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
@@ -185,7 +165,7 @@ class CsanAttention(nn.Module):
         if self.locality is None:
             output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
-            output, weights = self._attend_locally(query, key, value, self.locality, masks, query_offset, asked)
+            output, weights = self._attend_locally(query, key, value, masks, query_offset, asked)
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
     def _attend_fully(
@@ -208,16 +188,10 @@ class CsanAttention(nn.Module):
         return output.to(dtype) if in_float32 else output, None
 
     def _attend_locally(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        locality: LayerLocality,
-        masks: AttentionMasks,
-        query_offset: int | Tensor,
-        wants_weights: bool,
+        self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, query_offset: Any, wants_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B, H, I, J]."""
+        locality: Any = self.locality
         held, queries, padding = key.shape[2], query.shape[2], masks.padding
         # The keys that end at the last query, with their padding
         if self.is_causal and isinstance(query_offset, Tensor):
@@ -239,9 +213,8 @@ class CsanAttention(nn.Module):
             key_start = key_start - masks.first_real
             query_start = query_start if self.is_cross_attention else query_start - masks.first_real
         dropout, shared = self.dropout if self.training else 0.0, masks.shared or SharedMasks()
-        call = AttentionCall(
-            query, key, value, locality.area, self.scaling, padding, query_start, key_start, dropout, shared
-        )
+        rest = self.scaling, padding, query_start, key_start, dropout, shared
+        call = AttentionCall(query, key, value, locality.area, *rest)
         methods = [method for method in locality.methods if method.term is not None]
         found = [method.term(getattr(self, parameters_name(method)), call) for method in methods]
         call.set_terms([term for term in found if term is not None])
@@ -253,8 +226,7 @@ class CsanAttention(nn.Module):
         backend = _LOCAL_BACKENDS[implementation]
         if backend == "eager" and wants_weights:
             output, weights = attention_with_weights(call)
-            if self.is_causal:
-                weights = _over_all_positions(weights, held, query_offset)
+            weights = _over_all_positions(weights, held, query_offset) if self.is_causal else weights
             return output.transpose(1, 2), weights
         if call.area.window is None and backend == "blocked":
             backend = None  # blocks follow a window; a layer without one has nothing to split
@@ -268,9 +240,8 @@ class CsanAttention(nn.Module):
             padding = None  # as the library's own mask function
         # The library hands (w - 1, w - 1) to the kernel, whose unit is the tokens on either side
         window = None if half_window is None else half_window + 1
-        options = {"dropout": call.dropout_p, "scaling": call.scale, "sliding_window": window}
-        output: Tensor = attend(self, call.query, call.key, call.value, padding, **options)[0]
-        return output
+        options: Any = {"dropout": call.dropout_p, "scaling": call.scale, "sliding_window": window}
+        return attend(self, call.query, call.key, call.value, padding, **options)[0]
 
     def _split_heads(self, states: Tensor) -> Tensor:
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
@@ -328,16 +299,11 @@ class _BeamSharedCache(DynamicCache):
 
 
 def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache in which a decoder layer with a window keeps only the m past positions of it (M = 2m + 1).
-
-    A layer with a method that needs all earlier keys keeps them all. `num_beams` consecutive rows share a source.
-    """
+    """An empty cache; a layer keeps the `past_tokens` that it needs, `num_beams` consecutive rows share a source."""
     cache = DynamicCache()
     for layer_idx in range(config.decoder_layers):
         locality = config.layer_locality("decoder", layer_idx)
-        if locality is not None and locality.past_tokens is not None:
-            # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
-            cache.layers.append(DynamicSlidingWindowLayer(max(locality.past_tokens + 1, 2)))
-        else:
-            cache.layers.append(DynamicLayer())
+        past = None if locality is None else locality.past_tokens
+        # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
+        cache.layers.append(DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2)))
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

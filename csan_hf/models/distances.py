@@ -5,15 +5,16 @@ Window and area: Yang et al., NAACL 2019. `BI_DIRECT` and `REL_POS` of its Table
 Shaw et al., NAACL 2018.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import MISSING, dataclass
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_call import AttentionCall, Cells, Term, at_least_float32
-from .locality import AttentionSite, LocalityMethod, LocalityModule, check_choice, check_head_area, check_number
+from .configuration_seq2seq import MOST_TOKENS, bounded
+from .locality import AttentionSite, LocalityMethod, LocalityModule, check_head_area
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Window(LocalityMethod):
         size: M in tokens, both edges included; odd.
     """
 
-    size: int
+    size: int = bounded(MISSING, 1, MOST_TOKENS, odd=True)
 
     key: ClassVar[str] = "window"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
@@ -34,10 +35,6 @@ class Window(LocalityMethod):
     def window(self) -> int:
         """M."""
         return self.size
-
-    def check(self, site: AttentionSite, name: str) -> None:
-        """See `LocalityMethod`."""
-        check_number(self.size, name, "tokens (the total width, both edges included)", odd=True)
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,8 @@ class HeadArea(LocalityMethod):
         boundary: `"mask"` (heads outside 0..H-1 are not visible) or `"circular"` (wrap modulo H, N <= H).
     """
 
-    size: int
-    boundary: str = "mask"
+    size: int = bounded(MISSING, 1, odd=True)
+    boundary: Literal["mask", "circular"] = "mask"
 
     key: ClassVar[str] = "head_area"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
@@ -107,15 +104,10 @@ class BiDirectional(LocalityMethod):
 
 @dataclass
 class RelativePositionTerm(Term):
-    """What the distance j - i, clipped to k on either side, adds to energies and outputs.
+    """What the distance j - i, clipped to k on either side, adds to energies and outputs."""
 
-    Attributes:
-        energies: λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better.
-        values: a^V, [2k + 1, D] or one table per head [H, 2k + 1, D].
-    """
-
-    energies: Tensor
-    values: Tensor
+    energies: Tensor  # λ q_i · a^K_r for each of the 2k + 1 distances r, [B, H, I, 2k + 1], float32 or better
+    values: Tensor  # a^V, [2k + 1, D] or one table per head [H, 2k + 1, D]
 
     def energy(self, cells: Cells) -> Tensor:
         """The second summand of equation 5."""
@@ -167,7 +159,7 @@ class RelativePositions(LocalityMethod):
         per_head: Whether every head has tables of its own.
     """
 
-    max_distance: int = 16
+    max_distance: int = bounded(16, 0, MOST_TOKENS)
     per_head: bool = False
 
     key: ClassVar[str] = "relative_positions"
@@ -175,11 +167,6 @@ class RelativePositions(LocalityMethod):
     presets: ClassVar = {
         "rel_pos": {"encoder_locality": {"relative_positions": {"max_distance": 16, "per_head": True}}}
     }
-
-    def check(self, site: AttentionSite, name: str) -> None:
-        """See `LocalityMethod`."""
-        check_number(self.max_distance, name, "tokens", 0)
-        check_choice(self.per_head, f"{name}.per_head", (True, False))
 
     def conflict(self, other: LocalityMethod) -> str | None:
         """See `LocalityMethod`."""

@@ -5,16 +5,16 @@ The authors' released code has (L - 1) · sigmoid(p) as the centre, 0.1 added to
 predictors; here as in the text, with a floor of the window that has a gradient (`raise_to_floor`).
 """
 
-import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_call import AttentionCall, Cells, Term, at_least_float32
-from .locality import AttentionSite, LocalityMethod, LocalityModule, check_choice, check_number
+from .configuration_seq2seq import MOST_TOKENS, bounded
+from .locality import AttentionSite, LocalityMethod, LocalityModule
 
 MINIMUM_WINDOW = 0.1
 """Floor of the Gaussian's window D, in tokens: keeps σ = D/2 away from zero."""
@@ -25,9 +25,7 @@ _SLOPE_BELOW_FLOOR = 0.1
 class GaussianTerm(Term):
     """The Gaussian energies of every query, G[i, j] = -(j - P_i)² / (2 σ_i²) with σ_i = D_i / 2 (equation 5).
 
-    Attributes:
-        center: P, a position, broadcastable to [B, H, I], float32 or better.
-        width: D in tokens, broadcastable to [B, H, I], float32 or better; under `MINIMUM_WINDOW` it is raised.
+    P is `center`, a position, and D `width`, in tokens, raised to `MINIMUM_WINDOW`: broadcastable to [B, H, I].
     """
 
     center: Tensor
@@ -75,8 +73,7 @@ class QueryPredictor(LocalityModule):
 class GaussianLocalness(LocalityModule):
     """Predicts centre and window of each query's Gaussian (Yang et al., EMNLP 2018, sections 3.1-3.4).
 
-    In the paper W_p (`query_proj`), U_p (`center_proj`), U_d (`window_proj`) and W_d (`key_proj`); the window of the
-    `"head"` strategy is 50 · sigmoid(`head_window`).
+    W_p is `query_proj`, U_p `center_proj`, U_d `window_proj`, W_d `key_proj`.
     """
 
     def __init__(self, strategy: str, window_size: float, num_heads: int, d_model: int) -> None:
@@ -136,14 +133,7 @@ def _mean_key(call: AttentionCall) -> Tensor:
 
 
 class GaussianMethod(LocalityMethod):
-    """What the methods that add one Gaussian to each query's energies have in common.
-
-    | | centre | width |
-    | --- | --- | --- |
-    | `Gaussian` | predicted | fixed, or predicted for a layer, a query or a head |
-    | `Neighbor` | the query | predicted |
-    | `LocalHard` | predicted | fixed |
-    """
+    """One Gaussian for each query: `Gaussian` predicts both, `Neighbor` the width alone, `LocalHard` the centre."""
 
     def build(self, site: AttentionSite) -> LocalityModule:
         """See `LocalityMethod`."""
@@ -164,8 +154,8 @@ class Gaussian(GaussianMethod):
         size: D of `"fixed"`, in tokens.
     """
 
-    width: str
-    size: float = 10.0
+    width: Literal["fixed", "layer", "query", "head"]
+    size: float | int = bounded(10.0, above=0, most=MOST_TOKENS)
 
     key: ClassVar[str] = "gaussian"
     module_name: ClassVar[str] = "localness"
@@ -175,11 +165,6 @@ class Gaussian(GaussianMethod):
     def needs_all_keys(self) -> bool:
         """The `"layer"` window depends on the mean of all earlier keys."""
         return self.width == "layer"
-
-    def check(self, site: AttentionSite, name: str) -> None:
-        """See `LocalityMethod`."""
-        check_choice(self.width, name, ("fixed", "layer", "query", "head"))
-        check_number(self.size, f"{name}.size", "tokens", sys.float_info.min, kinds=int | float)
 
     def build(self, site: AttentionSite) -> GaussianLocalness:
         """See `LocalityMethod`."""
@@ -218,16 +203,11 @@ class LocalHard(GaussianMethod):
         cut_off: Whether keys farther than D from P are invisible, as Luong et al. have it.
     """
 
-    width: float = 10.0
+    width: float | int = bounded(10.0, 1, MOST_TOKENS)
     cut_off: bool = False
 
     key: ClassVar[str] = "local_hard"
     presets: ClassVar = {"local_hard": {"encoder_locality": {"local_hard": {"width": 10.0}}}}
-
-    def check(self, site: AttentionSite, name: str) -> None:
-        """See `LocalityMethod`."""
-        check_number(self.width, name, "tokens", kinds=int | float)
-        check_choice(self.cut_off, f"{name}.cut_off", (True, False))
 
     def term(self, module: QueryPredictor, call: AttentionCall) -> GaussianTerm:
         """See `LocalityMethod`."""

@@ -25,49 +25,17 @@ from typing import Any, ClassVar, TypeVar
 from torch import nn
 
 from .attention_call import KeyArea
+from .configuration_seq2seq import check_fields
 
-_SELF = "the {}'s self-attention"
-PARTS = {"encoder": _SELF.format("encoder"), "decoder": _SELF.format("decoder"), "cross": "cross-attention"}
+PARTS = {part: f"the {part}'s self-attention" for part in ("encoder", "decoder")} | {"cross": "cross-attention"}
 """Where attention stands, and what messages call it; cross-attention is the decoder's to the encoder."""
 
-MOST_TOKENS = 2**31 - 1
-"""The longest distance, window or width in tokens: a number that every tensor can hold."""
 
-
-def check_window(window: int | None, name: str = "window") -> None:
-    """Raise `ValueError` unless `window` is `None` or an odd number of tokens."""
-    if window is not None:
-        check_number(window, name, "tokens (the total width, both edges included)", odd=True)
-
-
-def check_head_area(head_area: int, num_heads: int | None, boundary: str, name: str = "head_area") -> None:
-    """Raise `ValueError` unless the area fits `num_heads` heads (None: any number) under the given boundary."""
-    check_choice(boundary, "head_boundary", ("mask", "circular"))
-    most, unit = MOST_TOKENS, "heads"
-    if num_heads is not None:
-        most, limit = (num_heads, "H") if boundary == "circular" else (2 * num_heads - 1, "2H - 1")
-        unit = f"heads (at most {limit} of H = {num_heads})"
-    check_number(head_area, name, unit, most=most, odd=True)
-
-
-def check_number(
-    value: Any, name: str, unit: str, least: float = 1, most: float = MOST_TOKENS, kinds: Any = int, odd: bool = False
-) -> None:
-    """Raise `ValueError` unless a setting is a number from `least` to `most`."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, kinds)
-        or not least <= value <= most
-        or (odd and not value % 2)
-    ):
-        an_odd = "an odd" if odd else "a"
-        raise ValueError(f"`{name}` must be {an_odd} number of {unit} from {least:g} to {most}, got {value!r}.")
-
-
-def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
-    """Raise `ValueError` unless a setting is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"`{name}` must be one of {list(choices)}, got {value!r}.")
+def check_head_area(head_area: int, num_heads: int, boundary: str, name: str = "head_area") -> None:
+    """Raise `ValueError` where the area is too large for `num_heads` heads under a boundary."""
+    most, limit = (num_heads, "H") if boundary == "circular" else (2 * num_heads - 1, "2H - 1")
+    if head_area > most:
+        raise ValueError(f"`{name}` must be at most {limit} of H = {num_heads} heads, {most}, got {head_area}.")
 
 
 # --- methods -----------------------------------------------------------------------------------------------------
@@ -106,7 +74,7 @@ class LocalityModule(nn.Module):
 
 @dataclass(frozen=True)
 class LocalityMethod:
-    """One locality method with its settings, the fields of the subclass. See the table at the head of the file.
+    """One locality method with its settings, the fields of the subclass (their bounds are declared by `bounded`).
 
     A subclass defines those of these that it needs; `module` is what its `build` returned, `padding` [B, T] is
     boolean, True = a real token, None = all real:
@@ -123,6 +91,10 @@ class LocalityMethod:
         parts: Where it has a meaning.
         presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` there is one
             specification, that of the lowest three encoder layers.
+        window: Window M of the layer in tokens, both edges included (odd); `None` = unrestricted.
+        heads: Heads N attended to jointly (odd), and the boundary, `"mask"` or `"circular"`.
+        has_effect: Whether these settings change anything; a method that does not is left out of the layer.
+        needs_all_keys: Whether a decoding step needs the keys of all earlier positions, whatever the window.
     """
 
     key: ClassVar[str]
@@ -132,29 +104,13 @@ class LocalityMethod:
     term: ClassVar[Any] = None
     before: ClassVar[Any] = None
     attend: ClassVar[Any] = None
-
-    @property
-    def window(self) -> int | None:
-        """Window M of the layer in tokens, both edges included (odd); `None` = unrestricted."""
-        return None
-
-    @property
-    def heads(self) -> tuple[int, str]:
-        """Heads N attended to jointly (odd), and the boundary, `"mask"` or `"circular"`."""
-        return 1, "mask"
-
-    @property
-    def has_effect(self) -> bool:
-        """Whether these settings change anything; a method that does not is left out of the layer."""
-        return True
-
-    @property
-    def needs_all_keys(self) -> bool:
-        """Whether a decoding step needs the keys of all earlier positions, whatever the window."""
-        return False
+    window: ClassVar[Any] = None
+    heads: ClassVar[Any] = 1, "mask"
+    has_effect: ClassVar[Any] = True
+    needs_all_keys: ClassVar[Any] = False
 
     def check(self, site: AttentionSite, name: str) -> None:
-        """Raise `ValueError` where the settings, in messages `name` (`encoder_locality[2].window`), are impossible."""
+        """Raise `ValueError` where the settings, in messages `name` (`encoder_locality[2].window`), do not fit."""
 
     def conflict(self, other: LocalityMethod) -> str | None:
         """Why the method has no meaning beside another one of the layer, or None."""
@@ -169,10 +125,8 @@ class LocalityMethod:
 class LayerLocality:
     """What is local in one attention of a part, by methods in the order of the registry.
 
-    Attributes:
-        area: Window and area of heads of all methods together.
-        past_tokens: Earlier keys that a decoding step needs: half the window, or None = all.
-        replacement: The method that takes the place of the attention, or None.
+    `area` is that of all together, `past_tokens` the earlier keys that a decoding step needs (None = all),
+    `replacement` the method that takes the place of the attention.
     """
 
     part: str
@@ -183,8 +137,8 @@ class LayerLocality:
 
     def __post_init__(self) -> None:
         windows = [method.window for method in self.methods if method.window is not None]
-        heads, boundary = max((method.heads for method in self.methods), default=(1, "mask"))
-        area = KeyArea(min(windows, default=None), heads, boundary, causal=self.part == "decoder")
+        heads: tuple[int, Any] = max((method.heads for method in self.methods), default=(1, "mask"))
+        area = KeyArea(min(windows, default=None), *heads, self.part == "decoder")
         all_keys = any(method.needs_all_keys for method in self.methods)
         replacement = next((method for method in self.methods if method.attend is not None), None)
         vars(self).update(area=area, past_tokens=None if all_keys else area.half_window, replacement=replacement)
@@ -212,6 +166,7 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
             if site.part not in method.parts:
                 where = " and ".join(PARTS[part] for part in method.parts)
                 raise ValueError(f"`{name}.{key}` has no meaning in {PARTS[site.part]}; it applies to {where}.")
+            check_fields(method, f"{name}.{key}.")
             method.check(site, f"{name}.{key}")
             methods += [method] if method.has_effect else []
     for method in methods:

@@ -41,6 +41,7 @@ from .seq2seq_model import (
     Seq2SeqHead,
     Seq2SeqPreTrained,
     SinusoidalPositionalEmbedding,
+    check_as_many,
     drop,
     embed,
     padding_mask,
@@ -97,11 +98,10 @@ class CsanEncoderLayer(_ResidualLayer):
         self, hidden_states: torch.Tensor, attention_mask: AttentionMasks | None = None, **kwargs: Any
     ) -> torch.Tensor:
         """[B, I, d] -> [B, I, d]."""
+        kwargs["attention_mask"] = attention_mask
         hidden_states = self.self_attn.before(hidden_states, attention_mask)
         hidden_states = self._sublayer(
-            self.self_attn_layer_norm,
-            hidden_states,
-            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
+            self.self_attn_layer_norm, hidden_states, lambda states: self.self_attn(states, **kwargs)[0]
         )
         return self._sublayer(self.final_layer_norm, hidden_states, self._feed_forward)
 
@@ -122,11 +122,9 @@ class CsanDecoderLayer(_ResidualLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
-        kwargs = {"past_key_values": past_key_values, "query_offset": query_offset, **kwargs}
+        kwargs.update(attention_mask=attention_mask, past_key_values=past_key_values, query_offset=query_offset)
         hidden_states = self._sublayer(
-            self.self_attn_layer_norm,
-            hidden_states,
-            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
+            self.self_attn_layer_norm, hidden_states, lambda states: self.self_attn(states, **kwargs)[0]
         )
         if encoder_hidden_states is not None:
             kwargs.update(key_value_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
@@ -213,10 +211,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
 
 
 class CsanScaledWordEmbedding(nn.Embedding):
-    """Word embeddings, multiplied by sqrt(d) with `config.scale_embedding`.
-
-    The module's output for tokens is what the model takes as their `inputs_embeds`, as in Marian's encoder.
-    """
+    """Word embeddings, times sqrt(d) with `config.scale_embedding`; `inputs_embeds` are its outputs, as in Marian."""
 
     def __init__(self, config: CsanConfig, num_embeddings: int) -> None:
         super().__init__(num_embeddings, config.d_model, config.pad_token_id)
@@ -247,25 +242,18 @@ class _CsanStack(CsanPreTrainedModel):
         self.post_init()
 
     def _masks(
-        self,
-        attention: str,
-        name: str,
-        mask: torch.Tensor | None,
-        shape: tuple[int, int | None],
-        make_full: Callable[..., Any],
-        **inputs: Any,
+        self, make_full: Callable, name: str, mask: torch.Tensor | None, batch: int, length: int | None, **inputs: Any
     ) -> AttentionMasks:
-        """The masks of all layers' modules `attention`, local and full.
+        """The masks of all layers, for full attention by the library's `make_full` with its other `inputs`.
 
-        `mask`, which the caller calls `name`, is a padding mask of `shape` [B, T] (T may be unknown), or a ready-made
-        one [B, H, I, J] where no layer is local. `make_full` is the library's function for full attention, `inputs`
-        its other arguments.
+        `mask`, which the caller calls `name`, is a padding mask [B, T] (`length` T may be unknown), or a ready-made
+        one [B, H, I, J] where no layer is local.
         """
-        modules: list[Any] = [layer.get_submodule(attention) for layer in self.layers]
-        is_local = [module.locality is not None for module in modules]
+        attention = "encoder_attn" if "encoder_hidden_states" in inputs else "self_attn"
+        is_local = [getattr(layer, attention).locality is not None for layer in self.layers]
         padding = full = None
         if isinstance(mask, torch.Tensor) and (any(is_local) or mask.dim() != 4):
-            padding = padding_mask(mask, *shape, name)
+            padding = padding_mask(mask, batch, length, name)
         if not all(is_local):
             full = make_full(config=mask_config(self.config), attention_mask=mask, **inputs)
         return AttentionMasks(full, padding, first_real_token(padding), SharedMasks())
@@ -307,10 +295,8 @@ class CsanEncoder(_CsanStack):
     ) -> BaseModelOutput:
         """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B, J]."""
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
-        shape = embeddings.shape[0], embeddings.shape[1]
-        masks = self._masks(
-            "self_attn", "attention_mask", attention_mask, shape, create_bidirectional_mask, inputs_embeds=embeddings
-        )
+        mask = "attention_mask", attention_mask, embeddings.shape[0], embeddings.shape[1]
+        masks = self._masks(create_bidirectional_mask, *mask, inputs_embeds=embeddings)
         return BaseModelOutput(last_hidden_state=self._run(embeddings, 0, masks, **kwargs))
 
 
@@ -337,10 +323,7 @@ class CsanDecoder(_CsanStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode targets [B, I] (or embeddings [B, I, d], already scaled) that follow those in the cache.
-
-        The padding masks are [B, past + I] and [B, J], encoder states [B, J, d].
-        """
+        """Decode targets [B, I] (or embeddings, scaled) after those in the cache; masks [B, past + I] and [B, J]."""
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
         if use_cache and past_key_values is None:
             past_key_values = make_decoder_cache(self.config)
@@ -348,43 +331,21 @@ class CsanDecoder(_CsanStack):
         if isinstance(offset, torch.Tensor):
             offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
         batch, length = embeddings.shape[:2]
-        masks = self._masks(
-            "self_attn",
-            "decoder_attention_mask",
-            attention_mask,
-            (batch, None if isinstance(offset, torch.Tensor) else offset + length),
-            create_causal_mask,
-            inputs_embeds=embeddings,
-            past_key_values=getattr(past_key_values, "self_attention_cache", past_key_values),
-        )
+        seen = None if isinstance(offset, torch.Tensor) else offset + length
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        inputs: dict[str, Any] = {"inputs_embeds": embeddings, "past_key_values": cache}
+        masks = self._masks(create_causal_mask, "decoder_attention_mask", attention_mask, batch, seen, **inputs)
         cross_masks = AttentionMasks()
         if encoder_hidden_states is not None:
             sources, source_length = encoder_hidden_states.shape[:2]
-            if sources != batch:
-                raise ValueError(
-                    f"Sources and targets must have the same number of sentences, got {sources} sources and {batch} "
-                    "targets."
-                )
-            cross_masks = self._masks(
-                "encoder_attn",
-                "attention_mask",
-                encoder_attention_mask,
-                (sources, source_length),
-                create_bidirectional_mask,
-                inputs_embeds=embeddings,
-                encoder_hidden_states=encoder_hidden_states,
-            )
-        positional = embeddings, offset, masks, encoder_hidden_states  # so that gradient checkpointing sees them
-        hidden_states = self._run(
-            *positional,
-            encoder_attention_mask=cross_masks,
-            past_key_values=past_key_values,
-            query_offset=offset,
-            **kwargs,
-        )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+            check_as_many(sources, batch)
+            mask = "attention_mask", encoder_attention_mask, sources, source_length
+            inputs = {"inputs_embeds": embeddings, "encoder_hidden_states": encoder_hidden_states}
+            cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)
+        kwargs.update(encoder_attention_mask=cross_masks, past_key_values=past_key_values, query_offset=offset)
+        # Encoder states by position, so that gradient checkpointing sees them
+        hidden_states = self._run(embeddings, offset, masks, encoder_hidden_states, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
 
 
 class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
@@ -399,9 +360,7 @@ class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[overrid
         self.post_init()
 
 
-class CsanForConditionalGeneration(  # type: ignore[misc, override]
-    Seq2SeqHead, CsanPreTrainedModel, GenerationMixin
-):
+class CsanForConditionalGeneration(Seq2SeqHead, CsanPreTrainedModel, GenerationMixin):  # type: ignore[misc, override]
     """CSAN with the output projection, for translation and other sequence-to-sequence tasks."""
 
     def __init__(self, config: CsanConfig) -> None:

@@ -10,12 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    ModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -25,14 +20,9 @@ from .seq2seq_model import Seq2SeqEmbeddings, check_forward_keywords, count_labe
 
 
 def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Mean of the real positions, summed in float32 at least.
+    """Mean [B, d] of states [B, T, d] where `attention_mask` [B, T] is 1 (None: everywhere); zeros if that is nowhere.
 
-    Args:
-        hidden_states: [B, T, d].
-        attention_mask: [B, T], 1 = a real token; `None` = all real.
-
-    Returns:
-        [B, d] in the dtype of the states; zeros for a sentence without a real token.
+    Summed in float32 at least, returned in the dtype of the states.
     """
     if attention_mask is None:
         attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
@@ -80,8 +70,7 @@ class _CsanClassifier(CsanPreTrainedModel):
         labels: Any = config.num_labels
         self.num_labels = labels
         self.model = CsanEncoderModel(config)
-        dropout = config.dropout if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout if config.classifier_dropout is None else config.classifier_dropout)
         self.score = nn.Linear(config.d_model, labels)
         self.post_init()
 
@@ -94,20 +83,13 @@ class _CsanClassifier(CsanPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
-        """Logits of the labels and, with `labels`, their loss.
+        """Logits [B, C] of sentences or [B, T, C] of tokens and, with `labels`, their loss.
 
         Args:
-            input_ids: [B, T].
+            input_ids: [B, T], or instead `inputs_embeds` [B, T, d].
             attention_mask: [B, T], 1 = a real token.
-            inputs_embeds: [B, T, d] instead of `input_ids`.
-            labels: What the class says, -100 = ignored.
-
-        Returns:
-            `logits` [B, C] of sentences or [B, T, C] of tokens and, with labels, `loss`: the mean over labels (0 where
-            all are ignored), or their sum divided by `num_items_in_batch` where the Trainer passes it.
-
-        Raises:
-            ValueError: `labels` have another shape or type.
+            labels: What the class says, -100 = ignored. `ValueError` where they have another shape or type. The loss
+                is their mean (0 where all are ignored), or their sum divided by the Trainer's `num_items_in_batch`.
         """
         check_forward_keywords(kwargs, type(self).forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
@@ -133,10 +115,7 @@ class _CsanClassifier(CsanPreTrainedModel):
 
 
 class CsanForSequenceClassification(_CsanClassifier):
-    """CSAN's encoder, the mean of its states over the real tokens, dropout and a linear layer.
-
-    Padding takes no part in the mean, so that a sentence's logits do not depend on what it is batched with. Without
-    an `attention_mask` every position counts as real, in the attention and in the mean alike.
+    """CSAN's encoder, the mean of its states over the real tokens (all without a mask), dropout and a linear layer.
 
     Labels, by `config.problem_type`: `"single_label_classification"`: classes [B] (cross-entropy);
     `"multi_label_classification"`: 0 or 1 for every label, [B, C] (binary cross-entropy); `"regression"`: values
@@ -173,10 +152,7 @@ class CsanForTokenClassification(_CsanClassifier):
 
 
 def _check_labels(labels: torch.Tensor, shape: torch.Size, are_classes: bool) -> None:
-    """Refuse `labels` of another shape ([..., 1] is as good), or classes that are no integers.
-
-    Torch finds those beyond the last class.
-    """
+    """Refuse `labels` of another shape ([..., 1] is as good), or classes that are no integers."""
     is_wrong = are_classes and labels.dtype not in (torch.int64, torch.int32)
     if is_wrong or labels.shape not in (shape, torch.Size([*shape, 1])):
         what = "integers, one class each, of" if are_classes else "numbers of"

@@ -35,6 +35,7 @@ from .seq2seq_model import (
     Seq2SeqHead,
     Seq2SeqPreTrained,
     SinusoidalPositionalEmbedding,
+    check_as_many,
     drop,
     embed,
     padding_mask,
@@ -457,11 +458,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
                 f"The grid needs at least one sentence, one target and one source token, got targets "
                 f"{list(embeddings.shape[:2])} and sources {list(source.shape[:2])} ([batch, length])."
             )
-        if source.shape[0] != embeddings.shape[0]:
-            raise ValueError(
-                f"Sources and targets must have the same number of sentences, got {source.shape[0]} sources and "
-                f"{embeddings.shape[0]} targets."
-            )
+        check_as_many(source.shape[0], embeddings.shape[0])
         source_mask = _token_mask(encoder_attention_mask, None, source, "attention_mask")
         if target_mask is not None:
             target_mask = target_mask[:, past:]

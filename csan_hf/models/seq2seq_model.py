@@ -54,19 +54,17 @@ class Seq2SeqPreTrained:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint as transformers does.
+        """Load a checkpoint as transformers does; damaged files of weights are an OSError.
 
-        Damaged files of weights are an OSError. A missing weight is a ValueError, as the library would put random
-        numbers in its place, unless `output_loading_info=True` asks for the report that says so.
+        A missing weight, which the library makes a random one, is a ValueError unless `output_loading_info=True`.
         """
         wants_report = kwargs.pop("output_loading_info", False)
         source, load = pretrained_model_name_or_path, super().from_pretrained  # type: ignore[misc]
         try:
             model, report = load(source, *args, output_loading_info=True, **kwargs)
         except SafetensorError as error:
-            raise OSError(
-                f"A file of weights of {str(source)!r} is damaged or incomplete ({error}); copy or download it again."
-            ) from error
+            broken = f"A file of weights of {str(source)!r} is damaged or incomplete ({error})"
+            raise OSError(f"{broken}; copy or download it again.") from error
         # Other fields or another class (a classifier of a translator) have new weights by intention.
         by_intention = {"config", "state_dict", *cls.config_class.__dataclass_fields__} & kwargs.keys()  # type: ignore[attr-defined]
         missing = sorted(report["missing_keys"])
@@ -78,11 +76,7 @@ class Seq2SeqPreTrained:
         return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as transformers does, with all that loads where csan_hf is not installed.
-
-        transformers copies the code of registered classes; config.json names them and the pipeline, and the target's
-        tokenizer is taken over from the checkpoint that the model came from.
-        """
+        """Save as transformers does, with code and the target's tokenizer, so that it loads without csan_hf."""
         directory = Path(save_directory)
         if self._auto_class is not None:  # type: ignore[attr-defined]
             self.config.auto_map = dict(self.auto_map)
@@ -116,10 +110,7 @@ class Seq2SeqPreTrained:
 
 
 def _keep_target_tokenizer(config: Any, folder: Path) -> None:
-    """Save the second tokenizer of the checkpoint that a config came from to `folder`, unless that is there.
-
-    Of a folder alone: once it is gone, its name may be that of a stranger's repository.
-    """
+    """Save the second tokenizer of the folder (not repository) that a config came from to `folder`, once."""
     origin = getattr(config, "_name_or_path", "")
     with suppress(OSError, ValueError):
         if not folder.is_dir() and os.path.isdir(origin):
@@ -134,11 +125,7 @@ def _keep_target_tokenizer(config: Any, folder: Path) -> None:
 
 
 class Seq2SeqEmbeddings:
-    """Mixin of the model without output projection, which has `encoder`, perhaps `decoder`, and perhaps `shared`.
-
-    Encoder and decoder take what `forward` passes them and return `BaseModelOutput` and
-    `BaseModelOutputWithPastAndCrossAttentions`, or what has their fields.
-    """
+    """Mixin of the model without output projection, which has `encoder`, perhaps `decoder`, and perhaps `shared`."""
 
     config: Any
     encoder: Any
@@ -167,7 +154,7 @@ class Seq2SeqEmbeddings:
         return self.decoder.embed_tokens
 
     def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the target embedding of a model with separate vocabularies; used as it is, not scaled."""
+        """Replace the target embedding (of separate vocabularies); used as it is, not scaled."""
         self.decoder.embed_tokens = value
 
     @can_return_tuple
@@ -187,14 +174,12 @@ class Seq2SeqEmbeddings:
         """Encode (unless `encoder_outputs` is given) and decode.
 
         Args:
-            input_ids: Source tokens, [B, J].
-            attention_mask: [B, J], 1 = a real source token.
-            decoder_input_ids: Target tokens, [B, I]; default, of a shared vocabulary: the source shifted right.
-            decoder_attention_mask: [B, I], 1 = a real target token.
+            input_ids: Source tokens, [B, J], or `inputs_embeds` [B, J, d]: what `get_input_embeddings()` gives.
+            attention_mask, decoder_attention_mask: [B, J] and [B, I], 1 = a real token.
+            decoder_input_ids: Target tokens, [B, I]; default, of a shared vocabulary: the source shifted right. Or
+                `decoder_inputs_embeds` [B, I, d].
             encoder_outputs: What the encoder returned for this source.
             past_key_values: Cache of earlier target positions.
-            inputs_embeds: [B, J, d] instead of `input_ids`: what `get_input_embeddings()` gives.
-            decoder_inputs_embeds: [B, I, d] instead of `decoder_input_ids`.
             use_cache: Whether to return a cache.
             **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes on.
         """
@@ -268,9 +253,8 @@ class Seq2SeqHead:
             decoder_input_ids: [B, I]; default: `labels` shifted right.
             labels: [B, I], the tokens to predict, -100 = ignored.
 
-        Returns:
-            `logits` [B, I, V] and, with labels, `loss`: the mean over labels, or their sum divided by
-            `num_items_in_batch` where the Trainer passes it.
+        Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the Trainer's
+            `num_items_in_batch`.
         """
         check_forward_keywords(kwargs, type(self).forward)
         if labels is not None:
@@ -319,10 +303,8 @@ class Seq2SeqHead:
     @property
     def _tied_weights_keys(self) -> dict[str, str]:
         keys: dict[str, str] = super()._tied_weights_keys  # type: ignore[misc]
-        if not self.config.tie_word_embeddings:
-            return keys
-        shared = self.config.share_encoder_decoder_embeddings
-        return {**keys, "lm_head.weight": "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"}
+        source = "shared" if self.config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
+        return {**keys, "lm_head.weight": f"model.{source}.weight"} if self.config.tie_word_embeddings else keys
 
     def _resize_token_embeddings(self, *sizes: Any) -> Any:
         parent: Any = super()
@@ -345,7 +327,7 @@ class Seq2SeqHead:
         return self.model.decoder.embed_tokens
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Decoder inputs [B, I] for labels [B, I]."""
+        """See `shift_tokens_right`."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def label_loss(
@@ -400,7 +382,7 @@ class Seq2SeqHead:
 
 
 def count_labels(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor | int:
-    """What a sum of losses is divided by: the number given, or that of the labels; at least 1, so that none cost 0."""
+    """What a sum of losses is divided by: the number given, or that of the labels; at least 1."""
     count = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
     return count.to(labels.device).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
 
@@ -417,9 +399,15 @@ def check_tokens(tokens: Any, name: str) -> None:
     is_tensor = isinstance(tokens, torch.Tensor)
     if not is_tensor or tokens.dim() != 2 or 0 in tokens.shape or tokens.dtype not in (torch.int64, torch.int32):
         got = f"{tokens.dtype} {list(tokens.shape)}" if is_tensor else type(tokens).__name__
-        raise ValueError(
-            f"`{name}` must be a tensor [batch, length] of token numbers (int64 or int32), at least one, got {got}."
-        )
+        wanted = "a tensor [batch, length] of token numbers (int64 or int32), at least one"
+        raise ValueError(f"`{name}` must be {wanted}, got {got}.")
+
+
+def check_as_many(sources: int, targets: int) -> None:
+    """Raise `ValueError` unless there are as many source as target sentences."""
+    if sources != targets:
+        both = f"{sources} sources and {targets} targets"
+        raise ValueError(f"Sources and targets must have the same number of sentences, got {both}.")
 
 
 def embed(embed_tokens: Any, input_ids: Any, inputs_embeds: Any, names: tuple[str, str]) -> torch.Tensor:
@@ -452,9 +440,8 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
         if strange.numel():
             raise ValueError(f"`{name}` must hold 1 (a real token) and 0 (padding), got {strange[0].item()}.")
         if ((mask[:, 1:] > mask[:, :-1]).sum(dim=1) + mask[:, :1].sum(dim=1) > 1).any():
-            logger.warning_once(
-                f"`{name}` has padding between real tokens: positions and windows count on tokens that are neighbours."
-            )
+            reason = "positions and windows count on tokens that are neighbours"
+            logger.warning_once(f"`{name}` has padding between real tokens: {reason}.")
     return mask.bool()
 
 
@@ -480,25 +467,17 @@ def drop(states: torch.Tensor, probability: float, training: bool = True) -> tor
     if states.numel() < _FEWEST or not 0.5 < probability * _DRAWS < _DRAWS - 0.5:
         return F.dropout(states, probability, training=True)
     scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
-    return states * draw_kept(states, probability) * scale  # the integers are what autograd keeps
-
-
-def draw_kept(states: torch.Tensor, probability: float) -> torch.Tensor:
-    """Which elements dropout keeps: 1, or 0 for those that it drops, in int16; a 64-bit draw serves four elements."""
-    count, dropped = states.numel(), round(probability * _DRAWS)
-    if dropped == _DRAWS:
-        return torch.zeros_like(states, dtype=torch.int16)
-    draws = torch.empty(-(-count // 4), dtype=torch.int64, device=states.device).random_(-(2**63), None)
-    # In place and in integers: a result of booleans costs a CPU more than the draws
-    return draws.view(torch.int16)[:count].ge_(dropped - _DRAWS // 2).view(states.shape)
+    # A draw of 64 bits serves four elements. In place and in integers: booleans cost a CPU more than the draws
+    draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[: states.numel()].ge_(round(probability * _DRAWS) - _DRAWS // 2)
+    return states * kept.view(states.shape) * scale  # the integers are what autograd keeps
 
 
 class SinusoidalPositionalEmbedding(nn.Module):
     """Sinusoids of the positions, sines in the first half and cosines in the second.
 
-    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, computed in double precision.
-    `"m2m_100"`: those of tensor2tensor and fairseq, with frequencies 10000^(-i / (d/2 - 1)), the first position being
-    `pad_token_id` + 1; computed in single precision, as transformers' M2M100 does.
+    `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, in double precision. `"m2m_100"`: of
+    fairseq, frequencies 10000^(-i / (d/2 - 1)), counted from `pad_token_id` + 1, in single precision, as in M2M100.
     Positions beyond the table of `num_positions` (at most `LONGEST_TABLE`) are computed when they are asked for.
     """
 

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .locality import AttentionSite, LocalityMethod, check_number
+from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, bounded
+from .locality import AttentionSite, LocalityMethod
 from .seq2seq_model import drop
 
 _SCORE_LIMIT = 5.0  # c of section 2.3
@@ -134,18 +135,12 @@ class Block(LocalityMethod):
         width: w, features of a direction; None = d / 2.
     """
 
-    length: int = 4
-    width: int | None = None
+    length: int = bounded(4, 1, MOST_TOKENS)
+    width: int | None = bounded(None, 1, MOST_TOKENS)
 
     key: ClassVar[str] = "block"
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
     presets: ClassVar = {"block": {"encoder_locality": {"block": {"length": 4, "width": 300}}}}
-
-    def check(self, site: AttentionSite, name: str) -> None:
-        """See `LocalityMethod`."""
-        check_number(self.length, f"{name}.length", "tokens")
-        if self.width is not None:
-            check_number(self.width, f"{name}.width", "features")
 
     def build(self, site: AttentionSite) -> BlockSelfAttention:
         """See `LocalityMethod`."""
@@ -189,17 +184,12 @@ class Convolution(LocalityMethod):
         layers: Convolutions before the attention.
     """
 
-    kernel_size: int = 7
-    layers: int = 4
+    kernel_size: int = bounded(7, 1, MOST_TOKENS, odd=True)
+    layers: int = bounded(4, 1, MOST_LAYERS)
 
     key: ClassVar[str] = "cnn"
     parts: ClassVar[tuple[str, ...]] = ("encoder",)
     presets: ClassVar = {"cnn": {"encoder_locality": {"cnn": {"kernel_size": 7, "layers": 4}}}}
-
-    def check(self, site: AttentionSite, name: str) -> None:
-        """See `LocalityMethod`."""
-        check_number(self.kernel_size, f"{name}.kernel_size", "tokens", odd=True)
-        check_number(self.layers, f"{name}.layers", "convolutions", most=1000)
 
     def build(self, site: AttentionSite) -> nn.ModuleList:
         """See `LocalityMethod`."""

@@ -51,31 +51,27 @@ class TranslationPipeline(Pipeline):
     ```
 
     A string gives a list of `num_return_sequences` dicts `{"translation_text": str}`; a list one dict per sentence, in
-    order, or with `num_return_sequences > 1` one list of dicts; a generator or a torch `Dataset` an iterator with one
-    list of dicts per sentence. A sentence of white space alone has an empty translation.
+    order, or with `num_return_sequences > 1` one list of dicts; a generator or a torch `Dataset` an iterator of these
+    lists. A sentence of white space alone has an empty translation.
 
     **Length.** Where neither the call nor the model's generation config sets `max_new_tokens` or `max_length`, each
     translation may have `2 · source tokens + 50` tokens, within the model's `max_position_embeddings`. One that is cut
     at a bound that the call did not set gives a warning.
 
-    **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings` is False, or, where
-    that is missing, the sizes differ) decodes with `target_tokenizer=`, or the tokenizer in the folder
-    `target_tokenizer` of its checkpoint; without either, vocabularies of one size are taken to have one tokenizer.
+    **Vocabularies.** A model with separate vocabularies (`config.share_encoder_decoder_embeddings`, or else sizes that
+    differ) decodes with `target_tokenizer=` or the one in its checkpoint's folder `target_tokenizer`.
 
     **Languages.** `src_lang` and `tgt_lang` choose them where a model has several, in the model's own codes: `"de"` of
     M2M100, `"deu_Latn"` of NLLB, `"de_DE"` of mBART, and of T5 the codes in its tasks (`translation_en_to_de` in
-    `config.task_specific_params`, whose prefix and generation settings are used). A Marian model with several target
-    languages gets `tgt_lang` as ">>deu<<" before the text. `prefix` puts any other text there; it defaults to
-    `config.prefix`.
+    `config.task_specific_params`, with prefix and generation settings). A Marian model with several target languages
+    gets `tgt_lang` as ">>deu<<" before the text. `prefix`, by default `config.prefix`, puts any other text there.
 
     `pipeline("translation", model=NAME, trust_remote_code=True)` builds it where the checkpoint brings this file, and
     `pipeline("csan-translation", model=NAME)` where csan_hf is imported.
 
     Args:
-        *args: Passed to `Pipeline`, as is `model=`, `tokenizer=`, `device=`, `batch_size=`.
-        target_tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            Decodes the translations, where the target language has a vocabulary of its own.
-        **kwargs: Passed to `Pipeline`. Arguments of `generate` given here are defaults of every call.
+        target_tokenizer (`PreTrainedTokenizerBase`, *optional*): Decodes translations into a vocabulary of its own.
+        *args, **kwargs: Passed to `Pipeline`. Arguments of `generate` given here are defaults of every call.
 
     Raises:
         ValueError: There is no tokenizer, or a model with separate vocabularies has none for the target.
@@ -209,11 +205,9 @@ class TranslationPipeline(Pipeline):
             src_lang (`str`, *optional*): Language of the texts, for a model of several; default: the tokenizer's.
             tgt_lang (`str`, *optional*): Language of the translations, for a model of several.
             prefix (`str`, *optional*): What to put before every text.
-            truncation (`bool`, *optional*, defaults to `False`): Cut sources that are longer than `source_limit`; else
-                they cause a warning, and an error in a model whose positions end there.
+            truncation (`bool`, *optional*, defaults to `False`): Cut sources longer than `source_limit`.
             return_tensors (`bool`, *optional*, defaults to `False`): Return `{"translation_token_ids": LongTensor}`.
-            clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Remove the spaces before
-                punctuation that some tokenizers leave.
+            clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): No spaces before punctuation.
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: Any argument of `generate`: `num_beams`, `max_new_tokens`, `prefix_allowed_tokens_fn`...
 

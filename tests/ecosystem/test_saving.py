@@ -166,7 +166,7 @@ def test_weights_have_the_permissions_of_the_umask(family, umask, tmp_path):
     assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-@pytest.mark.parametrize(("family", "files", "lines"), [("pervasive attention", 10, 2800)])
+@pytest.mark.parametrize(("family", "files", "lines"), [("csan", 16, 4000), ("pervasive attention", 10, 2800)])
 def test_a_checkpoint_is_read_by_strangers(family, files, lines, tmp_path):
     """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read it."""
     FAMILIES[family].tiny_model().save_pretrained(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from csan_hf.models.seq2seq_model import draw_kept, drop
+from csan_hf.models.seq2seq_model import drop
 
 COUNT = 400_000
 
@@ -51,7 +51,6 @@ def test_nothing_and_everything():
     assert drop(states, 0.0) is states
     assert drop(states, 0.5, training=False) is states
     assert drop(states, 1.0).eq(0).all()
-    assert draw_kept(states, 1.0).eq(0).all()
     assert drop(states, 1e-9).eq(states).all()
 
 
