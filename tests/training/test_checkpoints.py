@@ -20,7 +20,6 @@ from csan_hf.training.checkpoints import (
     rank_checkpoints,
     read_weights,
     rotate_checkpoints,
-    scores_by_step,
 )
 
 
@@ -31,11 +30,10 @@ def steps_of(paths):
 def test_the_best_and_the_newest_stay(tmp_path):
     best = [make_checkpoint(tmp_path, step) for step in (2, 4, 6, 8, 10)][1]
     rotate_checkpoints(tmp_path, [best])
-    assert steps_of(list_checkpoints(tmp_path)) == [4, 8, 10]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-8", "checkpoint-10"}
     assert (tmp_path / "checkpoint-10" / "optimizer.pt").exists()
     assert find_fault(tmp_path / "checkpoint-4") == "it was saved without the optimizer's state"
     assert find_fault(tmp_path / "checkpoint-4", to_resume=False) is None
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-8", "checkpoint-10"}
 
 
 def test_what_a_link_leads_to_is_not_deleted(tmp_path):
@@ -71,31 +69,21 @@ def test_ranking(tmp_path):
     assert ranked({1: 5.0, 2: 7.0, 3: 1.0}, greater_is_better=False) == [3, 1, 2]
 
 
-def test_scores_are_read_from_the_log():
-    log = [{"step": 2, "loss": 1.0}, {"step": 2, "eval_bleu": 3.0}, {"step": 4, "eval_bleu": 4.0}]
-    assert scores_by_step(log, "bleu") == scores_by_step(log, "eval_bleu") == {2: 3.0, 4: 4.0}
-
-
 def test_average_is_summed_in_float32(tmp_path):
     # In bf16 1 + 2**-8 is 1: summing there would lose the small parts.
-    small = 2.0**-8
-    values = [1.0, small, small, small]
-    paths = []
-    for number, value in enumerate(values):
-        full = torch.tensor([value])
-        weights = {"half": full.bfloat16(), "full": full, "count": torch.tensor([number])}
-        paths.append(make_checkpoint(tmp_path, number, weights))
-    average = average_weights(paths)
-    expected = torch.tensor([sum(values) / 4])
+    values = torch.tensor([1.0, 2.0**-8, 2.0**-8, 2.0**-8])[:, None]
+    weights = [{"half": v.bfloat16(), "full": v, "count": torch.tensor([n])} for n, v in enumerate(values)]
+    average = average_weights([make_checkpoint(tmp_path, number, each) for number, each in enumerate(weights)])
+    expected = values.mean(0)
     assert average["half"].dtype == torch.bfloat16
     torch.testing.assert_close(average["half"], expected.bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(average["full"], expected)
     assert average["count"].item() == 0
 
 
-@pytest.mark.parametrize("other", [{"w": torch.zeros(1), "v": torch.zeros(1)}, {"w": torch.zeros(2)}, {}])
+@pytest.mark.parametrize("other", [{"w": torch.zeros(2)}, {"v": torch.zeros(1)}])
 def test_different_models_have_no_average(tmp_path, other):
-    paths = [make_checkpoint(tmp_path, 1), make_checkpoint(tmp_path, 2, other or {"v": torch.zeros(1)})]
+    paths = [make_checkpoint(tmp_path, 1), make_checkpoint(tmp_path, 2, other)]
     with pytest.raises(ValueError, match=r"checkpoint-2 and .*checkpoint-1 hold different weights"):
         average_weights(paths)
 
@@ -119,9 +107,7 @@ def test_weights_that_lack_a_tensor_or_have_another_are_not_loaded(model, tmp_pa
     load_weights(model, weights)
     assert model.final_logits_bias.max() == 3
     bias = weights.pop("model.encoder.layers.0.fc1.bias")
-    with pytest.raises(ValueError, match=r"do not fit the model: model\.encoder\.layers\.0\.fc1\.bias missing"):
-        load_weights(model, weights)
-    with pytest.raises(ValueError, match=r"fc1\.bias missing; other unexpected\."):
+    with pytest.raises(ValueError, match=r"do not fit the model: model\.\S+\.fc1\.bias missing; other unexpected\."):
         load_weights(model, {**weights, "other": bias})
 
 

@@ -13,9 +13,9 @@ FOLDER = Path(__file__).parents[2] / "scripts" / "recipes" / "accelerate"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
 
 
-def launch(path, *options):
+def launch(path):
     """What `accelerate launch` makes of a configuration: its arguments and the environment of the processes."""
-    command = ["--config_file", str(path), *options, "-m", "csan_hf", "train", "RECIPE.yaml", "--output_dir", "runs/x"]
+    command = ["--config_file", str(path), "-m", "csan_hf", "train", "RECIPE.yaml", "--output_dir", "runs/x"]
     args, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
     return args, prepare_multi_gpu_env(args)
 
@@ -34,10 +34,8 @@ def test_accelerate_reads_and_launches_it(path):
 
 def test_the_fsdp_configuration_asks_for_fsdp2_and_complete_checkpoints():
     environment = launch(FOLDER / "fsdp_1_node_8_gpus.yaml")[1]
-    assert environment["ACCELERATE_USE_FSDP"] == "true"
-    assert environment["FSDP_VERSION"] == "2"
-    assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
-    assert environment["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
+    asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
+    assert asked.items() | {("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")} <= environment.items()
 
 
 def test_the_slurm_script_is_valid_shell_and_sets_the_signal_first():
@@ -45,13 +43,3 @@ def test_the_slurm_script_is_valid_shell_and_sets_the_signal_first():
     text = (FOLDER / "slurm.sbatch").read_text()
     commands = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert text.index("#SBATCH --signal") < text.index(commands[0])  # SLURM stops reading options at the first command
-
-
-def test_a_node_of_several_takes_its_place_from_the_command_line():
-    """As slurm.sbatch calls it."""
-    options = ["--num_machines", "2", "--num_processes", "16", "--machine_rank", "1"]
-    options += ["--main_process_ip", "node7", "--main_process_port", "20123"]
-    args, _ = launch(FOLDER / "4_nodes_8_gpus.yaml", *options)
-    assert (args.nnodes, args.nproc_per_node, args.node_rank) == ("2", "8", 1)
-    assert "node7" in (getattr(args, "rdzv_endpoint", ""), args.main_process_ip)
-    assert str(args.main_process_port) == "20123"

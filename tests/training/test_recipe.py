@@ -3,7 +3,6 @@
 
 import dataclasses
 import pickle
-import textwrap
 
 import pytest
 from transformers import GenerationConfig
@@ -17,9 +16,8 @@ from csan_hf.training.recipe import RecipeError, Section, load_recipe, recipe_op
 
 @pytest.fixture
 def recipe_file(tmp_path):
-    path = tmp_path / "recipe.yaml"
-
     def write(text: str):
+        path = tmp_path / "recipe.yaml"
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -45,10 +43,8 @@ def test_sections_are_read_with_the_types_of_their_fields(recipe_file):
 
 def test_command_line_wins_with_and_without_section(recipe_file):
     path = recipe_file("training: {learning_rate: 1e-3}\nconfig: {local_window: 11}\n")
-    arguments = (
-        f"{path} --learning_rate 3e-4 --config.local_window null --training.seed=7 --output-dir there --overwrite"
-    )
-    name, overrides, wants_help = split_command_line(arguments.split())
+    arguments = "--learning_rate 3e-4 --config.local_window null --training.seed=7 --output-dir there --overwrite"
+    name, overrides, wants_help = split_command_line([str(path), *arguments.split()])
     recipe = load_recipe(name, overrides)
     assert not wants_help
     assert recipe.training == {"learning_rate": 3e-4, "seed": 7}
@@ -68,7 +64,6 @@ def test_lists_on_the_command_line():
     [
         ("training: {learning_rat: 1}", ["training.learning_rat", "Did you mean training.learning_rate?"]),
         ("config: {local_windw: 5}", ["config.local_windw", "Did you mean config.local_window"]),
-        ("config: {growth_rate: 4}", ["unknown key config.growth_rate"]),
         ("trainin: {seed: 1}", ["unknown key trainin"]),
         ("learning_rate: 1e-3", ["unknown key learning_rate", "training.learning_rate"]),
         ("config: {vocab_size: 5}", ["config.vocab_size cannot be set", "tokenizer.vocab_size"]),
@@ -82,10 +77,13 @@ def test_lists_on_the_command_line():
         ("model: cnas", ["model must be one of csan", "'cnas'"]),
         ("training: {seed: 1, seed: 2}", ["'seed' is repeated"]),
         ("training: {seed: [}", ["not valid YAML"]),
+        ("name: !!python/object/apply:os.system [ls]", ["could not determine a constructor"]),
+        ("name: \x00", ["special characters are not allowed"]),
         ("- 1", ["must hold keys and values"]),
         (("learning_rat", "1"), ["unknown key learning_rat", "training.learning_rate"]),
         (("training.local_window", "5"), ["config.local_window"]),
         (("max_steps", "soon"), ["--training.max_steps must be int", "'soon'"]),
+        (("data_seed", "1"), ["is ambiguous"]),
         (("config.localness_layers", "[0"), ["--config.localness_layers must be list[int]", "'[0'"]),
         (("config.localness_layers", "[" * 5000), ["--config.localness_layers must be list[int]"]),
     ],
@@ -94,16 +92,10 @@ def test_what_is_wrong_is_named(recipe_file, text, words):
     """A file, or a key and a value of the command line."""
     with pytest.raises(RecipeError) as error:
         load_recipe(recipe_file(text)) if isinstance(text, str) else load_recipe(None, [text])
-    for word in words:
-        assert word in str(error.value)
-
-
-def test_bare_key_of_several_sections_is_ambiguous():
-    names = [option.name for option in recipe_options()]
-    shared = sorted({option.name for option in recipe_options() if names.count(option.name) > 1 and option.section})
-    assert shared, "nothing to test"
-    with pytest.raises(RecipeError, match="is ambiguous"):
-        load_recipe(None, [(shared[0], "1")])
+    message = str(error.value)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 def test_a_recipe_is_a_file_or_a_name_that_comes_with_the_package(recipe_file):
@@ -125,8 +117,7 @@ def test_help_has_every_key_with_help():
     text = format_help()
     for option in recipe_options():
         assert f"--{option.path}  (" in text
-    without = [option.path for option in recipe_options() if not option.help]
-    assert without == []
+        assert option.help, option.path
 
 
 def function_of_every_kind(
@@ -199,7 +190,6 @@ PASSWORD = "correct horse"
         (f"deepspeed: {{credentials: {{user: joe, value: {PASSWORD}}}}}", "deepspeed.credentials"),
         ("deepspeed: {password: 20061}", "deepspeed.password"),
         (f"data: {{test: {{a: &x [{{password: {PASSWORD}}}], b: *x}}}}", "data.test.a[0].password"),
-        (("hub-token", PASSWORD), "hub-token"),
         (("hub_token", PASSWORD), "hub_token"),
         (("deepspeed", "{a: {secret: correct horse}}"), "deepspeed.a.secret"),
     ],
@@ -208,11 +198,8 @@ def test_a_credential_is_refused_and_never_shown(recipe_file, text, key):
     with pytest.raises(RecipeError) as error:
         load_recipe(recipe_file(text)) if isinstance(text, str) else load_recipe(None, [text])
     message = str(error.value)
-    assert f": {key} is a credential" in message
-    assert "hf auth login" in message
-    assert "HF_TOKEN" in message
-    assert not any(secret in message for secret in (SECRET, PASSWORD, "correct%20horse", "correct+horse"))
-    assert "\n" not in message
+    assert all(words in message for words in (f": {key} is a credential", "hf auth login", "HF_TOKEN"))
+    assert not any(secret in message for secret in (SECRET, PASSWORD, "correct%20horse", "correct+horse", "\n"))
 
 
 def test_what_this_machine_keeps_secret_is_refused_wherever_it_stands(recipe_file, monkeypatch):
@@ -241,17 +228,11 @@ def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
 
 
 def test_what_only_sounds_like_a_credential_is_none():
-    harmless = {
-        "training": {
-            "max_tokens": 4096,
-            "include_num_input_tokens_seen": "all",
-            "average_tokens_across_devices": True,
-        },
-        "generation": {"max_new_tokens": 20, "suppress_tokens": [1, 2], "pad_token_id": 0, "token_healing": False},
-        "tokenizer": {"pad_token": "<pad>", "eos_token": "</s>"},
-        "bleu_tokenize": "13a",
-        "data": {"dataset_revision": "0123456789abcdef0123456789abcdef01234567", "train": "https://example.org/a?x=1"},
-    }
+    training = {"max_tokens": 4096, "include_num_input_tokens_seen": "all", "average_tokens_across_devices": True}
+    generation = {"max_new_tokens": 20, "suppress_tokens": [1, 2], "pad_token_id": 0, "token_healing": False}
+    data = {"dataset_revision": "0123456789abcdef0123456789abcdef01234567", "train": "https://example.org/a?x=1"}
+    harmless = {"training": training, "generation": generation, "data": data, "bleu_tokenize": "13a"}
+    harmless["tokenizer"] = {"pad_token": "<pad>", "eos_token": "</s>"}
     assert list(find_credentials(harmless)) == []
 
 
@@ -264,29 +245,9 @@ def test_no_pickle_of_arguments_has_a_token(tmp_path):
         TranslationTrainingArguments(output_dir=str(tmp_path), hub_strategy="checkpoint")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("config: {[1, 2]: 3}", "found unhashable key"),
-        ("a: " + "[" * 3000 + "]" * 3000, "recursion"),
-        ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
-        ("name: \x00", "special characters are not allowed"),
-    ],
-)
-def test_crafted_yaml_is_refused_in_one_line(recipe_file, text, words):
-    with pytest.raises(RecipeError, match=words) as error:
-        load_recipe(recipe_file(text))
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 400
-
-
 def test_aliases_and_merged_keys_are_read(recipe_file):
-    text = """
-        data: &shared {source_lang: en, target_lang: de}
-        training: {seed: &seed 3, data_seed: *seed}
-        config: {<<: {d_model: 16, dropout: 0.1}, dropout: 0.2}
-    """
-    recipe = load_recipe(recipe_file(textwrap.dedent(text)))
+    merged = "config: {<<: {d_model: 16, dropout: 0.1}, dropout: 0.2}"
+    recipe = load_recipe(recipe_file("training: {seed: &seed 3, data_seed: *seed}\n" + merged))
     assert recipe.training == {"seed": 3, "data_seed": 3}
     assert recipe.config == {"d_model": 16, "dropout": 0.2}
     with pytest.raises(RecipeError, match="'dropout' is repeated"):
