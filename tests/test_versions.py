@@ -29,16 +29,6 @@ LISTED = [requirement for name in ("dependencies", *EXTRAS) for requirement in l
 REQUIREMENTS = [requirement for requirement in LISTED if requirement.name != "csan_hf"]  # of dev: the other extras
 
 
-def test_pythons():
-    [lowest] = re.findall(r'requires-python = ">=(.*)"', PROJECT)
-    assert lowest == PYTHONS[0]
-    assert f'target-version = "py{lowest.replace(".", "")}"' in PROJECT
-    setup = (ROOT / "scripts" / "setup_environment.sh").read_text(encoding="utf-8")
-    assert f"needs Python {lowest} or newer" in setup
-    assert f"sys.version_info < ({lowest.replace('.', ', ')})" in setup
-    assert f"Python {lowest} or newer" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("python", PYTHONS)
 def test_constraints_hold_one_version_of_everything_for_every_python(python):
     lines = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()]

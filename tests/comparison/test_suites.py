@@ -28,7 +28,7 @@ SUITE = {
         "plain": {"preset": None},
         "soft": {"preset": "local_soft", "seeds": 1},
         "2D": {"config": {"head_area": 5}},
-        "grid": {"model": "pervasive_attention", "config": {"num_layers": 2}},
+        "grid": {"model": "pervasive_attention", "config": {"num_layers": 2}, "data": {"train": "more.tsv"}},
     },
     "data": {"one": {}, "two": {"data": {"test": "test.tsv"}}},
     "tables": {"dev": ["validation"], "test": ["test"]},
@@ -54,6 +54,7 @@ def test_a_suite_becomes_cells(tmp_path):
     assert soft["config"]["local_window"] is None
     assert (local["config"]["local_window"], local["config"]["head_area"]) == (7, 5)
     assert grid["config"] == {"num_layers": 2}
+    assert grid["data"] == {**plain["data"], "train": "more.tsv"}
     assert all(recipe["training"]["max_steps"] == 20 for recipe in cells.values())
     assert all(recipe["training"]["seed"] == seed for (_, _, seed), recipe in cells.items())
     assert plain["data"] == {**BASE["data"], "data_dir": "here", "test": "test.tsv"}
@@ -89,7 +90,6 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"sizes": {"small": {"seeds": [1]}}}, "a size needs a base"),
         ({"sizes": {"small": {"base": "/etc/shadow"}}}, r"the path of a recipe \(\.yaml\)"),
         ({"sizes": {1: {"base": "base.yaml"}}}, "sizes: the name 1 is no text: put it in quotes"),
-        ({"sizes": {"small": {"base": "base.yaml", "settings": [1]}}}, r"small\.settings must hold keys of a recipe"),
         ({"systems": {"x": "plain"}}, r"systems\.x must hold keys of a recipe and their values, got 'plain'"),
         ({"systems": {"x": {"config": [1]}}}, r"systems\.x: the section config must hold keys and values"),
         ({"systems": {"x": {"seeds": -1}}}, r"systems\.x\.seeds must say how many seeds, 1 or more, got -1"),
@@ -101,14 +101,8 @@ def test_a_suite_becomes_cells(tmp_path):
 def test_what_a_suite_cannot_say(tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         load_suite(write_suite(tmp_path, **changes))
-
-
-def test_systems_may_have_training_data_of_their_own(tmp_path):
-    suite = load_suite(write_suite(tmp_path, systems={"plain": {}, "more": {"data": {"train": "more.tsv"}}}))
-    assert {cell.system: cell.recipe["data"]["train"] for cell in suite.cells} == {
-        "plain": "train.tsv",
-        "more": "more.tsv",
-    }
+    with pytest.raises(RecipeError, match="no size 'large', only small"):
+        load_suite(write_suite(tmp_path), size="large")
 
 
 def test_splits_of_several_language_pairs(tmp_path):
@@ -155,8 +149,3 @@ def test_table_1_has_the_papers_ten_systems():
         repr([config.layer_locality("encoder", layer) for layer in range(6)]) for config in configs.values()
     ]
     assert len(set(specifications)) == 10
-
-
-def test_there_is_no_such_size(tmp_path):
-    with pytest.raises(RecipeError, match="no size 'large', only small"):
-        load_suite(write_suite(tmp_path), size="large")

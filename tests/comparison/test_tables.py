@@ -30,10 +30,6 @@ from csan_hf.training.recipe import RecipeError
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
-def draw(table, metric="g2p_wer"):
-    return plot_differences(differences(table, "plain"), find_metric(metric), "plain", POOLED)
-
-
 def finish(cell, folder, wrong):
     """Writes a finished cell whose first so many words are wrong."""
     path = cell.folder(folder)
@@ -45,19 +41,17 @@ def finish(cell, folder, wrong):
 
 
 def finished_suite(folder, wrong=3, **options):
-    """A suite with all cells finished, with so many wrong words each."""
+    """A suite whose cells are finished, with so many wrong words each; where `wrong` says None, they are not."""
     suite = make_suite(folder, **options)
     for cell in suite.cells:
-        finish(cell, folder, wrong(cell) if callable(wrong) else wrong)
+        if (count := wrong(cell) if callable(wrong) else wrong) is not None:
+            finish(cell, folder, count)
     return suite
 
 
 def test_scores_and_differences(tmp_path):
-    suite = make_suite(tmp_path)
     wrong = {("plain", "one"): (20, 22, 24), ("plain", "two"): (30, 30, 30), ("1D", "one"): (10, 12, 14)}
-    for cell in suite.cells:
-        if (numbers := wrong.get((cell.system, cell.data))) is not None:
-            finish(cell, tmp_path, numbers[cell.seed - 1])
+    suite = finished_suite(tmp_path, lambda cell: wrong.get((cell.system, cell.data), (None,) * 3)[cell.seed - 1])
     (table,) = read_tables(suite, tmp_path, samples=200)
     plain, local = table.rows["plain"], table.rows["1D"]
     assert plain.columns["one"].seeds == {1: 50.0, 2: 55.0, 3: 60.0}
@@ -76,12 +70,14 @@ def test_scores_and_differences(tmp_path):
 
 def test_the_report_of_a_small_suite_is_frozen(tmp_path):
     """Byte for byte: seeds, columns and systems that are not finished, one seed, a vote, a failure."""
-    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
-    suite.tables["joined"] = {"one": suite.tables["dev"]["one"]}
     wrong = {"plain": (20, 24, 31), "1D": (10, 12, 14), "2D": (19,)}
-    for cell in suite.cells:
+
+    def count(cell):
         if cell.seed <= len(wrong[cell.system]) and (cell.system, cell.data, cell.seed) != ("1D", "two", 3):
-            finish(cell, tmp_path, wrong[cell.system][cell.seed - 1] - (cell.data == "two"))
+            return wrong[cell.system][cell.seed - 1] - (cell.data == "two")
+
+    suite = finished_suite(tmp_path, count, systems=("plain", "1D", "2D"))
+    suite.tables["joined"] = {"one": suite.tables["dev"]["one"]}
     speeds = {"plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0), "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0)}
     failed = {"1D, two, seed 3": "exit status 2, log.txt: <b> is [not](here)"}
     write_report(suite, read_tables(suite, tmp_path, samples=200), tmp_path, speeds, failed)
@@ -89,21 +85,9 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
         assert (tmp_path / name).read_text() == (FIXTURES / f"suite_{name}").read_text()
 
 
-def test_many_runs_to_do_are_counted(tmp_path):
-    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
-    for cell in suite.cells:
-        if cell.seed == 1 and cell.system == "plain":
-            finish(cell, tmp_path, 3)
-    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
-    text = (tmp_path / "report.md").read_text()
-    assert "16 of 18 runs are not finished: 4 of 6 with seed 1, 6 of 6 with seed 2, 6 of 6 with seed 3.\n" in text
-
-
 def test_what_a_seed_changes_is_learned_from_others(tmp_path):
-    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
-    for cell in suite.cells:
-        if cell.system != "2D" or cell.seed == 1:
-            finish(cell, tmp_path, 20 + 4 * cell.seed if cell.system == "plain" else 10)
+    wrong = {"plain": lambda seed: 20 + 4 * seed, "1D": lambda seed: 10, "2D": lambda seed: 10 if seed == 1 else None}
+    suite = finished_suite(tmp_path, lambda cell: wrong[cell.system](cell.seed), systems=[*wrong])
     (table,) = read_tables(suite, tmp_path, samples=200)
     assert table.between_seeds.degrees == 4
     assert table.between_seeds.variance == pytest.approx(50)  # of 10, 0, -10 and 0, 0, 0
@@ -116,15 +100,18 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
 
 
 def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
-    suite = make_suite(tmp_path)
-    for cell in suite.cells:
-        if cell.seed == 1 or (cell.seed, cell.data) == (2, "one"):
-            finish(cell, tmp_path, 20 + cell.seed)
+    trained, systems = [("one", 1), ("two", 1), ("one", 2)], ("plain", "1D", "2D", "3D")
+    suite = finished_suite(
+        tmp_path, lambda cell: 20 + cell.seed if (cell.data, cell.seed) in trained else None, systems=systems
+    )
     (table,) = read_tables(suite, tmp_path, samples=20)
     row = table.rows["1D"]
-    assert (row.columns["one"].test.degrees, row.columns["two"].test.degrees, row.pooled.degrees) == (2, 0, 0)
-    write_report(suite, [table], tmp_path, {}, {})
-    assert "\n1D: without a second seed of any system" in (tmp_path / "report.md").read_text()
+    assert (row.columns["one"].test.degrees, row.columns["two"].test.degrees, row.pooled.degrees) == (4, 0, 0)
+    write_report(suite, [replace(table, segments={"one": 29, "two": 30})], tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert "\n1D, 2D, 3D: without a second seed of any system" in text
+    assert "12 of 24 runs are not finished: 4 of 8 with seed 2, 8 of 8 with seed 3.\n" in text
+    assert "\nToo few segments for what intervals and p-values say of others: one (29).\n" in text
 
 
 def test_each_data_set_has_its_own_tokenizer(tmp_path):
@@ -220,9 +207,8 @@ def test_several_tests_beside_bonferroni_of_every_set():
 
 
 def test_p_values_know_how_many_systems_are_tested(tmp_path):
-    wrong = {("plain", "one"): 20, ("near", "one"): 19, ("better", "one"): 2}
-    systems = ("plain", "near", "better")
-    suite = finished_suite(tmp_path, lambda cell: wrong.get((cell.system, cell.data), 20), systems=systems)
+    wrong = {"plain": 20, "near": 19, "better": 2}
+    suite = finished_suite(tmp_path, lambda cell: wrong[cell.system] if cell.data == "one" else 20, systems=[*wrong])
     (table,) = read_tables(suite, tmp_path, samples=2000)
     near, better = table.rows["near"], table.rows["better"]
     assert better.adjusted == pytest.approx(2 * better.pooled.p_value)
@@ -281,26 +267,19 @@ def test_runs_on_changed_data_are_not_compared(tmp_path):
         read_tables(suite, tmp_path)
 
 
-def test_few_segments_are_told(tmp_path):
-    suite = finished_suite(tmp_path)
-    tables = read_tables(suite, tmp_path, samples=20)
-    assert tables[0].segments == {"one": 40, "two": 40}
-    for segments, told in ((40, False), (29, True)):
-        write_report(suite, [replace(tables[0], segments={"one": segments})], tmp_path, {}, {})
-        text = (tmp_path / "report.md").read_text()
-        assert ("\nToo few segments for what intervals and p-values say of others: one (29).\n" in text) == told
-
-
 def test_the_legend_has_the_columns_of_all_systems(tmp_path):
-    suite = make_suite(tmp_path, systems=("plain", "1D", "2D"))
-    for cell in suite.cells:
-        if cell.system != "1D" or cell.data == "one":
-            finish(cell, tmp_path, 3)
+    systems = ("plain", "1D", "2D")
+    suite = finished_suite(
+        tmp_path, lambda cell: None if (cell.system, cell.data) == ("1D", "two") else 3, systems=systems
+    )
     (table,) = read_tables(suite, tmp_path, samples=20)
-    (legend,) = draw(table).legends
+    figures = [
+        plot_differences(differences(own, "plain"), find_metric("g2p_wer"), "plain", POOLED)
+        for own in (table, replace(table, rows={"plain": table.rows["plain"]}))
+    ]
+    [legend] = figures[0].legends
     assert [text.get_text() for text in legend.get_texts()] == ["all columns pooled", "one", "two"]
-    alone = replace(table, rows={"plain": table.rows["plain"]})
-    assert not draw(alone).legends
+    assert not figures[1].legends
 
 
 def test_a_vote_takes_the_most_frequent_and_of_equals_the_earliest():
