@@ -48,9 +48,12 @@ def full_attention_implementation(implementation: str | None) -> str | None:
     return "sdpa" if implementation == BLOCKED else implementation
 
 
+_SDPA = SimpleNamespace(_attn_implementation="sdpa")  # made here, as a compiled forward cannot make it
+
+
 def mask_config(config: CsanConfig) -> Any:
     """The config by which the library makes the masks of full attention; it reads this one field."""
-    return SimpleNamespace(_attn_implementation="sdpa") if config._attn_implementation == BLOCKED else config
+    return _SDPA if config._attn_implementation == BLOCKED else config
 
 
 class AttentionMasks(NamedTuple):
