@@ -100,17 +100,17 @@ def test_what_a_seed_changes_is_learned_from_others(tmp_path):
 
 
 def test_second_seeds_of_one_column_say_nothing_of_the_other(tmp_path):
-    trained, systems = [("one", 1), ("two", 1), ("one", 2)], ("plain", "1D", "2D", "3D")
+    trained, systems = [("one", 1), ("two", 1), ("one", 2)], ("plain", "1D", "2D", "3D", "4D")
     suite = finished_suite(
         tmp_path, lambda cell: 20 + cell.seed if (cell.data, cell.seed) in trained else None, systems=systems
     )
     (table,) = read_tables(suite, tmp_path, samples=20)
     row = table.rows["1D"]
-    assert (row.columns["one"].test.degrees, row.columns["two"].test.degrees, row.pooled.degrees) == (4, 0, 0)
+    assert (row.columns["one"].test.degrees, row.columns["two"].test.degrees, row.pooled.degrees) == (5, 0, 0)
     write_report(suite, [replace(table, segments={"one": 29, "two": 30})], tmp_path, {}, {})
     text = (tmp_path / "report.md").read_text()
-    assert "\n1D, 2D, 3D: without a second seed of any system" in text
-    assert "12 of 24 runs are not finished: 4 of 8 with seed 2, 8 of 8 with seed 3.\n" in text
+    assert "\n1D, 2D, 3D, 4D: without a second seed of any system" in text
+    assert "15 of 30 runs are not finished: 5 of 10 with seed 2, 10 of 10 with seed 3.\n" in text
     assert "\nToo few segments for what intervals and p-values say of others: one (29).\n" in text
 
 
