@@ -27,6 +27,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from csan_hf import PervasiveAttentionConfig, PervasiveAttentionForConditionalGeneration
+from csan_hf.models.modeling_pervasive_attention import PervasiveAttentionDecoderOutput
 from csan_hf_cli import script
 
 # Name -> (straightforward, autocast to bf16, channels last, gradient checkpointing)
@@ -101,7 +102,7 @@ def _plain_norm(affine: nn.Module, statistics_of: nn.Module) -> nn.BatchNorm2d:
 
 
 def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
-    """The same model with the straightforward network in it."""
+    """The same model with the straightforward network in it, for sentences without padding."""
     model = copy.deepcopy(model)
     decoder = model.model.decoder
     weights = next(model.parameters())
@@ -110,11 +111,13 @@ def make_straightforward(model: nn.Module, channels_last: bool) -> nn.Module:
         delattr(decoder, name)
     decoder.network = network
 
-    def run_grid(target, source, canvas, source_mask, cache):
-        grid = network(target, source)
-        return grid, *decoder.aggregation(grid, source_mask)
+    def forward(input_ids, encoder_hidden_states, **_):
+        grid = network(decoder.embed_tokens(input_ids), encoder_hidden_states)
+        vectors = decoder.output_projection(decoder.aggregation(grid, None)[0])
+        vectors = F.dropout(vectors, decoder.config.dropout, decoder.training)
+        return PervasiveAttentionDecoderOutput(last_hidden_state=vectors)
 
-    decoder._run_grid = run_grid
+    decoder.forward = forward
     return model
 
 
