@@ -140,6 +140,11 @@ def grid(seed: int = 0, **options) -> PervasiveAttentionForConditionalGeneration
     return model.eval()
 
 
+def statistics(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A copy of the running means and variances of a model's batch norms."""
+    return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
+
+
 def mask_of(lengths: tuple[int, ...], width: int | None = None) -> Tensor:
     """[B, width], 1 for the first `length` places of every sentence."""
     return (torch.arange(width or max(lengths)) < torch.tensor(lengths)[:, None]).long()

