@@ -71,14 +71,11 @@ def test_threshold_is_a_share_of_the_positive_values():
     assert contributions.links(symmetric=True) == [(0, 0)]
 
 
-def test_sentences_without_words_have_no_links():
+def test_sentences_without_words_and_words_without_tokens_have_no_links():
     assert alignment_of([], "x", [[1], [1]]).pharaoh() == ""
     assert alignment_of("a", [], [[1, 1]]).pharaoh(threshold=0.1, symmetric=True) == ""
     assert alignment_of([], [], [[1]]).word_matrix().shape == (0, 0)
-
-
-def test_words_without_tokens_are_never_linked():
-    source = TokenizedText("- a", (5, 1), ("a", "</s>"), ("-", "a"), (1, None))
+    source = TokenizedText("- a", (5, 1), ("a", "</s>"), ("-", "a"), (1, None))  # a word without tokens
     alignment = Alignment(source, text_of("x"), np.array([[-2, 0], [0, 0]], dtype=np.float32))
     assert alignment.word_matrix().tolist() == [[0, -2]]
     assert alignment.links() == [(1, 0)]
@@ -105,24 +102,14 @@ def grid(vocab_size, aggregation="max"):
     return tiny.grid(vocab_size=vocab_size, decoder_vocab_size=vocab_size, dropout=0.3, aggregation=aggregation)
 
 
-def reference(model, tokenizers, source, target, **arguments):
-    """The cross-attention of one sentence pair without padding."""
-    inputs = tokenizers.source(source, return_tensors="pt")
-    labels = tokenizers.target(text_target=target, return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        outputs = model(**inputs, labels=labels, output_attentions=True, **arguments)
-    return outputs
-
-
 def test_errors(tokenizers):
     model = csan(len(tokenizers.source))
     with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
         align(model, tokenizers, ["a", "b"], ["c"])
     with pytest.raises(ValueError, match="num_beams: leave out, as nothing is generated"):
         align(model, tokenizers, ["a"], ["b"], num_beams=2)
-    for layer in (2, -3):
-        with pytest.raises(ValueError, match=f"layer must be from -2 to 1, got {layer}"):
-            align(model, tokenizers, ["a"], ["b"], layer=layer)
+    with pytest.raises(ValueError, match="layer must be from -2 to 1, got -3"):
+        align(model, tokenizers, ["a"], ["b"], layer=-3)
     assert align(model, tokenizers, [], []) == []
     model.register_forward_hook(lambda module, inputs, outputs: setattr(outputs, "cross_attentions", None))
     with pytest.raises(ValueError, match="CsanForConditionalGeneration gives no cross_attentions"):
@@ -138,9 +125,9 @@ def test_sentences_beyond_the_positions_of_a_model(tokenizers):
     assert align(model, tokenizers, [longest], [longest])[0].matrix.shape == (9, 9)
     assert attention_statistics(model, tokenizers, [longest]).queries == 9
     message = "A sentence has 11 tokens, and MarianMTModel has positions for 9"
-    for pair in ((longest, beyond), (beyond, longest)):
+    for source, target in ((longest, beyond), (beyond, longest)):
         with pytest.raises(ValueError, match=message):
-            align(model, tokenizers, *([text] for text in pair))
+            align(model, tokenizers, [source], [target])
     with pytest.raises(ValueError, match=message):
         attention_statistics(model, tokenizers, [beyond])
     assert pairs_within_positions(model, tokenizers, [longest, beyond, longest], [longest, longest, beyond]) == [0]
@@ -157,20 +144,29 @@ def test_tokenizers_without_an_end_of_sentence():
     assert [alignment.pharaoh() for alignment in alignments] == ["", "0-0", ""]
 
 
+def aligned_in_training(model, tokenizers):
+    """The alignments of a model that is training, in batches, each with the model's outputs for it alone."""
+    implementation = model.config._attn_implementation
+    alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
+    assert (model.config._attn_implementation, model.training) == (implementation, True)
+    assert [(each.source.text, each.target.text) for each in alignments] == [*zip(SOURCES, TARGETS, strict=True)]
+    model.eval().set_attn_implementation("eager")
+    for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
+        inputs = tokenizers.source(source, return_tensors="pt")
+        labels = tokenizers.target(text_target=target, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            yield alignment, model(**inputs, labels=labels, output_attentions=True)
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager", "blocked"])
 def test_csan(tokenizers, implementation):
     model = csan(len(tokenizers.source))
     model.set_attn_implementation(implementation)
-    alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
-    assert model.config._attn_implementation == implementation
-    assert model.training
-    model.eval().set_attn_implementation("eager")
-    assert [(each.source.text, each.target.text) for each in alignments] == [*zip(SOURCES, TARGETS, strict=True)]
-    for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
-        expected = reference(model, tokenizers, source, target).cross_attentions[-1][0].mean(0)
+    for alignment, outputs in aligned_in_training(model, tokenizers):
+        expected = outputs.cross_attentions[-1][0].mean(0)
         np.testing.assert_allclose(alignment.matrix, expected, atol=1e-5)
         np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=1e-5)
-    assert alignments[0].measure == "attention weight, decoder layer 1, mean of 4 heads"
+        assert alignment.measure == "attention weight, decoder layer 1, mean of 4 heads"
     first, last = (align(model, tokenizers, SOURCES[:1], TARGETS[:1], layer=layer)[0].matrix for layer in (0, -1))
     assert not np.allclose(first, last, atol=1e-3)
 
@@ -178,13 +174,9 @@ def test_csan(tokenizers, implementation):
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max_attention"])
 def test_pervasive_attention(tokenizers, aggregation):
     model = grid(len(tokenizers.source), aggregation)
-    implementation = model.config._attn_implementation
-    alignments = align(model.train(), tokenizers, SOURCES, TARGETS, batch_size=3)
-    assert model.config._attn_implementation == implementation
-    assert model.training
-    model.eval()
-    for alignment, source, target in zip(alignments, SOURCES, TARGETS, strict=True):
-        outputs = reference(model, tokenizers, source, target)
+    label = "attention weight ρ" if aggregation == "attention" else "contribution to the target token's logit"
+    for alignment, outputs in aligned_in_training(model, tokenizers):
+        assert alignment.measure == label
         np.testing.assert_allclose(alignment.matrix, outputs.cross_attentions[0][0, 0], rtol=1e-4, atol=1e-4)
         total = alignment.matrix.sum(1)
         if aggregation == "attention":
@@ -196,10 +188,6 @@ def test_pervasive_attention(tokenizers, aggregation):
             bias = model.lm_head.bias + model.lm_head.weight @ model.model.decoder.output_projection.bias
         logits = outputs.logits[0].gather(1, ids[:, None])[:, 0]
         np.testing.assert_allclose(total + bias[ids].numpy(), logits, rtol=1e-3, atol=1e-3)
-    label = "attention weight ρ" if aggregation == "attention" else "contribution to the target token's logit"
-    assert {alignment.measure for alignment in alignments} == {label}
-    with pytest.raises(ValueError, match="layer must be from -1 to 0, got 1"):
-        align(model, tokenizers, ["one"], ["eins"], layer=1)
 
 
 @pytest.mark.parametrize("family", [csan, marian, grid])

@@ -5,7 +5,6 @@ from matplotlib.image import imread
 
 from csan_hf import (
     CsanConfig,
-    CsanForSequenceClassification,
     CsanModel,
     PervasiveAttentionConfig,
     PervasiveAttentionModel,
@@ -48,8 +47,7 @@ def seen_by(kept, query, num_heads):
         {"local_window": None, "head_area": 3, "localness_window": "query", "cross_localness_layers": [1]},
         {
             "encoder_locality": [
-                {"bi_direct": True},
-                {"bi_direct": True, "window": 5, "head_area": 3},
+                *({"bi_direct": True, **fields} for fields in ({}, {"window": 5, "head_area": 3})),
                 {"neighbor": True},
             ]
         },
@@ -81,12 +79,6 @@ def test_the_reach_is_the_model_s(fields):
     assert seen == set(kept), "every layer is in one reach"
 
 
-def test_a_classifier_has_no_decoder():
-    model = CsanForSequenceClassification(csan())
-    model.config.architectures = ["CsanForSequenceClassification"]
-    assert {reach.part for reach in attention_reaches(model.config)} == {"encoder"}
-
-
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (1, 5), (2, 5), (2, 1)])
 def test_the_receptive_field_is_the_model_s(layers, kernel):
     torch.manual_seed(0)
@@ -103,7 +95,6 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
     assert rows == list(range(7 - radius, 8))
     assert columns == list(range(6 - radius, 6 + radius + 1))
     assert reach.shape[1] == 2 * radius + 1
-    # one convolution further for each ring
     assert reach.max() == (layers if kernel > 1 else 0)
     assert (reach == 0).sum() == 1
     assert reach[-1, radius] == 0
@@ -123,29 +114,18 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
         ),
         (csan(local_window=201, localness_window="head"), ["D learned for each head", "all earlier", "whole"]),
         (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
+        (csan(local_window=5, architectures=["CsanForSequenceClassification"]), ["window of 5 tokens"]),
     ],
 )
-def test_the_picture_says_what_it_shows(config, titles):
+def test_the_picture_says_what_it_shows(config, titles, tmp_path):
+    draw_locality(config, tmp_path / "new" / "locality.png", title="A $ sign")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["locality.png"]
+    assert min(imread(tmp_path / "new" / "locality.png").shape[:2]) > 300
     figure = plot_locality(config, title="A $ sign")
     assert figure.get_suptitle() == "A $ sign"
     found = [row.get_suptitle() for row in figure.subfigs]
     assert len(found) == len(titles)
     for text, expected in zip(found, titles, strict=True):
         assert expected in text
-
-
-@pytest.mark.parametrize(
-    "config",
-    [csan(localness_window="layer", localness_layers=[0], local_window=3), PervasiveAttentionConfig(num_layers=4)],
-    ids=lambda config: config.model_type,
-)
-def test_the_picture_is_one_file(config, tmp_path):
-    draw_locality(config, tmp_path / "new" / "locality.png", title="A $ sign")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["locality.png"]
-    assert min(imread(tmp_path / "new" / "locality.png").shape[:2]) > 300
-
-
-def test_pictures_of_other_models_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'marian' cannot be drawn"):
         draw_locality({"model_type": "marian"}, tmp_path / "a.png")
-    assert not list(tmp_path.iterdir())

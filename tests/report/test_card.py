@@ -68,6 +68,8 @@ def test_what_is_uploaded_is_what_the_card_shows(run):
 
 
 def test_a_later_report_replaces_the_plots(run, tmp_path):
+    with pytest.raises(ValueError, match=r"no recipe.yaml and results.json.*--card needs a run's folder"):
+        show(tmp_path, plot("a"))
     show(run, plot("by_length"), plot("windows_run", "run"))
     text = show(run, plot("by_length"))
     assert "windows_run" not in text
@@ -75,8 +77,3 @@ def test_a_later_report_replaces_the_plots(run, tmp_path):
     copy = copy_model_card(run, tmp_path / "cards" / "tiny.md")
     assert "(tiny_by_length.png)](tiny_by_length.svg)" in copy.read_text()
     assert {"tiny_by_length.png", "tiny_by_length.svg"} <= {path.name for path in copy.parent.iterdir()}
-
-
-def test_folders_that_are_refused(run, tmp_path):
-    with pytest.raises(ValueError, match=r"no recipe.yaml and results.json.*--card needs a run's folder"):
-        show(tmp_path, plot("a"))

@@ -19,12 +19,9 @@ from csan_hf.analysis.figures import page_svg
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import (
-    CorpusMetric,
     WordErrorRate,
     load_metric,
     load_metrics,
-    register_metric,
-    unregister_metric,
 )
 from csan_hf.evaluation.significance import confidence_interval, paired_test, resample
 from csan_hf.report import Report, System, compare, compare_systems, load_systems, render_report, write_report
@@ -36,12 +33,6 @@ SOURCES = ["the number is one.", "two <b>", "three & four </script>", "five", "s
 REFERENCES = ["die Zahl ist eins.", "zwei <b>", "drei & vier </script>", "fünf", "sechs sieben acht"]
 OURS = ["die Zahl ist eins.", "zwei <b>", "drei & drei </script>", "fünf", "sechs sieben"]
 THEIRS = ["eine Zahl ist eins.", "zwei", "drei & vier </script>", "neun", "acht sieben sechs"]
-
-
-def legend(report):
-    """The names in the legend of the scores by length."""
-    [plot] = [plot for plot in report.plots if plot.name == "scores_by_length"]
-    return [text.get_text() for text in plot.figure.axes[0].get_legend().get_texts()]
 
 
 def embedded(page):
@@ -96,41 +87,20 @@ def test_the_page_holds_all_text_and_breaks_out_of_nothing():
     assert len(re.findall(r' id="([^"]+)"', page)) == len(set(re.findall(r' id="([^"]+)"', page)))
 
 
-class Length(CorpusMetric):
-    name = "length"
-    label = "characters"
-    summary = "Mean number of characters."
-    decimals = 1
-
-    def statistics(self, predictions, references, sources=None):
-        return np.array([(len(line), 1.0) for line in predictions])
-
-    def score(self, sums):
-        return float(sums[0] / sums[1])
-
-
-def test_a_metric_from_outside_is_in_the_report():
-    register_metric(Length)
-    try:
-        report = compare_systems([System("ours", [OURS])], SOURCES, REFERENCES, metrics=["length"], samples=20)
-    finally:
-        unregister_metric("length")
-    page = render_report(report)
-    assert f"<strong>{np.mean([len(line) for line in OURS]):.1f}</strong>" in page
-    assert "characters by length of the source" in page
-    assert embedded(page)["metrics"] == [{"label": "characters", "decimals": 1}]
+@pytest.fixture(scope="module")
+def tokenizers():
+    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
+    return TokenizerPair(tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
-    model = tiny.csan(
-        vocab_size=len(tokenizer), localness_window="query", local_window=None, head_area=3, decoder_layers=1
-    )
+def checkpoint(tokenizers, tmp_path_factory):
+    locality = {"localness_window": "query", "local_window": None, "head_area": 3}
+    model = tiny.csan(vocab_size=len(tokenizers.source), decoder_layers=1, **locality)
     model.generation_config.max_length = 12
     folder = tmp_path_factory.mktemp("model") / "checkpoint"
     model.save_pretrained(folder)
-    TokenizerPair(tokenizer, tokenizer).save_pretrained(folder)
+    tokenizers.save_pretrained(folder)
     return folder
 
 
@@ -161,10 +131,10 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
     assert embedded((tmp_path / "report.html").read_text(encoding="utf-8"))["systems"][0]["alignments"]
 
 
-def test_pervasive_attention_shows_its_channels():
-    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
-    model = tiny.grid(vocab_size=len(tokenizer), decoder_vocab_size=len(tokenizer), aggregation="max")
-    system = System("g", [OURS], model, TokenizerPair(tokenizer, tokenizer))
+def test_pervasive_attention_shows_its_channels(tokenizers):
+    size = len(tokenizers.source)
+    model = tiny.grid(vocab_size=size, decoder_vocab_size=size, aggregation="max")
+    system = System("g", [OURS], model, tokenizers)
     plots = {plot.name: plot for plot in alignment_plots(system, "g", SOURCES)}
     assert list(plots) == ["alignment_g", "channels_g", "channel_ranks_g"]
     shares = channel_shares(system.model, system.tokenizers, SOURCES, OURS)
@@ -176,28 +146,21 @@ def test_pervasive_attention_shows_its_channels():
     assert page_svg(plots["channels_g"].figure, "channels_g").count(html.escape(example.source.tokens[0])) >= 1
 
 
-def test_sentences_beyond_the_positions_of_a_model_are_not_aligned():
-    tokenizer = train_tokenizer([*SOURCES, *REFERENCES] * 2, 300)
-    sizes = {**tiny.CSAN_SIZES, "vocab_size": len(tokenizer), "max_position_embeddings": 20}
+def test_sentences_beyond_the_positions_of_a_model_are_not_aligned(tokenizers):
+    sizes = {**tiny.CSAN_SIZES, "vocab_size": len(tokenizers.source), "max_position_embeddings": 20}
     sources, ours = ["one two", "1 " * 50, "two"], ["eins", "zwei", "2 " * 50]
-    system = System("ours", [ours], MarianMTModel(MarianConfig(**sizes)), TokenizerPair(tokenizer, tokenizer))
+    system = System("ours", [ours], MarianMTModel(MarianConfig(**sizes)), tokenizers)
     report = compare_systems([system], sources, ours, samples=2)
     assert set(report.systems[0].alignments) == {0}
     assert "alignment_ours" in [plot.name for plot in report.plots]
     assert not attention_plots(system, "ours", sources[1:2])
 
 
-@pytest.fixture
-def long_files(tmp_path, invented):
-    """Sources, references and hypotheses in files, longer than what is scored at a time."""
+def test_files_are_read_a_part_at_a_time(tmp_path, invented, monkeypatch):
     sources, references, [ours] = invented(1010, (0.2,))
     for name, lines in (("s", sources), ("r", references), ("h", ours)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return sources, references, ours, [open_lines(tmp_path / name) for name in "srh"]
-
-
-def test_files_are_read_a_part_at_a_time(long_files, monkeypatch):
-    sources, references, ours, (source_file, reference_file, ours_file) = long_files
+    source_file, reference_file, ours_file = (open_lines(tmp_path / name) for name in "srh")
     options = {"metrics": ["wer"], "samples": 10}
     monkeypatch.setattr(compare, "MOST_LISTED", 50)
     expected = compare_systems([System("ours", [ours])], sources, references, **options)
@@ -219,24 +182,20 @@ def test_files_are_read_a_part_at_a_time(long_files, monkeypatch):
     assert embedded(page)["systems"][0]["hypotheses"] == ours[:50]
 
 
-def test_names_that_matplotlib_and_files_would_take_amiss():
-    names = ["$a_{b", "$a_{b$", "_x", "x\\frac{$", "A b", "a-B"]
-    report = compare_systems([System(name, [OURS]) for name in names], SOURCES, REFERENCES, samples=2)
-    texts = legend(report)
-    assert [text.replace("\\$", "$").strip() for text in texts] == names
-    assert "$a_{b$" in page_svg(report.plots[0].figure, "x")  # as it stands, and no formula
-    assert len({name.casefold() for name in compare.file_names(names)}) == len(names)
-
-
 def test_names_without_a_picture_and_long_names(tmp_path):
     long = "multi30k_transformer_with_an_area_of_three_heads_seed_"
-    names = ["a\nb", "c\x01\u202ed", "e\udcfff", f"{long}1", f"{long}2"]
+    formulas = ["$a_{b", "$a_{b$", "_x", "x\\frac{$", "A b", "a-B"]
+    names = ["a\nb", "c\x01\u202ed", "e\udcfff", f"{long}1", f"{long}2", *formulas]
     systems = [System(name, [OURS]) for name in names]
     report = compare_systems(systems, SOURCES, REFERENCES, samples=2, title="\udcff")
     write_report(report, tmp_path / "report.html", plots=tmp_path)
-    texts = legend(report)
+    [plot] = [plot for plot in report.plots if plot.name == "scores_by_length"]
+    texts = [text.get_text() for text in plot.figure.axes[0].get_legend().get_texts()]
     assert texts[:3] == ["a\\nb", "c\\x01\\u202ed", "e\\udcfff"]
-    assert [(len(text), text[-1]) for text in texts[3:]] == [(41, "1"), (41, "2")]
+    assert [(len(text), text[-1]) for text in texts[3:5]] == [(41, "1"), (41, "2")]
+    assert [text.replace("\\$", "$").strip() for text in texts[5:]] == formulas
+    assert "$a_{b$" in (tmp_path / "scores_by_length.svg").read_text()  # as it stands, and no formula
+    assert len({name.casefold() for name in compare.file_names(names)}) == len(names)
     for plot in report.plots:
         width, height = plot.figure.get_size_inches()
         xml.etree.ElementTree.parse(tmp_path / f"{plot.name}.svg")
@@ -279,22 +238,17 @@ def test_settings_are_looked_at_before_anything_is_translated(arguments, message
     assert os.listdir(tmp_path) == ["s"]
 
 
-def test_signs_of_the_argument_in_the_names_of_files(tmp_path):
+def test_signs_of_the_argument_in_the_names_of_files_and_pipes(tmp_path):
     path = tmp_path / "lr=0.1,x.txt"
     path.write_text("".join(f"{line}\n" for line in OURS), encoding="utf-8")
     for argument, name in ((str(path), "lr=0.1,x.txt"), (f"ours={path}", "ours")):
         [system] = load_systems([argument], SOURCES)
         assert (system.name, [list(run) for run in system.runs]) == (name, [OURS])
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(path.read_bytes(),))
+    writer.start()
+    assert list(load_systems([str(tmp_path / "pipe")], SOURCES)[0].runs[0]) == OURS
+    writer.join()
     for name in ("missing.txt", "./a/b", "/a", "a/b/c", ""):
         with pytest.raises(FileNotFoundError, match=rf"^{re.escape(name)}: no such file or checkpoint$"):
             load_systems([name], SOURCES)
-
-
-def test_a_pipe_is_a_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    text = "".join(f"{line}\r\n" for line in OURS)
-    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,), kwargs={"encoding": "utf-8"})
-    writer.start()
-    [system] = load_systems([str(tmp_path / "pipe")], SOURCES)
-    writer.join()
-    assert list(system.runs[0]) == OURS
