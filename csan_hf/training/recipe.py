@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import docstring_parser
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from transformers import PreTrainedConfig
@@ -196,6 +197,8 @@ class Section:
         """The keys with their types, defaults and help."""
         fields = dataclasses.fields(self.source) if dataclasses.is_dataclass(self.source) else ()
         described = {field.name: field.metadata.get("help") for field in fields}
+        for entry in docstring_parser.parse(inspect.getdoc(self.source) or "").params:
+            described |= {key: entry.description for key in entry.arg_name.split(", ") if not described.get(key)}
         actions = {action.dest: action for action in self._parser._actions}
         return {
             key: Option(

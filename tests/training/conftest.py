@@ -21,17 +21,9 @@ def one_thread():
 
 @pytest.fixture(scope="module", autouse=True)
 def pictures():
-    """Where pictures of the training would have been drawn; drawing takes longer than these trainings."""
-    paths = []
+    """Where pictures would have been drawn; drawing takes longer than these trainings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("csan_hf.training.callbacks.draw_training", lambda history, path: paths.append(path))
-        yield paths
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Leaves out the pictures of a finished run too."""
-    leave_out_pictures(monkeypatch)
+        yield leave_out_pictures(patch)
 
 
 @pytest.fixture(scope="session")

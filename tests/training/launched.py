@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM
 
 import csan_hf  # noqa: F401  (registers the families)
@@ -24,49 +24,36 @@ UPDATES, ACCUMULATION = 3, 2
 SIZES = (1, 7, 11)
 
 
-def make_trainer(folder: Path, family: str, **arguments) -> TranslationTrainer:
+def make_trainer(folder: Path, family: str) -> TranslationTrainer:
     """A trainer whose updates are plain gradient steps, so that a gradient that is too large shows."""
     data = DatasetDict.load_from_disk(str(folder / "data"))
-    defaults = {
-        "max_steps": UPDATES,
-        "gradient_accumulation_steps": ACCUMULATION,
-        "max_tokens": 400,
-        "max_cells": 3000,
-        "optim": "sgd",
-        "learning_rate": 0.1,
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "label_smoothing_factor": 0.1,
-        "logging_steps": 1,
-        "eval_strategy": "no",
-        "save_strategy": "no",
-        "per_device_eval_batch_size": 4,
-        "bf16": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
+    arguments = {"max_steps": UPDATES, "gradient_accumulation_steps": ACCUMULATION, "max_tokens": 400}
+    arguments |= {"max_cells": 3000, "optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant"}
+    arguments |= {"max_grad_norm": 0.0, "label_smoothing_factor": 0.1, "per_device_eval_batch_size": 4, "bf16": False}
+    arguments |= {"logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"}
+    arguments |= {"report_to": "none", "disable_tqdm": True}
     return TranslationTrainer(
         AutoModelForSeq2SeqLM.from_pretrained(folder / family),
-        TranslationTrainingArguments(output_dir=str(folder / "trainer"), **{**defaults, **arguments}),
+        TranslationTrainingArguments(output_dir=str(folder / "trainer"), **arguments),
         tokenizers=TokenizerPair.from_pretrained(str(folder / "tokenizer")),
         train_dataset=data["train"],
     )
 
 
+def read_test_set(folder: Path, size: int) -> Dataset:
+    return DatasetDict.load_from_disk(str(folder / "data"))["test"].select(range(size))
+
+
 def evaluate(trainer: TranslationTrainer, folder: Path) -> dict:
     """Hypotheses and loss of test sets of several sizes."""
-    test = DatasetDict.load_from_disk(str(folder / "data"))["test"]
-    return {size: trainer.translate_dataset(test.select(range(size)), num_beams=2) for size in SIZES}
+    return {size: trainer.translate_dataset(read_test_set(folder, size), num_beams=2) for size in SIZES}
 
 
 def translate_all(trainer: TranslationTrainer, folder: Path, processes=None) -> dict:
-    test = DatasetDict.load_from_disk(str(folder / "data"))["test"]
-    return {
-        size: translate(
-            trainer.model, trainer.tokenizers, test["source"][:size], max_batch_tokens=40, processes=processes
-        )
-        for size in SIZES
-    }
+    """Translations of test sets of several sizes."""
+    options = {"max_batch_tokens": 40, "processes": processes}
+    sources = {size: read_test_set(folder, size)["source"] for size in SIZES}
+    return {size: translate(trainer.model, trainer.tokenizers, list(sources[size]), **options) for size in SIZES}
 
 
 def work(folder: Path, family: str) -> dict:
@@ -77,9 +64,8 @@ def work(folder: Path, family: str) -> dict:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found |= {"batches": batches, "losses": losses, "weights": trainer.model.state_dict()}
     if family == "pervasive_attention":
-        found["shares"] = (
-            trainer.model.model.decoder.dense_block.feature_norm.process_group is torch.distributed.group.WORLD
-        )
+        norm = trainer.model.model.decoder.dense_block.feature_norm
+        found["shares"] = norm.process_group is torch.distributed.group.WORLD
     return found
 
 
@@ -87,8 +73,8 @@ def main(folder: Path, arguments: list[str]) -> None:
     found = {family: work(folder, family) for family in ("csan", "pervasive_attention")}
     torch.save(found, folder / f"found-{PartialState().process_index}.pt")
     PartialState().wait_for_everyone()
-    callbacks.draw_training = lambda history, path: None  # the end of the run draws the picture that is looked for
-    model_card.draw_locality = lambda config, path: None
+    # the end of the run draws the picture that is looked for
+    callbacks.draw_training = model_card.draw_locality = lambda what, path: None
     sys.exit(csan_hf_cli.main(["train", *arguments]))
 
 

@@ -51,6 +51,9 @@ def no_data(monkeypatch):
         ({"lr_scheduler_kwargs": "{cycles: 2}"}, r"lr_scheduler_kwargs {'cycles': 2}: .*unexpected keyword"),
         ({"optim": "adamw_8bit"}, "section training is refused: .*You need to install `bitsandbytes`"),
         ({"name": "a\ud800"}, "The recipe holds half of a character, which no file can hold"),
+        ({"metrics": "[blue]"}, "There is no metric 'blue'; choose from bleu, chrf"),
+        ({"metrics": "[aer]"}, "training.metrics must be names of metrics of translations"),
+        ({"metrics": "[wer]"}, "training.metric_for_best_model must be one of wer, loss, got 'bleu'"),
         ({"eval_steps": "0"}, "training.eval_steps must be above 0 and finite, got 0"),
         ({"tokenizer.vocab_size": "258"}, "section tokenizer is refused: vocab_size is 258; it must be at least 259"),
         ({"target_vocab_size": "400"}, "target_vocab_size is 400, but the vocabulary is joint"),
@@ -60,11 +63,14 @@ def no_data(monkeypatch):
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_value_that_cannot_work_is_refused(tmp_path, overrides, words):
-    recipe = load_recipe("numbers", [*overrides.items(), ("output_dir", str(tmp_path / "run"))])
+    check_refusal(load_recipe("numbers", [*overrides.items(), ("output_dir", str(tmp_path / "run"))]), words, tmp_path)
+
+
+def check_refusal(recipe, words, folder):
     for run in (dry_run, train_from_recipe):
         with pytest.raises(RecipeError, match=words):
             run(recipe)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +93,7 @@ def checkpoint(tmp_path_factory):
 )
 def test_what_a_checkpoint_cannot_be_made_is_refused(checkpoint, tmp_path, overrides, words):
     pairs = {"init_from": str(checkpoint), "output_dir": str(tmp_path / "run"), "data.dataset": "numbers", **overrides}
-    recipe = load_recipe(None, list(pairs.items()))
-    for run in (dry_run, train_from_recipe):
-        with pytest.raises(RecipeError, match=words):
-            run(recipe)
-    assert list(tmp_path.iterdir()) == []
+    check_refusal(load_recipe(None, list(pairs.items())), words, tmp_path)
 
 
 def test_files_of_the_data_are_looked_for_first(tmp_path):

@@ -31,28 +31,6 @@ def millions(text: str) -> float:
     return float(re.search(r"([\d.]+)M parameters", text)[1])
 
 
-@pytest.fixture(scope="module")
-def estimates():
-    """By config: several recipes are of one model but for its vocabulary, and the costs are not what is looked at."""
-    return {}
-
-
-@pytest.fixture
-def estimate_once(monkeypatch, estimates):
-    """Goes through every layer of one model only once."""
-    original, ignored = module.estimate, ("vocab_size", "decoder_vocab_size", "dropout")
-
-    def estimate(model, *arguments, **options):
-        fields = {name: value for name, value in model.config.to_dict().items() if name not in ignored}
-        key = repr(sorted(fields.items()))
-        if key not in estimates:
-            estimates[key] = original(model, *arguments, **options)
-        return estimates[key]
-
-    monkeypatch.setattr(module, "estimate", estimate)
-
-
-@pytest.mark.usefixtures("estimate_once")
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_can_be_run_dry(path, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -88,7 +66,6 @@ def test_estimate_is_that_of_the_real_model():
     assert 4 * tokens * 32 * 10 < found.activations < 4 * tokens * 32 * 500
 
 
-@pytest.mark.usefixtures("estimate_once")
 def test_data_that_is_there_is_counted_and_checked(tmp_path):
     for split, lines in (("train", 3), ("val", 2)):
         for language in ("de", "en"):
@@ -102,7 +79,7 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
         report("multi30k_transformer", data_dir=str(tmp_path))
 
 
-def test_layers_that_training_drops_count(estimates):
+def test_layers_that_training_drops_count():
     with_drop = [("output_dir", "x"), ("data.dataset", "numbers"), ("encoder_layerdrop", "0.5"), ("d_model", "16")]
     heads = [("encoder_attention_heads", "2"), ("decoder_attention_heads", "2"), ("decoder_layerdrop", "0.5")]
     assert "TFLOP" in dry_run(load_recipe(None, [*with_drop, *heads]))

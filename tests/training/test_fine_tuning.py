@@ -14,8 +14,6 @@ from csan_hf.pipelines import translation_pipeline
 from csan_hf.training import load_recipe, train_from_recipe
 from csan_hf.training.recipe import RecipeError
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
 SHORT = {
     **{"max_steps": "2", "eval_steps": "2", "warmup_steps": "1", "use_cpu": "true", "bf16": "false"},
@@ -45,13 +43,9 @@ def test_several_language_pairs_with_a_tokenizer_that_is_there(tmp_path):
         "  decoder_attention_heads: 4, encoder_ffn_dim: 16, decoder_ffn_dim: 16}\n"
     )
     output = tmp_path / "run"
-    recipe = load_recipe(tmp_path / "recipe.yaml", [*SHORT.items(), ("output_dir", str(output))])
-    results = train_from_recipe(recipe)
-    assert {name: entry["sentences"] for name, entry in results["scores"].items()} == {
-        "validation": 6,
-        "test_de-en": 2,
-        "test_en-de": 2,
-    }
+    results = train_from_recipe(load_recipe(tmp_path / "recipe.yaml", [*SHORT.items(), ("output_dir", str(output))]))
+    sentences = {name: entry["sentences"] for name, entry in results["scores"].items()}
+    assert sentences == {"validation": 6, "test_de-en": 2, "test_en-de": 2}
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert tokenizer.convert_tokens_to_ids([">>en<<", ">>de<<"]) == [len(tokenizer) - 2, len(tokenizer) - 1]
     assert json.loads((output / "config.json").read_text())["vocab_size"] == len(tokenizer)
@@ -76,13 +70,13 @@ def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path, lacks):
 
 
 def test_language_tags_are_added_to_the_weights_of_a_checkpoint(tmp_path):
-    marian = save_tiny_marian(tmp_path / "marian")
+    marian, run = save_tiny_marian(tmp_path / "marian"), tmp_path / "run"
     settings = {"init_from": str(marian), "data.dataset": "numbers", "language_pairs": "de-en,en-de"}
-    sizes = {"train_size": "20", "validation_size": "2", "test_size": "2", "output_dir": str(tmp_path / "run")}
-    train_from_recipe(load_recipe(None, [*SHORT.items(), *settings.items(), *sizes.items()]))
-    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (marian, tmp_path / "run"))
+    settings |= {"train_size": "20", "validation_size": "2", "test_size": "2", "output_dir": str(run)}
+    train_from_recipe(load_recipe(None, [*SHORT.items(), *settings.items()]))
+    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (marian, run))
     assert len(after) == len(before) + 2
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["vocab_size"] == len(after)
+    assert json.loads((run / "config.json").read_text())["vocab_size"] == len(after)
 
 
 @pytest.mark.parametrize(

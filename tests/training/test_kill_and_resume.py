@@ -12,37 +12,25 @@ import pytest
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "kill_and_resume.py"))
 
 
-def ignore(arguments):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def train(arguments):
+    """Ignores SIGTERM, obeys it, or ends before it comes."""
+    if "ignores" in arguments:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for step in range(1, 6):
         os.write(1, f"step {step}/5\n".encode())
-        time.sleep(0.2)
+        time.sleep(0.2 if "ignores" in arguments else 20 if "obeys" in arguments else 0)
     return 0
 
 
-def obey(arguments):
-    os.write(1, b"step 1/5\n")
-    time.sleep(60)
+def test_a_run_that_ignores_a_signal_one_that_it_ends_and_one_that_had_ended_are_told_apart(tmp_path):
+    def start(behaviour):
+        run = SCRIPT["Run"](train, [behaviour], tmp_path, tmp_path / behaviour)
+        assert run.wait_until(lambda: run.step() > 0)
+        return run
 
-
-def end(arguments):
-    os.write(1, b"step 5/5\n")
-    return 0
-
-
-def start(train, tmp_path):
-    run = SCRIPT["Run"](train, [], tmp_path, tmp_path / "log")
-    assert run.wait_until(lambda: run.step() > 0)
-    return run
-
-
-def test_a_run_that_goes_on_in_spite_of_a_signal_is_an_error(tmp_path):
     with pytest.raises(SCRIPT["IgnoredSignalError"], match="ended with status 0 in spite of SIGTERM"):
-        start(ignore, tmp_path).signal_group(signal.SIGTERM)
-
-
-def test_a_run_that_a_signal_ends_and_one_that_had_ended_are_told_apart(tmp_path):
-    assert start(obey, tmp_path).signal_group(signal.SIGTERM)
-    run = start(end, tmp_path)
+        start("ignores").signal_group(signal.SIGTERM)
+    assert start("obeys").signal_group(signal.SIGTERM)
+    run = start("ends")
     run.process.join()
     assert not run.signal_group(signal.SIGTERM)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from training.tiny_runs import leave_out_pictures, write_recipe
+from training.tiny_runs import write_recipe
 from transformers import TrainerState
 
 import csan_hf_cli
@@ -14,7 +14,7 @@ from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
 from csan_hf.text_files import digest_of_lines, read_lines
-from csan_hf.training import RecipeError, load_recipe
+from csan_hf.training import load_recipe
 from csan_hf.training.callbacks import TranslationProgress, draw_training
 from csan_hf.training.run import summary_table, train_from_recipe
 
@@ -50,18 +50,15 @@ def metric():
 def tiny_recipe(folder, **training):
     sizes = {"train_size": 60, "validation_size": 6, "test_size": 5}
     training = {"max_steps": 4, "eval_steps": 2, "metrics": ["bleu", "chrf"], **training}
-    return load_recipe(
-        write_recipe(folder / "tiny.yaml", output_dir=str(folder / "run"), data=sizes, training=training)
-    )
+    path = write_recipe(folder / "tiny.yaml", output_dir=str(folder / "run"), data=sizes, training=training)
+    return load_recipe(path)
 
 
 @pytest.fixture(scope="module")
 def run(metric, tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
     recipe = tiny_recipe(folder, metrics=["wer", "words_missing"], metric_for_best_model="words_missing")
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_pictures(patch)
-        return folder / "run", train_from_recipe(recipe)
+    return folder / "run", train_from_recipe(recipe)
 
 
 def test_validation(run):
@@ -76,16 +73,13 @@ def test_validation(run):
 def test_results_and_card(run):
     output, results = run
     stored = json.loads((output / "results.json").read_text())
+    splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
     for split in ("validation", "test"):
         assert stored["scores"][split]["words_missing"] == results["scores"][split]["words_missing"] >= 0
         assert "bleu" not in stored["scores"][split]
         hypotheses = read_lines(output / "hypotheses" / f"{split}.txt")
         assert stored["data"]["references"][split] != digest_of_lines(hypotheses)
-    recipe = load_recipe(output / "recipe.yaml")
-    splits, _ = load_translation_dataset(recipe.data_arguments())
-    assert stored["data"]["references"] == {
-        split: digest_of_lines(splits[split]["target"]) for split in ("validation", "test")
-    }
+        assert stored["data"]["references"][split] == digest_of_lines(splits[split]["target"])
     assert stored["data"]["training_set"]["pairs"] == len(splits["train"])
     card = ModelCard.load(output / "README.md")
     assert "| split | sentences | WER | words missing | beam |" in card.text
@@ -107,10 +101,9 @@ def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
     assert not (tmp_path / "none.png").exists()
 
 
-def test_progress_line_and_table(run, capfd, tmp_path):
-    progress, state = TranslationProgress(), TrainerState(global_step=2, epoch=0.5)
+def test_progress_line_and_table(run, capfd):
     logs = {"eval_loss": 1.0, "eval_wer": 50.0, "eval_words_missing": 0.5}
-    progress.on_log(None, state, None, logs=logs)
+    TranslationProgress().on_log(None, TrainerState(global_step=2, epoch=0.5), None, logs=logs)
     assert "validation loss 1.000  WER 50.00  words missing 0.500" in capfd.readouterr().err
     table = summary_table(run[1], run[0])
     assert "WER  words missing" in table
@@ -125,27 +118,13 @@ def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
 
 
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"metrics": ["blue"]}, "There is no metric 'blue'; choose from bleu, chrf"),
-        ({"metrics": ["aer"]}, "training.metrics must be names of metrics of translations"),
-        ({"metrics": ["wer"]}, "training.metric_for_best_model must be one of wer, loss, got 'bleu'"),
-    ],
-)
-def test_metrics_that_cannot_be_are_refused(tmp_path, training, message):
-    with pytest.raises(RecipeError, match=message):
-        tiny_recipe(tmp_path, **training).training_arguments()
-
-
 @pytest.mark.parametrize(("name", "greater"), [("wer", False), ("chrf", True), ("loss", False)])
 def test_the_best_checkpoint_has_the_fewest_errors(tmp_path, name, greater):
     recipe = tiny_recipe(tmp_path, metrics=["wer", "chrf"], metric_for_best_model=name)
     assert recipe.training_arguments().greater_is_better is greater
 
 
-def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_path, monkeypatch):
-    leave_out_pictures(monkeypatch)
+def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_path):
     values = {"predict_with_generate": False, "metric_for_best_model": "loss", "average_best": False}
     results = train_from_recipe(tiny_recipe(tmp_path, **values))
     assert 0 <= results["scores"]["test"]["bleu"] <= 100

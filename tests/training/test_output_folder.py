@@ -65,10 +65,15 @@ def test_the_folder_that_init_from_reads_is_not_overwritten(initial, old_run):
     assert contents(old_run) == before
 
 
-def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run):
+def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run, tmp_path):
+    elsewhere = tmp_path / "elsewhere" / "optimizer.pt"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("mine")
+    (old_run / "checkpoint-6").symlink_to(elsewhere.parent)  # of which the link alone is deleted
     begin_run(make_recipe(old_run), old_run)
     assert sorted(path.name for path in old_run.iterdir()) == [MARK, "note", "recipe.yaml"]
     assert "train_size: 200" in (old_run / "recipe.yaml").read_text()
+    assert elsewhere.read_text() == "mine"
 
 
 def test_a_fresh_folder_is_taken_and_an_older_run_is_resumed_but_not_overwritten(tmp_path):
@@ -79,16 +84,6 @@ def test_a_fresh_folder_is_taken_and_an_older_run_is_resumed_but_not_overwritten
     with pytest.raises(RecipeError, match="no mark of a run"):
         check_output_folder(make_recipe(old), old)
     assert entries_of_run(tmp_path / "nowhere") == []
-
-
-def test_overwrite_deletes_a_link_alone(old_run, tmp_path):
-    elsewhere = tmp_path / "elsewhere" / "optimizer.pt"
-    elsewhere.parent.mkdir()
-    elsewhere.write_text("mine")
-    (old_run / "checkpoint-6").symlink_to(elsewhere.parent)
-    begin_run(make_recipe(old_run), old_run)  # deletes the link alone
-    assert not (old_run / "checkpoint-6").is_symlink()
-    assert elsewhere.read_text() == "mine"
 
 
 def test_the_lock_is_not_written_through_a_link(tmp_path):

@@ -27,12 +27,13 @@ from launched import ACCUMULATION, SIZES, UPDATES, evaluate, make_trainer, trans
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = ("csan", "pervasive_attention")
-SIZES_OF_GRID = {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4}
+STEPS = {"max_cells": 8000, "max_steps": 4, "eval_steps": 2, "warmup_steps": 1, "learning_rate": 1e-2}
 RUN = {
-    **{"model": "pervasive_attention", "tokenizer": {"vocab_size": 300}, "config": SIZES_OF_GRID},
+    "model": "pervasive_attention",
     "data": {**NUMBERS, "train_size": 200, "validation_size": 7, "test_size": 5},
-    "training": {"max_cells": 8000, "max_steps": 4, "eval_steps": 2, "logging_steps": 1, "warmup_steps": 1}
-    | {"learning_rate": 1e-2, "batch_norm_batches": 2, "bf16": False},
+    "tokenizer": {"vocab_size": 300},
+    "config": {"source_embed_dim": 8, "target_embed_dim": 8, "num_layers": 2, "growth_rate": 4},
+    "training": {**STEPS, "logging_steps": 1, "batch_norm_batches": 2, "bf16": False},
     "generation": {"num_beams": 2, "max_length": 12},
 }
 
@@ -53,15 +54,12 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         settings = {"max_length": 10, "no_repeat_ngram_size": 1}
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN))
-    accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
-    config = ROOT / "scripts" / "recipes" / "accelerate" / "2_cpu_processes.yaml"
-    command = [*accelerate, "--config_file", config, ROOT / "tests" / "training" / "launched.py", folder]
-    command += [folder / "tiny.yaml", "--output_dir", folder / "run"]
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--config_file", "scripts/recipes/accelerate/2_cpu_processes.yaml", "tests/training/launched.py"]
+    command += map(str, [folder, folder / "tiny.yaml", "--output_dir", folder / "run"])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment["ACCELERATE_USE_CPU"] = "true"
-    result = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-    )
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
     return folder, [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)], result
 
@@ -119,10 +117,12 @@ def test_updates_are_those_of_one_process_with_the_whole_batch(launched, family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_evaluation_is_put_together_without_loss_or_copies(launched, family):
+def test_evaluations_and_translations_are_put_together_without_loss_or_copies(launched, family):
     """Sizes that two processes cannot share equally, one sentence for two processes among them."""
     folder, found, _ = launched
-    alone = evaluate(make_trainer(folder, family), folder)
+    trainer = make_trainer(folder, family)
+    alone, translated = evaluate(trainer, folder), translate_all(trainer, folder)
+    assert [process[family]["translated"] for process in found] == [translated, translated]
     for process in found:
         for size in SIZES:
             hypotheses, metrics = process[family]["evaluated"][size]
@@ -131,13 +131,6 @@ def test_an_evaluation_is_put_together_without_loss_or_copies(launched, family):
             assert metrics["loss"] == pytest.approx(alone[size][1]["loss"], rel=1e-5)
             assert metrics["bleu"] == alone[size][1]["bleu"]
     assert len(set(alone[11][0])) > 5, "the test wants different hypotheses"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_translation_is_shared(launched, family):
-    folder, found, _ = launched
-    alone = translate_all(make_trainer(folder, family), folder)
-    assert [process[family]["translated"] for process in found] == [alone, alone]
 
 
 def test_a_recipe_runs_in_two_processes(launched):
@@ -152,10 +145,7 @@ def test_a_recipe_runs_in_two_processes(launched):
     assert {"README.md", "model.safetensors", "results.json", "training.png", "recipe.yaml", "hypotheses"} <= names
     assert [name for name in names if name.startswith((".", "_"))] == [".csan_hf_run"], "the mark of a run alone"
     assert {path.name for path in run.glob("checkpoint-4/rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
-
-
-def test_the_final_hypotheses_are_those_of_one_process(launched, text):
-    run = launched[0] / "run"
+    # the final hypotheses are those of one process
     model, tokenizers = load_translation_model(str(run), device="cpu")
     splits, _ = load_translation_dataset(load_recipe(run / "recipe.yaml").data_arguments())
     for split, size in (("validation", 7), ("test", 5)):

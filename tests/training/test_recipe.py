@@ -11,7 +11,7 @@ from csan_hf.commands.train import format_help, split_command_line
 from csan_hf.credentials import find_credentials, holds_credential
 from csan_hf.training import TranslationTrainingArguments
 from csan_hf.training.arguments import GenerationArguments
-from csan_hf.training.recipe import RecipeError, Section, load_recipe, recipe_options
+from csan_hf.training.recipe import RecipeError, load_recipe, recipe_options
 
 
 @pytest.fixture
@@ -24,20 +24,27 @@ def recipe_file(tmp_path):
     return write
 
 
-def test_sections_are_read_with_the_types_of_their_fields(recipe_file):
+def test_values_get_the_types_of_their_keys(recipe_file):
     path = recipe_file(
         "model: csan\n"
-        "config: {d_model: 64, local_window: 5, localness_layers: [0, 1], normalize_before: true}\n"
+        "config: {d_model: 64, local_window: null, localness_layers: [0, 1.0, 1e1], normalize_before: true}\n"
         "tokenizer: {vocab_size: 1e3}\n"
-        "training: {learning_rate: 1e-3, max_steps: 2e2, bf16: auto}\n"
+        "training: {learning_rate: 1e-3, max_steps: 2e2, bf16: auto, warmup_steps: 0.1, max_grad_norm: 3}\n"
         "generation: {num_beams: 4, length_penalty: 1, early_stopping: never}\n"
+        "name: 12\n"
         "output_dir: out\n"
     )
-    recipe = load_recipe(path)
-    assert recipe.config == {"d_model": 64, "local_window": 5, "localness_layers": [0, 1], "normalize_before": True}
-    assert recipe.tokenizer == {"vocab_size": 1000}
-    assert recipe.training == {"learning_rate": 0.001, "max_steps": 200, "bf16": "auto"}
-    assert recipe.generation == {"num_beams": 4, "length_penalty": 1.0, "early_stopping": "never"}
+    expected = {
+        "config": {"d_model": 64, "local_window": None, "localness_layers": [0, 1, 10], "normalize_before": True},
+        "tokenizer": {"vocab_size": 1000},
+        "training": {"learning_rate": 0.001, "max_steps": 200, "bf16": "auto"}
+        | {"warmup_steps": 0.1, "max_grad_norm": 3.0},
+        "generation": {"num_beams": 4, "length_penalty": 1.0, "early_stopping": "never"},
+        "name": "12",
+    }
+    recipe = load_recipe(path, [("training.use_cpu", "off")])
+    expected["training"]["use_cpu"] = False
+    assert repr({name: getattr(recipe, name) for name in expected}) == repr(expected), "1 is not 1.0, nor True"
     assert recipe.training_arguments().learning_rate == 0.001
 
 
@@ -72,7 +79,11 @@ def test_lists_on_the_command_line():
         ("config: {localness_layers: [0, x]}", ["config.localness_layers must be list[int]", "'x'"]),
         ("generation: {suppress_tokens: 3}", ["generation.suppress_tokens must be list[int] | null, got 3"]),
         ("generation: {num_return_sequences: 2}", ["num_return_sequences cannot be set", "one translation"]),
-        ("license: no", ["license must be str", "quotes"]),
+        ("license: no", ["license must be str", "got False. YAML reads no, off", "quotes"]),
+        ("name: [a]", ["name must be str | null, got ['a']"]),
+        ("training: {use_cpu: 2}", ["training.use_cpu must be bool, got 2"]),
+        ("training: {use_cpu: null}", ["training.use_cpu must be bool, got None"]),
+        ("config: {dropout: " + "x" * 5000 + "}", ["config.dropout must be float | int, got 'xxx"]),
         ("config: 3", ["section config must hold keys and values"]),
         ("model: cnas", ["model must be one of csan", "'cnas'"]),
         ("training: {seed: 1, seed: 2}", ["'seed' is repeated"]),
@@ -118,51 +129,6 @@ def test_help_has_every_key_with_help():
     for option in recipe_options():
         assert f"--{option.path}  (" in text
         assert option.help, option.path
-
-
-def function_of_every_kind(
-    rate: float | None = None, size: int | str = 0, flag: bool = False, name: str = "", sizes: list[int] | None = None
-):
-    """Does nothing.
-
-    Args:
-        rate: a number.
-        size: a size, or its name.
-        flag: a switch.
-        name: a text.
-        sizes: several sizes.
-    """
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        *[("rate", "1e-3", 0.001), ("rate", None, None), ("rate", 3, 3.0), ("size", 3, 3), ("size", "base", "base")],
-        *[("flag", "off", False), ("flag", True, True), ("name", 12, "12"), ("name", "no", "no"), ("name", "", "")],
-        *[("sizes", [1, 2.0, "3e1"], [1, 2, 30]), ("sizes", None, None), ("sizes", [], [])],
-    ],
-)
-def test_values_get_the_types_of_their_keys(key, value, expected):
-    found = Section("x", function_of_every_kind).convert(key, value, "here")
-    assert found == expected
-    assert type(found) is type(expected)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("flag", 2, "here must be bool, got 2"),
-        ("flag", None, "here must be bool, got None"),
-        ("sizes", [1, "x"], r"here must be list\[int\] \| null, got \[1, 'x'\]"),
-        ("name", ["a"], r"here must be str, got \['a'\]"),
-        ("name", False, "here must be str, got False. YAML reads no, off"),
-        ("rate", "x" * 5000, r"here must be float \| null, got 'x+[.][.][.]"),
-    ],
-)
-def test_values_of_other_types_are_refused(key, value, words):
-    with pytest.raises(RecipeError, match=words) as error:
-        Section("x", function_of_every_kind).convert(key, value, "here")
-    assert len(str(error.value)) < 400
 
 
 def test_every_setting_of_generation_is_one_of_the_library():

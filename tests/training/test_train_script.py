@@ -86,7 +86,6 @@ def main(arguments):
     return csan_hf_cli.main(["train", *arguments])
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_finished_run_is_not_trained_further(run, recipe, tmp_path, capsys):
     output = tmp_path / "copy"
     shutil.copytree(run[0], output)
@@ -130,7 +129,6 @@ def test_no_recipe(capsys):
     assert "csan-hf train numbers" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
     output = tmp_path / "grid"
     assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), "--max_cells", "9"]) == 2
@@ -152,7 +150,6 @@ def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
     assert statistics.item() > 0
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_fine_tuning_from_a_checkpoint(run, tmp_path, capsys):
     output = tmp_path / "tuned"
     recipe = {**RECIPE, "config": {"local_window": 5}}

@@ -17,32 +17,21 @@ from csan_hf.training.checkpoints import average_weights, list_checkpoints, read
 from csan_hf.training.run import choose_weights
 
 
-def test_predictions_come_back_in_dataset_order(make_trainer, tokenized, tokenizers):
+def test_predictions_come_back_in_dataset_order(make_trainer, tokenized):
     trainer = make_trainer(per_device_eval_batch_size=5)
     dataset = tokenized["test"]
     lengths = [len(ids) for ids in dataset["input_ids"]]
     assert lengths != sorted(lengths, reverse=True), "the test wants an unsorted set"
+    widths = [int(batch["attention_mask"].sum(1).max()) for batch in trainer.get_eval_dataloader()]
+    assert widths == sorted(widths, reverse=True), "the longest first"
+    assert len(set(widths)) > 1
     output = trainer.predict(dataset)
     labels = [[int(i) for i in row if i not in (-100, 0)] for row in output.label_ids]
     assert labels == [list(ids) for ids in dataset["labels"]]
     alone = [trainer.predict(dataset.select([row])).predictions for row in range(len(dataset))]
     together = trainer.decode(output.predictions)
     assert together == [trainer.decode(one)[0] for one in alone]
-    assert trainer.decode(output.label_ids) == [text.strip() for text in dataset["target"]]
-
-
-def test_evaluation_reads_longest_first(make_trainer, tokenized):
-    trainer = make_trainer(per_device_eval_batch_size=4)
-    widths = [int(batch["attention_mask"].sum(1).max()) for batch in trainer.get_eval_dataloader()]
-    assert widths == sorted(widths, reverse=True)
-    assert len(set(widths)) > 1
-
-
-def test_minus_100_is_padding_when_decoding(make_trainer, tokenizers):
-    trainer = make_trainer()
-    ids = tokenizers.target("zwei")["input_ids"]
-    rows = np.array([[0, *ids, -100, -100], [-100] * (len(ids) + 3)])
-    assert trainer.decode(rows) == ["zwei", ""]
+    assert trainer.decode(output.label_ids) == [text.strip() for text in dataset["target"]], "-100 is padding"
 
 
 def test_validation_loss_is_plain_and_per_token(make_trainer, tokenized):
@@ -81,14 +70,11 @@ def test_optimizer_and_schedule_are_vaswanis(make_trainer):
     trainer.create_optimizer_and_scheduler(20)
     group = trainer.optimizer.param_groups[0]
     assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
-    rates = []
-    for _ in range(20):
-        rates.append(trainer.lr_scheduler.get_last_lr()[0])
+    for step in range(20):
+        vaswani = min(max(step, 1e-9) ** -0.5, step * 4**-1.5)
+        assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(0.5 * vaswani / 4**-0.5)
         trainer.optimizer.step()
         trainer.lr_scheduler.step()
-    vaswani = [min(max(step, 1e-9) ** -0.5, step * 4**-1.5) for step in range(20)]
-    peak = vaswani[4]
-    assert rates == pytest.approx([0.5 * value / peak for value in vaswani])
     assert make_trainer(warmup_steps=0.1, max_steps=50).args.get_warmup_steps(50) == 5
 
 
@@ -110,20 +96,19 @@ def test_batches_are_bounded_in_tokens(make_trainer, tokenized):
     assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
 
 
-def real_cells(batch):
-    return int((batch["attention_mask"].sum(1) * batch["labels"].ne(-100).sum(1)).sum())
+@pytest.mark.parametrize("mix_lengths", [None, False])
+def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized, mix_lengths):
+    """Those of mixed lengths in the cells of their sentences, the others in those of padding, too."""
 
+    def cells(batch):
+        if mix_lengths is False:
+            return batch["input_ids"].numel() * batch["labels"].shape[1]
+        return int((batch["attention_mask"].sum(1) * batch["labels"].ne(-100).sum(1)).sum())
 
-def padded_cells(batch):
-    return batch["input_ids"].numel() * batch["labels"].shape[1]
-
-
-@pytest.mark.parametrize(("mix_lengths", "bounded"), [(None, real_cells), (False, padded_cells)])
-def test_batches_are_bounded_in_grid_cells(make_trainer, tokenized, mix_lengths, bounded):
     trainer = make_trainer(max_cells=5000, max_tokens=10, mix_lengths=mix_lengths)
     trainer.family = FAMILIES["pervasive_attention"]
     batches = list(trainer.get_train_dataloader())
-    sizes = [bounded(batch) for batch in batches]
+    sizes = [cells(batch) for batch in batches]
     assert 2500 < max(sizes) <= 5000
     assert sum(len(batch["labels"]) for batch in batches) == len(tokenized["train"])
     lengths = [batch["attention_mask"].sum(1).double() for batch in batches]
@@ -156,9 +141,7 @@ def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized,
     assert 2 <= len(list_checkpoints(trainer.args.output_dir)) <= 3
     assert all(entry["tokens_per_second"] > 0 for entry in trainer.state.log_history if "loss" in entry)
     chosen = choose_weights(trainer, tokenized["validation"])
-    folder = list_checkpoints(trainer.args.output_dir)
-    by_step = {int(path.name.split("-")[1]): path for path in folder}
-    expected = average_weights([by_step[step] for step in chosen["steps"]])
+    expected = average_weights([Path(trainer.args.output_dir, f"checkpoint-{step}") for step in chosen["steps"]])
     for name, tensor in expected.items():
         torch.testing.assert_close(trainer.model.state_dict()[name], tensor)
 
@@ -166,17 +149,15 @@ def test_training_learns_and_keeps_the_best_checkpoints(make_trainer, tokenized,
 def test_average_is_only_taken_where_it_is_better(make_trainer, tokenized):
     trainer = make_trainer(max_steps=12, eval_steps=4, keep_best=3, metric_for_best_model="loss")
     trainer.train()
-    paths = list_checkpoints(trainer.args.output_dir)
     # Spoil all but the best: the average must lose, and the single best be loaded.
-    best = f"checkpoint-{trainer.state.best_global_step}"
-    for path in paths:
-        if path.name != best:
-            noise = {name: t + 5 * torch.randn_like(t) for name, t in read_weights(path).items()}
-            save_file(noise, path / "model.safetensors", metadata={"format": "pt"})
+    best = Path(trainer.args.output_dir, f"checkpoint-{trainer.state.best_global_step}")
+    for path in set(list_checkpoints(trainer.args.output_dir)) - {best}:
+        noise = {name: t + 5 * torch.randn_like(t) for name, t in read_weights(path).items()}
+        save_file(noise, path / "model.safetensors", metadata={"format": "pt"})
     chosen = choose_weights(trainer, tokenized["validation"])
     assert "best checkpoint" in chosen["weights"]
     assert chosen["average_score"] > chosen["best_checkpoint_score"]
-    for name, tensor in read_weights(trainer.args.output_dir + "/" + best).items():
+    for name, tensor in read_weights(best).items():
         assert torch.equal(trainer.model.state_dict()[name], tensor)
 
 
@@ -193,29 +174,26 @@ def test_average_leaves_out_what_is_far_from_the_best(make_trainer, tokenized):
 
 def test_early_stopping_counts_across_a_resumption(make_trainer):
     args = make_trainer(early_stopping_patience=3).args
+    fewer = make_trainer(early_stopping_patience=3, metrics=["wer"], metric_for_best_model="wer").args
     callback = ScoreEarlyStopping(3)
     for scores, expected in (([1, 2, 3], 0), ([5, 4, 3], 2), ([5, 4, 6, 6], 1), ([], 0)):
         callback.on_train_begin(args, _state(scores), TrainerControl())
         assert callback.early_stopping_patience_counter == expected, scores
-    fewer = make_trainer(early_stopping_patience=3, metrics=["wer"], metric_for_best_model="wer").args
     for scores, expected in (([9, 8, 7], 0), ([7, 8, 9], 2)):
-        log = [{"step": step, "eval_wer": score} for step, score in enumerate(scores)]
-        callback.on_train_begin(fewer, TrainerState(log_history=log), TrainerControl())
+        callback.on_train_begin(fewer, _state(scores, "eval_wer"), TrainerControl())
         assert callback.early_stopping_patience_counter == expected, scores
 
 
-def _state(scores):
-    return TrainerState(log_history=[{"step": step, "eval_bleu": score} for step, score in enumerate(scores, 1)])
+def _state(scores, name="eval_bleu"):
+    return TrainerState(log_history=[{"step": step, name: score} for step, score in enumerate(scores, 1)])
 
 
 def test_finished_runs_are_recognised(make_trainer):
     trainer = make_trainer(early_stopping_patience=2, max_steps=10)
     state = _state([1, 2, 3])
-    assert not trainer.is_finished(state)
-    state.global_step = 10
-    assert trainer.is_finished(state)
-    state.global_step = 12  # the number asked for may be smaller than what was done
-    assert trainer.is_finished(state)
+    for step in (0, 10, 12):  # the number asked for may be smaller than what was done
+        state.global_step = step
+        assert trainer.is_finished(state) == (step >= 10)
     assert trainer.is_finished(_state([3, 2, 1]))
     trainer.args.early_stopping_patience, trainer.args.max_steps = None, -1
     assert not trainer.is_finished(state)

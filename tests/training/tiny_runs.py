@@ -38,11 +38,12 @@ def write_recipe(path, recipe=RECIPE, **more):
     return path
 
 
-def leave_out_pictures(patch) -> None:
-    """Draws nothing until a `pytest.MonkeyPatch` is undone; `test_the_folder_is_complete` looks for the pictures."""
-    for module in ("callbacks", "run"):
-        patch.setattr(f"csan_hf.training.{module}.draw_training", lambda history, path: None)
-    patch.setattr("csan_hf.hub.model_card.draw_locality", lambda config, path: None)
+def leave_out_pictures(patch) -> list:
+    """Draws nothing until a `pytest.MonkeyPatch` is undone (`test_the_folder_is_complete` does); returns the paths."""
+    paths: list = []
+    for name in ("training.callbacks.draw_training", "training.run.draw_training", "hub.model_card.draw_locality"):
+        patch.setattr(f"csan_hf.{name}", lambda what, path: paths.append(path))
+    return paths
 
 
 def tiny_marian(vocab_size: int, **fields) -> MarianMTModel:
