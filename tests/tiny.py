@@ -78,15 +78,17 @@ SHARED = {
 }
 
 
+def transformer_sizes(width: int, *, layers: int, heads: int, ffn: int) -> dict[str, int]:
+    """Fields of a Transformer whose encoder and decoder have the same sizes."""
+    sizes = {"d_model": width}
+    for name, size in (("layers", layers), ("attention_heads", heads), ("ffn_dim", ffn)):
+        sizes |= {f"encoder_{name}": size, f"decoder_{name}": size}
+    return sizes
+
+
 CSAN_SIZES = {
+    **transformer_sizes(32, layers=LAYERS, heads=HEADS, ffn=48),
     "vocab_size": VOCABULARY,
-    "d_model": 32,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "encoder_attention_heads": HEADS,
-    "decoder_attention_heads": HEADS,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
     "max_position_embeddings": 128,
     "pad_token_id": PAD,
     "eos_token_id": EOS,

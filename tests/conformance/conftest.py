@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
-from conformance.skips import reason_to_skip
+from conformance.report import reason_to_skip
 from transformers.models.auto import modeling_auto
 
 NAMES = {

@@ -12,12 +12,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +26,6 @@ from filelock import FileLock
 CACHE_VARIABLE = "CSAN_HF_TEST_CACHE"
 CHECKOUT_VARIABLE = "CSAN_HF_TRANSFORMERS_TESTS"
 _DOWNLOAD_SECONDS = 300
-_REFUSAL_SECONDS = 60
 
 
 class UnavailableError(Exception):
@@ -57,48 +54,28 @@ def fetch() -> Path:
 
 
 def _fetch_into(folder: Path) -> None:
-    refusal = folder.with_name(folder.name + ".unavailable")
-    if refusal.exists() and time.time() - refusal.stat().st_mtime < _REFUSAL_SECONDS:
-        raise UnavailableError(refusal.read_text())  # another worker of this run has just tried
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as temporary:
-        complete = Path(temporary, "complete")
-        try:
-            _extract_tests(_download(Path(temporary)), complete)
-        except UnavailableError as error:
-            refusal.write_text(str(error))
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(complete, folder)
-
-
-def _download(folder: Path) -> Path:
     requirement = f"transformers=={transformers.__version__}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-deps", "--no-binary", "transformers", "--retries", "1", "--timeout", "20"]
-    command += ["--dest", str(folder), requirement]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"pip did not fetch the sources of {requirement} in {_DOWNLOAD_SECONDS} s") from None
-    archives = list(folder.glob("transformers-*.tar.gz"))
-    if run.returncode or not archives:
-        raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}")
-    return archives[0]
-
-
-def _extract_tests(archive: Path, folder: Path) -> None:
-    """Extract the archive's `tests` folder, flat Python files, to `folder`/tests."""
-    target = folder / "tests"
-    target.mkdir(parents=True)
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            parts = Path(member.name).parts
-            content = tar.extractfile(member) if member.isfile() else None
-            if content is not None and parts[1:2] == ("tests",) and len(parts) == 3:
-                (target / parts[2]).write_bytes(content.read())
-    if not (target / "test_modeling_common.py").exists():
-        raise UnavailableError(f"{archive.name} holds no tests/test_modeling_common.py")
-    (target / "__init__.py").touch()  # the library's ConfigTester loads it
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as temporary:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+        command += ["--no-deps", "--no-binary", "transformers", "--retries", "1", "--timeout", "20"]
+        try:
+            run = subprocess.run(
+                [*command, "--dest", temporary, requirement], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(f"pip did not fetch {requirement} in {_DOWNLOAD_SECONDS} s") from None
+        archives = list(Path(temporary).glob("transformers-*.tar.gz"))
+        if run.returncode or not archives:
+            raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}")
+        with tarfile.open(archives[0]) as tar:
+            members = [member for member in tar if Path(member.name).match("transformers-*/tests/*.py")]
+            tar.extractall(temporary, members, filter="data")
+        sources = archives[0].with_suffix("").with_suffix("") / "tests"
+        if not (sources / "test_modeling_common.py").exists():
+            raise UnavailableError(f"{archives[0].name} holds no tests/test_modeling_common.py")
+        (sources / "__init__.py").touch()  # the library's ConfigTester loads it
+        folder.mkdir(exist_ok=True)
+        os.replace(sources, folder / "tests")
 
 
 class LibraryTests:

@@ -22,14 +22,8 @@ BATCH, LENGTH, WORDS, WIDTH, LAYERS, HEADS, FFN = 13, 7, 99, 16, 2, 4, 4
 START, PAD, EOS, BOS = 3, 1, 2, 0
 TOKENS = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": BOS, "decoder_start_token_id": START}
 TRANSFORMER = {
+    **tiny.transformer_sizes(WIDTH, layers=LAYERS, heads=HEADS, ffn=FFN),
     "vocab_size": WORDS,
-    "d_model": WIDTH,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "encoder_attention_heads": HEADS,
-    "decoder_attention_heads": HEADS,
-    "encoder_ffn_dim": FFN,
-    "decoder_ffn_dim": FFN,
     "dropout": 0.1,
     "attention_dropout": 0.1,
     "max_position_embeddings": 100,

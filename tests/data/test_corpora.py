@@ -6,7 +6,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from transformers import HfArgumentParser
 
 from csan_hf.data import DataArguments, TokenizerPair, load_translation_dataset, train_tokenizer
 from csan_hf.data.corpora import check_files, language_tags, parse_language_pairs
@@ -87,11 +86,13 @@ def test_empty_splits_are_refused(folder):
 
 
 def test_tables(tmp_path):
-    (tmp_path / "train.tsv").write_text("en\tde\none\teins\n")
+    (tmp_path / "train.csv").write_text('en,de\n"one, two","eins, zwei"\n')
     (tmp_path / "val.jsonl").write_text(json.dumps({"translation": {"en": "two", "de": "zwei"}}) + "\n")
     pq.write_table(pa.table({"english": ["three"], "german": ["drei"]}), tmp_path / "test.parquet")
-    data, _ = load_translation_dataset(arguments(tmp_path, train="train.tsv", validation="val.jsonl"))
-    assert data["train"][0] == {"source": "one", "target": "eins"}
+    args = arguments(tmp_path, train="train.csv", validation="val.jsonl")
+    check_files(args)
+    data, _ = load_translation_dataset(args)
+    assert data["train"][0] == {"source": "one, two", "target": "eins, zwei"}
     assert data["validation"][0] == {"source": "two", "target": "zwei"}
     args = DataArguments(
         test=str(tmp_path / "test.parquet"), source_lang="de", source_column="german", target_column="english",
@@ -182,17 +183,10 @@ def test_contradictions_are_refused(options, message):
         DataArguments(**options)
 
 
-def test_arguments_come_from_the_command_line_and_from_dictionaries():
-    parser = HfArgumentParser(DataArguments)
-    (args,) = parser.parse_args_into_dataclasses(
-        ["--train", "t.{lang}", "--test", '{"a": "a.{lang}", "b": "b.{lang}"}', "--max_length_ratio", "2.5"]
-    )
+def test_test_sets_may_be_json():
+    args = DataArguments(train="t.{lang}", test='{"a": "a.{lang}", "b": "b.{lang}"}')
     assert args.test_patterns == {"a": "a.{lang}", "b": "b.{lang}"}
-    assert args.max_length_ratio == 2.5
-    (args,) = parser.parse_args_into_dataclasses(["--train", "t.{lang}", "--test", "x.{lang}"])
-    assert args.test_patterns == {"test": "x.{lang}"}
-    (args,) = parser.parse_dict({"train": "t", "test": {"a": "b"}})
-    assert args.split_patterns == {"train": "t", "a": "b"}
+    assert args.split_patterns == {"train": "t.{lang}", **args.test_patterns}
     assert all(option.metadata.get("help") for option in DataArguments.__dataclass_fields__.values())
 
 
@@ -208,15 +202,13 @@ def test_a_test_set_cannot_be_named_after_another_place(name):
 
 
 def test_a_table_without_the_columns_is_refused_before_it_is_read(tmp_path):
-    (tmp_path / "pairs.csv").write_text('en,de\n"one, two","eins, zwei"\n')
-    args = DataArguments(data_dir=str(tmp_path), train="pairs.csv")
-    check_files(args)
-    assert load_translation_dataset(args)[0]["train"][0] == {"source": "one, two", "target": "eins, zwei"}
-    with pytest.raises(ValueError, match=r"pairs\.csv, line 2: there is no column 'fr' among 'en', 'de'"):
-        check_files(DataArguments(data_dir=str(tmp_path), train="pairs.csv", target_lang="fr"))
-    (tmp_path / "pairs.xls").touch()
-    with pytest.raises(ValueError, match="plain text needs one file per language"):
-        check_files(DataArguments(data_dir=str(tmp_path), train="pairs.xls"))
+    for name, language, message in (
+        ("pairs.csv", "fr", r"pairs\.csv, line 2: there is no column 'fr' among 'en', 'de'"),
+        ("pairs.xls", "de", "plain text needs one file per language"),
+    ):
+        (tmp_path / name).write_text("en,de\none,eins\n")
+        with pytest.raises(ValueError, match=message):
+            check_files(DataArguments(data_dir=str(tmp_path), train=name, target_lang=language))
 
 
 # ---- several pairs of languages

@@ -1,7 +1,4 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-import json
-import subprocess
-import sys
 import unicodedata
 
 import pytest
@@ -83,40 +80,6 @@ def test_what_cannot_be_trained_is_refused():
         train_tokenizer(["a b"], 2, kind="symbols")
 
 
-LOADER = """
-import json, sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "csan_hf":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Blocker())
-from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-texts = json.loads(sys.argv[2])
-ids = [tokenizer(text)["input_ids"] for text in texts]
-print(json.dumps([ids, [tokenizer.decode(i, skip_special_tokens=True) for i in ids], tokenizer.model_max_length]))
-"""
-
-
-def test_it_loads_where_csan_hf_is_not_installed(tmp_path):
-    TokenizerPair(joined, joined).save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "csan"}))
-    texts = ["a man ", " 42 </s> horses", "über\n日本"]
-    child = subprocess.run(
-        [sys.executable, "-I", "-c", LOADER, str(tmp_path / "model"), json.dumps(texts)],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    ids, decoded, limit = json.loads(child.stdout.splitlines()[-1])
-    assert ids == joined(texts)["input_ids"]
-    assert decoded == texts
-    assert limit == 64
-
-
 def test_pairs_are_saved_and_loaded(tmp_path):
     pair = TokenizerPair(joined, plain_digits)
     assert not pair.is_joint
@@ -128,7 +91,12 @@ def test_pairs_are_saved_and_loaded(tmp_path):
     assert loaded.target.tokenize("42") == plain_digits.tokenize("42") != loaded.source.tokenize("42 1984")
     TokenizerPair(joined, joined).save_pretrained(tmp_path)  # over separate ones
     assert TokenizerPair.from_pretrained(tmp_path).is_joint
-    assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == joined.get_vocab()
+    plain = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(plain).__module__.startswith("transformers."), "it loads where csan_hf is not installed"
+    assert plain.model_max_length == 64
+    for text in ("a man ", " 42 </s> horses", "über\n日本"):
+        assert plain(text)["input_ids"] == joined(text)["input_ids"]
+        assert round_trip(plain, text) == text
 
 
 @pytest.mark.parametrize("subfolder", ["", "target_tokenizer"])

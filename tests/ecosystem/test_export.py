@@ -1,5 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""torch.export and ONNX, by the library's exporters, verified at batch sizes and lengths that they did not see."""
+"""torch.export by the library's exporter, verified at batch sizes and lengths that it did not see.
+
+ONNX: tests/hub/test_onnx.py.
+"""
 
 from functools import cache
 
@@ -10,7 +13,6 @@ import torch
 from families import ONE_LAYER, PLAIN_LAYER, sources, targets
 from transformers.exporters.base import ExportedModel
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
-from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 MODELS = {
     "csan, plain": lambda: tiny.csan(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
@@ -21,7 +23,6 @@ MODELS = {
     ),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
-largest_models = pytest.mark.parametrize("name", ["csan, everything", "pervasive attention, gated, max and attention"])
 SEEN = ((6, 4, 5), 5)
 UNSEEN = (((9, 3), 11), ((17, 2, 5, 8, 11), 4), ((23,), 30), ((12, 40), 3))
 DYNAMIC = {name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} for name in ("input_ids", "attention_mask")}
@@ -57,18 +58,6 @@ def test_exporter_saves_and_loads(name, tmp_path):
     model, exported = exported_for_all_shapes(name)
     assert_right(model, exported)
     exported.save_pretrained(tmp_path)
-    assert_right(model, ExportedModel.from_pretrained(tmp_path))
-
-
-@largest_models  # it is the slowest exporter; Pervasive Attention that takes the maximum: tests/hub/test_onnx.py
-def test_onnx(name, tmp_path):
-    """On ONNX Runtime, from the files that were saved."""
-    model = MODELS[name]()
-    exported = OnnxExporter().export(
-        model, {**batch_of(*SEEN), "use_cache": False}, config=OnnxConfig(dynamic=True, dynamic_shapes=DYNAMIC)
-    )
-    exported.save_pretrained(tmp_path)
-    assert (tmp_path / "model.onnx").exists()
     assert_right(model, ExportedModel.from_pretrained(tmp_path))
 
 

@@ -12,6 +12,7 @@ from families import EOS, START, both_families, sources
 LENGTHS = (7, 4, 6)
 STEPS = 10
 VARIED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS, "no_repeat_ngram_size": 2}
+# Not those that only change the logits: they are the library's
 OPTIONS = {
     "greedy": {},
     "beam search": {"num_beams": 4},
@@ -20,19 +21,8 @@ OPTIONS = {
     "sampling": {"do_sample": True},
     "several samples returned": {"do_sample": True, "num_return_sequences": 3},
     "beam sampling": {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
-    "temperature, top-k, top-p": {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9},
-    "min-p": {"do_sample": True, "min_p": 0.05},
-    "typical": {"do_sample": True, "typical_p": 0.8},
-    "epsilon and eta": {"do_sample": True, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01},
-    "top-h": {"do_sample": True, "top_h": 0.5},
-    "repetition penalty": {"repetition_penalty": 1.3},
     "encoder's repetition penalty": {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2},
-    "bad words": {"bad_words_ids": [[4], [5, 6]]},
-    "suppressed tokens": {"suppress_tokens": [7], "begin_suppress_tokens": [8]},
-    "sequence bias": {"sequence_bias": [[[5], 3.0]]},
     "forced end": {"forced_eos_token_id": EOS},
-    "exponential decay": {"exponential_decay_length_penalty": (3, 1.2)},
-    "renormalised": {"num_beams": 2, "renormalize_logits": True},
     "without a cache": {"use_cache": False},
 }
 

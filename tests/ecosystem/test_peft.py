@@ -90,18 +90,6 @@ def test_activation_checkpointing(family):
     assert all((parameter.grad != 0).any() for parameter in adapters)
 
 
-@both_families
-def test_the_librarys_own_adapter_methods(family):
-    """`model.add_adapter` and friends, without a wrapper around the model."""
-    model = family.tiny_model(seed=1)
-    before = logits_of(model)
-    model.add_adapter(LoraConfig(r=4, target_modules=["q_proj"] if family is CSAN else ["output_projection"]))
-    train(model)
-    assert (logits_of(model) - before).abs().max() > 1e-3
-    model.disable_adapters()
-    assert torch.equal(logits_of(model), before)
-
-
 @pytest.mark.parametrize(
     ("modules", "options"),
     [("conv1", {"bias": "all"}), ("output_projection", {"modules_to_save": ["final_norm", "dense_block"]})],

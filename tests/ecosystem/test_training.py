@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What every training relies on: all parameters learn, and transformers' own Trainer smooths labels."""
+"""What every training relies on: all parameters learn, labels are smoothed, activations may be computed twice."""
 
 import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from families import both_families, training_batch
+from families import FAMILIES, both_families, gradients, training_batch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 MODELS = {
@@ -37,3 +37,53 @@ def test_labels_are_smoothed(family, tmp_path):
     batch = collate(rows)
     expected = F.cross_entropy(model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1)
     torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
+
+
+# ---- activation checkpointing changes no gradient
+
+REENTRANT = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
+WAYS = {"every layer": {}, "every second layer": {"every_n_layers": 2}, "reentrant": REENTRANT}
+
+
+@both_families
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_the_same(family, way, dropout):
+    """With dropout, too: the second computation must drop what the first one dropped."""
+    drops = {"dropout": dropout, **({"attention_dropout": dropout} if family is FAMILIES["csan"] else {})}
+    model = family.tiny_model(**drops).train()
+    torch.manual_seed(0)
+    expected_loss = model(**training_batch()).loss
+    expected_loss.backward()
+    expected = gradients(model)
+    model = family.tiny_model(**drops).train()
+    model.activation_checkpointing_enable(**WAYS[way])
+    assert model.is_gradient_checkpointing
+    torch.manual_seed(0)
+    loss = model(**training_batch()).loss
+    loss.backward()
+    torch.testing.assert_close(loss, expected_loss, rtol=0, atol=1e-6)
+    assert gradients(model).keys() == expected.keys()
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@both_families
+def test_less_is_kept(family):
+    """Something is computed again: fewer bytes wait for the backward pass."""
+    kept = []
+    for checkpointing in (False, True):
+        model = family.tiny_model(**({"num_layers": 6} if family is FAMILIES["pervasive attention"] else {})).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        total = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal total
+            total += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(**training_batch()).loss.backward()
+        kept.append(total)
+    assert kept[1] < 0.8 * kept[0]

@@ -17,20 +17,11 @@ TARGET = ("one", "two", "three", "four", "five", "dog", "cat")
 
 def build_csan(source_size, target_size=None, **overrides):
     torch.manual_seed(0)
-    sizes = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 16)
-    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
-    config = CsanConfig(
-        vocab_size=source_size,
-        decoder_vocab_size=target_size or source_size,
-        share_encoder_decoder_embeddings=target_size is None,
-        encoder_layers=2,
-        decoder_layers=1,
-        max_position_embeddings=40,
-        initialization="normal",
-        init_std=1.5,
-        **sizes,
-        **overrides,
-    )
+    sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size or source_size}
+    sizes |= {**tiny.transformer_sizes(16, layers=2, heads=4, ffn=16), "decoder_layers": 1}
+    random = {"initialization": "normal", "init_std": 1.5, "max_position_embeddings": 40}
+    shared = target_size is None
+    config = CsanConfig(share_encoder_decoder_embeddings=shared, **sizes, **random, **overrides)
     model = CsanForConditionalGeneration(config).eval()
     model.generation_config.update(num_beams=2, max_length=12)
     return model
@@ -55,16 +46,9 @@ def grid():
     """A Pervasive Attention model and its pair of tokenizers."""
     pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
     torch.manual_seed(1)
-    config = PervasiveAttentionConfig(
-        vocab_size=len(pair.source),
-        decoder_vocab_size=len(pair.target),
-        source_embed_dim=8,
-        target_embed_dim=8,
-        num_layers=2,
-        growth_rate=4,
-        aggregation="max_attention",
-        init_std=1.5,
-    )
+    sizes = {"vocab_size": len(pair.source), "decoder_vocab_size": len(pair.target), "num_layers": 2, "growth_rate": 4}
+    sizes |= {"source_embed_dim": 8, "target_embed_dim": 8}
+    config = PervasiveAttentionConfig(**sizes, aggregation="max_attention", init_std=1.5)
     model = PervasiveAttentionForConditionalGeneration(config).eval()
     model.generation_config.update(num_beams=2, max_length=12)
     return model, pair

@@ -46,17 +46,7 @@ VARIANTS = {
         "init_std": 0.11,
     },
 }
-SIZES = {
-    "vocab_size": 31,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "init_std": 0.3,
-}
+SIZES = {**tiny.transformer_sizes(16, layers=2, heads=4, ffn=32), "vocab_size": 31, "init_std": 0.3}
 IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "forced_eos_token_id": 1}
 
 

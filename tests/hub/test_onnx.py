@@ -18,6 +18,9 @@ MODELS = {
         seed=1, encoder_layers=1, decoder_layers=1, local_window=5, head_area=1, localness_layers=[0]
     ),
     "pervasive attention": lambda: tiny.grid(seed=1, num_layers=1),
+    "pervasive attention, gated, max and attention": lambda: tiny.grid(
+        seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
+    ),
 }
 
 

@@ -23,17 +23,7 @@ from transformers import (
 
 WORDS = ("one", "two", "three", "eins", "zwei", "drei", "translate", "English", "to", "German:")
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-SIZES = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-    "max_position_embeddings": 64,
-    "init_std": 1.0,
-}
+SIZES = {**tiny.transformer_sizes(16, layers=1, heads=2, ffn=16), "max_position_embeddings": 64, "init_std": 1.0}
 
 
 def sentencepiece_model(folder, vocabulary_first=SPECIAL):
@@ -97,17 +87,8 @@ def mbart50(folder):
 def t5(folder):
     tokenizer = tiny.tokenizer(WORDS, model_max_length=512)
     tasks = {"translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 2, "max_length": 12}}
-    config = T5Config(
-        vocab_size=len(tokenizer),
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        initializer_factor=20.0,
-        decoder_start_token_id=0,
-        task_specific_params=tasks,
-    )
+    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = T5Config(**sizes, initializer_factor=20.0, decoder_start_token_id=0, task_specific_params=tasks)
     return build(T5ForConditionalGeneration, config, tokenizer)
 
 
@@ -116,12 +97,6 @@ def marian(folder):
     first = ("</s>", "<unk>", ">>fra<<", ">>ita<<", "<pad>")
     model_file, vocabulary_file = sentencepiece_model(folder, first)
     tokenizer = MarianTokenizer(model_file, model_file, vocabulary_file)
-    config = MarianConfig(
-        vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=0,
-        decoder_start_token_id=tokenizer.pad_token_id,
-        forced_eos_token_id=None,
-        **SIZES,
-    )
+    ids = dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
+    config = MarianConfig(vocab_size=len(tokenizer), **ids, eos_token_id=0, forced_eos_token_id=None, **SIZES)
     return build(MarianMTModel, config, tokenizer)
