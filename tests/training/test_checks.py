@@ -96,13 +96,6 @@ def test_what_a_checkpoint_cannot_be_made_is_refused(checkpoint, tmp_path, overr
     check_refusal(load_recipe(None, list(pairs.items())), words, tmp_path)
 
 
-def test_files_of_the_data_are_looked_for_first(tmp_path):
-    files = [("data_dir", str(tmp_path)), ("data.train", "train.{lang}"), ("output_dir", str(tmp_path / "run"))]
-    with pytest.raises(RecipeError, match=r"The data cannot be used: no file for train of language 'en'"):
-        train_from_recipe(load_recipe(None, files))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_bleu_tokenizer_whose_package_is_missing_is_named(monkeypatch):
     assert resolve(load_recipe("numbers", [("bleu_tokenize", "char")])).recipe.bleu_tokenize == "char"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

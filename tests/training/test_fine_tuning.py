@@ -35,15 +35,15 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
 
 
 def test_several_language_pairs_with_a_tokenizer_that_is_there(tmp_path):
-    folder = save_tiny_marian(tmp_path / "tokenizer")
-    (tmp_path / "recipe.yaml").write_text(
+    output, folder = tmp_path / "run", save_tiny_marian(tmp_path / "tokenizer")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
         f"tokenizer: {folder}\n"
         "data: {dataset: numbers, language_pairs: [de-en, en-de], train_size: 30, validation_size: 3, test_size: 2}\n"
-        "config: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 4,\n"
-        "  decoder_attention_heads: 4, encoder_ffn_dim: 16, decoder_ffn_dim: 16}\n"
+        "config: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 16, decoder_ffn_dim: 16,\n"
+        "  encoder_attention_heads: 4, decoder_attention_heads: 4}\n"
     )
-    output = tmp_path / "run"
-    results = train_from_recipe(load_recipe(tmp_path / "recipe.yaml", [*SHORT.items(), ("output_dir", str(output))]))
+    results = train_from_recipe(load_recipe(path, [*SHORT.items(), ("output_dir", str(output))]))
     sentences = {name: entry["sentences"] for name, entry in results["scores"].items()}
     assert sentences == {"validation": 6, "test_de-en": 2, "test_en-de": 2}
     tokenizer = AutoTokenizer.from_pretrained(output)

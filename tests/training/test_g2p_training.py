@@ -73,8 +73,7 @@ def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
     monkeypatch.setattr("csan_hf.training.callbacks.time.monotonic", lambda: clock[0])
     args = TranslationTrainingArguments(output_dir=str(tmp_path), report_to="none")
     picture, state = TrainingPicture(), TrainerState(is_world_process_zero=True)
-    for now in (5.0, 50.0, 90.0, 150.0, 200.0):
-        clock[0] = now
+    for clock[0] in (5.0, 50.0, 90.0, 150.0, 200.0):
         picture.on_evaluate(args, state, TrainerControl())
     picture.on_train_end(args, state, TrainerControl())
     assert drawn == [5.0, 150.0, 200.0]  # a second's drawing is a hundredth of the time since the last one

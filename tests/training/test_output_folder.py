@@ -1,12 +1,17 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""--overwrite deletes what a run of ours wrote, when the new run has begun, and nothing else ever."""
+"""--overwrite deletes what a run of ours wrote and nothing else ever; a folder has one run at a time."""
 
+import errno
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from training.tiny_runs import RECIPE
 
-from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, entries_of_run
+from csan_hf.training import output_folder
+from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, entries_of_run, lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
 
@@ -93,3 +98,70 @@ def test_the_lock_is_not_written_through_a_link(tmp_path):
     with pytest.raises(RecipeError, match="cannot be written to"):
         train_from_recipe(make_recipe(tmp_path / "run"))
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+# ---- two runs in one folder: the second is refused, until the first has ended, however it ended
+
+
+def _hold(folder, connection, with_child):
+    with lock_folder(folder):
+        child = os.fork() if with_child else None
+        if child == 0:
+            signal.pause()
+        connection.send(child)
+        connection.recv()
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Starts a process that holds a folder; if asked to, with a child, as a run with a data worker."""
+    processes, children = [], []
+
+    def start(folder, with_child=False):
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_hold, args=(folder, theirs, with_child))
+        process.start()
+        processes.append(process)
+        children.append(ours.recv())
+        return process, ours
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
+    for child in filter(None, children):
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_second_run_is_refused_before_it_touches_anything(hold, tmp_path):
+    folder = tmp_path / "run"
+    process, ours = hold(folder)
+    (folder / "results.json").write_text("{}")
+    with pytest.raises(RecipeError, match=rf"run is in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"):
+        train_from_recipe(make_recipe(folder))
+    assert sorted(path.name for path in folder.iterdir()) == [LOCK_FILE, "results.json"]
+    ours.send("leave")
+    process.join()
+    assert not (folder / LOCK_FILE).exists()
+    with lock_folder(folder):
+        pass
+
+
+def test_kill_9_gives_the_folder_back_though_a_data_worker_lives_on(hold, tmp_path):
+    process, _ = hold(tmp_path, with_child=True)
+    process.kill()
+    process.join()
+    assert (tmp_path / LOCK_FILE).exists()
+    with lock_folder(tmp_path):
+        assert f"process {os.getpid()} on" in (tmp_path / LOCK_FILE).read_text()
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(output_folder.fcntl, "lockf", refuse)
+    with lock_folder(tmp_path):
+        assert "a file system without locks (No locks available)" in capsys.readouterr().err

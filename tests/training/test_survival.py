@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pkgutil
+import runpy
 import shutil
 import signal
 import sys
@@ -370,18 +371,42 @@ def test_a_run_that_is_killed_ends_alike(train, whole, tmp_path, phase):
     assert results[0]["chosen"] == results[1]["chosen"]
 
 
-@pytest.mark.parametrize(
-    ("function", "calls", "phase"),
-    [
-        ("begin_run", 1, "before training began"),
-        ("choose_weights", 1, "after training, before the end of the run was written"),
-        ("write_lines", 2, "after training, before the end of the run was written"),
-    ],
-)
-def test_a_signal_that_a_library_swallows_ends_a_run_that_only_repeats_its_end(
-    function, calls, phase, train, whole, tmp_path
-):
+AFTER = "after training, before the end of the run was written"
+SWALLOWED = [("begin_run", 1, "before training began"), ("choose_weights", 1, AFTER), ("write_lines", 2, AFTER)]
+
+
+@pytest.mark.parametrize(("function", "calls", "phase"), SWALLOWED)
+def test_a_run_that_only_repeats_its_end_ends_by_a_swallowed_signal(function, calls, phase, train, whole, tmp_path):
     output = shutil.copytree(whole, tmp_path / "out")
     code, said = train(output, f"csan_hf.training.run.{function}", calls, signal.SIGTERM)
     assert code == 128 + signal.SIGTERM, said
     assert f"Stopped by SIGTERM {phase}" in said
+
+
+# ---- scripts/kill_and_resume.py
+
+
+def behave(arguments):
+    """Ignores SIGTERM, obeys it, or ends before it comes."""
+    if "ignores" in arguments:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for step in range(1, 6):
+        os.write(1, f"step {step}/5\n".encode())
+        time.sleep(0.2 if "ignores" in arguments else 20 if "obeys" in arguments else 0)
+    return 0
+
+
+def test_a_run_that_ignores_a_signal_one_that_it_ends_and_one_that_had_ended_are_told_apart(tmp_path):
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "kill_and_resume.py"))
+
+    def start(behaviour):
+        run = script["Run"](behave, [behaviour], tmp_path, tmp_path / behaviour)
+        assert run.wait_until(lambda: run.step() > 0)
+        return run
+
+    with pytest.raises(script["IgnoredSignalError"], match="ended with status 0 in spite of SIGTERM"):
+        start("ignores").signal_group(signal.SIGTERM)
+    assert start("obeys").signal_group(signal.SIGTERM)
+    run = start("ends")
+    run.process.join()
+    assert not run.signal_group(signal.SIGTERM)

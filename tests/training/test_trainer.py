@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""The trainer: order of predictions, resumption, schedule, lengths, averaging."""
+"""The trainer: order of predictions, schedule, batches, averaging, ends of runs, the smoothed loss."""
 
 import math
 from pathlib import Path
@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional as F
 from training.tiny_runs import tiny_grid
 from transformers import TrainerControl, TrainerState
 
 from csan_hf.families import FAMILIES
+from csan_hf.training import LabelSmoothedCrossEntropy
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, read_weights
 from csan_hf.training.run import choose_weights
@@ -78,22 +80,18 @@ def test_optimizer_and_schedule_are_vaswanis(make_trainer):
     assert make_trainer(warmup_steps=0.1, max_steps=50).args.get_warmup_steps(50) == 5
 
 
-def test_epochs_differ_and_repeat_by_seed(make_trainer):
-    def order(seed, epoch):
-        loader = make_trainer(f"s{seed}e{epoch}", seed=seed, max_tokens=200).get_train_dataloader()
+def test_batches_follow_the_bound_the_seed_and_the_epoch(make_trainer, tokenized):
+    def batches(seed, epoch):
+        loader = make_trainer(seed=seed, max_tokens=300).get_train_dataloader()
         loader.set_epoch(epoch)
-        return [batch["labels"].tolist() for batch in loader]
+        return list(loader)
 
-    assert order(1, 0) == order(1, 0)
-    assert order(1, 0) != order(1, 1)
-    assert order(1, 0) != order(2, 0)
-
-
-def test_batches_are_bounded_in_tokens(make_trainer, tokenized):
-    loader = make_trainer(max_tokens=300).get_train_dataloader()
-    sizes = [batch["input_ids"].numel() + batch["labels"].numel() for batch in loader]
-    assert max(sizes) <= 300
-    assert sum(len(batch["labels"]) for batch in loader) == len(tokenized["train"])
+    first, *others = (
+        [batch["labels"].tolist() for batch in batches(*which)] for which in ((1, 0), (1, 0), (1, 1), (2, 0))
+    )
+    assert [first == other for other in others] == [True, False, False]
+    assert sum(map(len, first)) == len(tokenized["train"])
+    assert max(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches(1, 0)) <= 300
 
 
 @pytest.mark.parametrize("mix_lengths", [None, False])
@@ -212,3 +210,50 @@ def test_the_end_of_an_epoch_or_within_one_is_recognised(make_trainer, epochs):
     assert trainer.is_finished(TrainerState(global_step=2, epoch=epochs, max_steps=2))
     trainer.args.num_train_epochs = 3
     assert not trainer.is_finished(end)
+
+
+# ---- the smoothed loss
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
+def test_the_smoothed_loss_is_torchs(epsilon):
+    logits = torch.randn(3, 5, 11, requires_grad=True)
+    labels = torch.randint(0, 11, (3, 5))
+    labels[0, 3:] = labels[2, 1:] = -100
+    loss = LabelSmoothedCrossEntropy(epsilon)({"logits": logits}, labels)
+    kept = labels.ne(-100)
+    expected = F.cross_entropy(logits[kept], labels[kept], label_smoothing=epsilon)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, logits, retain_graph=True), torch.autograd.grad(expected, logits)
+    )
+
+
+def test_no_label_gives_zero_not_nan():
+    logits = torch.randn(1, 2, 4, requires_grad=True)
+    loss = LabelSmoothedCrossEntropy(0.1)({"logits": logits}, torch.full((1, 2), -100), torch.tensor(0))
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad.abs().sum() == 0
+
+
+def test_accumulation_over_four_equals_the_whole_batch(make_trainer, tokenized):
+    """Micro-batches of very different sizes: a mean of means would be far off."""
+    rows = tokenized["train"].select(range(16))
+    bounds = ((0, 1), (1, 4), (4, 6), (6, 16))
+    gradients, losses = [], []
+    for accumulate in (1, 4):
+        options = {"dropout": 0.0, "label_smoothing_factor": 0.1, "max_steps": 1}
+        trainer = make_trainer(f"run{accumulate}", gradient_accumulation_steps=accumulate, **options)
+        features = [{k: rows[i][k] for k in ("input_ids", "attention_mask", "labels")} for i in range(16)]
+        parts = [features] if accumulate == 1 else [features[start:end] for start, end in bounds]
+        batches = [trainer.data_collator(part) for part in parts]
+        trainer.create_optimizer_and_scheduler(1)
+        samples, count = trainer.get_batch_samples(iter(batches), len(batches), torch.device("cpu"))
+        trainer.current_gradient_accumulation_steps = len(samples)
+        losses.append(sum(trainer.training_step(trainer.model, batch, count) for batch in samples))
+        gradients.append({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=1e-6)
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-5, atol=1e-6)
