@@ -117,36 +117,26 @@ def test_a_damaged_checkpoint_is_one_line(command, file, fields, told, tmp_path,
     assert told in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def multilingual(tmp_path_factory):
-    """A folder with a tiny NLLB checkpoint and two lines of text, whose translations depend on the languages."""
-    folder = tmp_path_factory.mktemp("nllb")
-    model, tokenizer = nllb(folder)
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    (folder / "text").write_text("zwei drei German:\ntranslate\n")
-    return folder
-
-
-LANGUAGES = [("eng_Latn", "deu_Latn"), ("eng_Latn", "fra_Latn"), ("deu_Latn", "deu_Latn")]
-
-
-def test_translate_and_evaluate_take_languages_and_lengths(multilingual, tmp_path, capsys):
-    text, found = multilingual / "text", set()
-    shared = ["--model", str(multilingual / "model"), "--max_new_tokens", "7", "--device", "cpu", "--quiet"]
+def test_translate_and_evaluate_take_languages_and_lengths(tmp_path, capsys):
+    """With a tiny NLLB checkpoint, whose translations depend on the languages."""
+    text, model, found = tmp_path / "text", tmp_path / "model", set()
+    for part in nllb(tmp_path):
+        part.save_pretrained(model)
+    text.write_text("zwei drei German:\ntranslate\n")
+    shared = ["--model", str(model), "--max_new_tokens", "7", "--device", "cpu", "--quiet"]
     files = ["--source", str(text), "--reference", str(text), "--output_dir", str(tmp_path)]
-    for source, target in LANGUAGES:
+    for source, target in (("eng_Latn", "deu_Latn"), ("eng_Latn", "fra_Latn"), ("deu_Latn", "deu_Latn")):
         options = [*shared, "--source_lang", source, "--target_lang", target]
         assert main(["translate", *options, "--truncation", "--input", str(text)]) == 0
         told = capsys.readouterr().out
-        pipeline = translation_pipeline(multilingual / "model", device="cpu", src_lang=source, tgt_lang=target)
+        pipeline = translation_pipeline(model, device="cpu", src_lang=source, tgt_lang=target)
         expected = pipeline(text.read_text().splitlines(), max_new_tokens=7)
         assert told.splitlines() == [each["translation_text"].strip() for each in expected]
         assert main(["evaluate", *options, *files]) == 0
         assert (tmp_path / "text.hypotheses.txt").read_text() == told
         capsys.readouterr()
         found.add(told)
-    assert len(found) == len(LANGUAGES)
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("command", ["convert", "convert-attn2d"])

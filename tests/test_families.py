@@ -113,25 +113,14 @@ def draw(config, length, parts):
     return Figure(figsize=(1, 1))
 
 
-@pytest.fixture
-def echo(monkeypatch):
+def test_a_new_family_is_one_entry(tmp_path, monkeypatch):
     for mapping in (configuration_auto.CONFIG_MAPPING, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING):
         monkeypatch.setattr(mapping, "_extra_content", dict(mapping._extra_content))
-    family = ModelFamily(
-        module=__name__,
-        config="EchoConfig",
-        classes={"AutoModelForSeq2SeqLM": "EchoModel"},
-        batch_cost="cells",
-        tag="echoing",
-        describe=f"{__name__}:describe",
-        draw=f"{__name__}:draw",
-    )
+    classes = {"AutoModelForSeq2SeqLM": "EchoModel"}
+    pictures = {"describe": f"{__name__}:describe", "draw": f"{__name__}:draw"}
+    family = ModelFamily(__name__, "EchoConfig", classes, batch_cost="cells", tag="echoing", **pictures)
     monkeypatch.setitem(FAMILIES, "echo", family)
     family.register()
-    return family
-
-
-def test_a_new_family_is_one_entry(echo, tmp_path, monkeypatch):
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     recipe = load_recipe(tmp_path / "recipe.yaml", [("output_dir", str(tmp_path / "run"))])
     assert "EchoModel" in dry_run(recipe)
@@ -143,6 +132,10 @@ def test_a_new_family_is_one_entry(echo, tmp_path, monkeypatch):
     assert "Echo of 3" in card
     assert "echoing" in card
     assert (tmp_path / "run" / "locality.png").is_file()
+    with pytest.raises(RecipeError, match="one of csan, echo, pervasive_attention, got 'eco'"):
+        load_recipe(None, [("model", "eco")])
+    with pytest.raises(RecipeError, match=r"Did you mean config\.echoes\?"):
+        load_recipe(None, [("model", "echo"), ("echos", "2")])
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one vocabulary", "separate vocabularies"])
@@ -164,16 +157,3 @@ def test_what_the_shared_base_gives_a_family(shared, tmp_path):
     loaded = EchoModel.from_pretrained(tmp_path)
     assert torch.equal(loaded(**sources, labels=labels).logits, model(**sources, labels=labels).logits)
     torch.testing.assert_close(loaded(**sources, labels=labels).logits[..., : output.logits.shape[-1]], output.logits)
-
-
-def test_a_misspelt_family_or_key_suggests_the_new_one(echo):
-    with pytest.raises(RecipeError, match="one of csan, echo, pervasive_attention, got 'eco'"):
-        load_recipe(None, [("model", "eco")])
-    with pytest.raises(RecipeError, match=r"Did you mean config\.echoes\?"):
-        load_recipe(None, [("model", "echo"), ("echos", "2")])
-
-
-def test_every_family_can_be_imported():
-    for family in FAMILIES.values():
-        assert family.config_class.model_type in FAMILIES
-        assert issubclass(family.model_class, AutoModelForSeq2SeqLM._model_mapping[family.config_class])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from csan_hf.analysis.tokenized_text import tokenize_texts, words_of_spans
+from csan_hf.analysis.tokenized_text import tokenize_texts
 from csan_hf.data import train_tokenizer
 
 
@@ -54,13 +54,6 @@ def test_every_word_has_tokens_in_order(tokenizer, text):
     assert result.tokens[-1] == "</s>"
     assert len(result.tokens) == len(result.ids) == len(result.word_of_token)
     assert result.ids == tuple(tokenizer(text)["input_ids"])
-
-
-def test_empty_spans_belong_to_the_word_at_their_place():
-    words = [(0, 2), (4, 6)]  # of "ab  cd "
-    spans = [(0, 0), (0, 1), (1, 1), (2, 2), (2, 4), (4, 4), (3, 5), (6, 6), (0, 0)]
-    found = words_of_spans(words, spans, [0] * 8 + [1])
-    assert found == [0, 0, 0, 1, 1, 1, 1, None, None]
 
 
 def test_other_tokenizers_show_their_own_tokens():

@@ -13,7 +13,7 @@ from comparison.test_schedule import make_suite
 
 from csan_hf.analysis.figures import plot_differences
 from csan_hf.comparison.report import POOLED, differences, write_report
-from csan_hf.comparison.results import most_frequent, read_tables
+from csan_hf.comparison.results import read_tables
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric
@@ -247,23 +247,18 @@ def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
         assert table.rows["plain"].columns["one"].score == pytest.approx(10)
         assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == REFERENCES
     for cell in cells:
-        with_data(cell, tmp_path, REFERENCES[::-1])
-    with pytest.raises(RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"):
-        read_tables(suite, tmp_path)
-
-
-def test_runs_on_changed_data_are_not_compared(tmp_path):
-    suite = make_suite(tmp_path)
-    first, second, *_, last = [cell for cell in suite.cells if cell.data == "one"]
-    for cell in (first, second, last):
-        finish(cell, tmp_path, 4)
         with_data(cell, tmp_path, REFERENCES, training_set=cell.system)  # of each system its own
     assert read_tables(suite, tmp_path, samples=20)
-    with_data(last, tmp_path, REFERENCES, training_set="b")
-    with pytest.raises(RecipeError, match="the training set of one, 1D: 1D, one, seed 3 and 1D, one, seed 1 in"):
-        read_tables(suite, tmp_path)
-    with_data(last, tmp_path, REFERENCES[:-1], training_set="1D")
-    with pytest.raises(RecipeError, match="one/validation: 1D, one, seed 3 and plain, one, seed 1 in"):
+    for changes, message in (
+        ({"training_set": "b"}, "the training set of one, 1D: 1D, one, seed 3 and 1D, one, seed 1 in"),
+        ({"references": REFERENCES[:-1]}, "one/validation: 1D, one, seed 3 and plain, one, seed 1 in"),
+    ):
+        with_data(cells[-1], tmp_path, **{"references": REFERENCES, "training_set": "1D", **changes})
+        with pytest.raises(RecipeError, match=message):
+            read_tables(suite, tmp_path)
+    for cell in cells:
+        with_data(cell, tmp_path, REFERENCES[::-1])
+    with pytest.raises(RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"):
         read_tables(suite, tmp_path)
 
 
@@ -280,7 +275,3 @@ def test_the_legend_has_the_columns_of_all_systems(tmp_path):
     [legend] = figures[0].legends
     assert [text.get_text() for text in legend.get_texts()] == ["all columns pooled", "one", "two"]
     assert not figures[1].legends
-
-
-def test_a_vote_takes_the_most_frequent_and_of_equals_the_earliest():
-    assert most_frequent([["a", "a", "x"], ["b", "c", "y"], ["b", "d", "z"]]) == ["b", "a", "x"]
