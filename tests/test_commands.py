@@ -11,8 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from graphlib import TopologicalSorter
-from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -297,23 +295,3 @@ def test_what_needs_no_model_answers_at_once(word):
     assert done.stdout
     # the processor's time: the clock's is also that of others on the machine
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
-
-
-def test_no_modules_import_each_other():
-    """Neither at their head nor in functions, where a cycle hides; imports for type checkers do not count."""
-    graph = {}
-    for path in (ROOT / "csan_hf").rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        text = re.sub(r"\nif TYPE_CHECKING:\n(    .*\n|\n)+", "", path.read_text(encoding="utf-8"))
-        names = re.findall(r"^ *from (csan_hf\b[\w.]*|\.+\w[\w.]*) import", text, flags=re.MULTILINE)
-        found = {resolve_name(name, ".".join(parts[:-1])) for name in names}
-        graph[".".join(parts).removesuffix(".__init__")] = found
-    assert len(graph["csan_hf.commands.train"]) > 2
-    assert set().union(*graph.values()) <= graph.keys()
-    TopologicalSorter(graph).prepare()  # raises CycleError with the modules of a cycle
-
-
-def test_every_file_names_its_licence():
-    files = [path for folder in ("csan_hf", "scripts", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
-    texts = {path: path.read_text(encoding="utf-8")[:200] for path in files if path.stat().st_size}
-    assert [path for path, text in texts.items() if "Apache License, Version 2.0" not in text] == []

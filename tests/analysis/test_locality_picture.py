@@ -40,7 +40,6 @@ def seen_by(kept, query, num_heads):
     "fields",
     [
         {"local_window": None, "head_area": 1},
-        {"local_window": 5, "head_area": 1},
         {"local_window": 3, "head_area": 3, "localness_layers": [1]},
         {"local_window": 3, "head_area": 5, "decoder_localness_layers": [0]},
         {"local_window": 3, "head_area": 3, "head_boundary": "circular", "decoder_localness_layers": [0, 1]},

@@ -80,10 +80,7 @@ def test_a_suite_becomes_cells(tmp_path):
             r"x has another data\.source_lang than plain, and would be scored on other sentences",
         ),
         ({"tables": {"test": ["tset"]}}, "no data set has a split tset"),
-        (
-            {"data": {"one": {}}, "tables": {"dev": {"all": ["validation"], "again": ["validation"]}}},
-            "dev: validation of one stands twice",
-        ),
+        ({"data": {"one": {}}, "tables": {"dev": {"all": ["validation", "validation"]}}}, "of one stands twice"),
         ({"tables": {"dev": {"all": ["validation"]}}}, r"dev\.all: there is no data set of that name, only one, two"),
         ({"sise": 3}, "unknown key sise"),
         ({"data": {}}, "data must hold names"),

@@ -224,40 +224,35 @@ def test_p_values_know_how_many_systems_are_tested(tmp_path):
     assert "| near | 47.50 | 50.00 |" in text
 
 
-def with_data(cell, folder, references, training_set="a"):
-    """Adds to a finished cell what it was scored with."""
-    path = cell.folder(folder) / "results.json"
-    facts = {"training_set": {"sha256": training_set}, "references": {"validation": digest_of_lines(references)}}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "data": facts}))
-
-
-REFERENCES = [f"{number % 5} x" for number in range(40)]  # as `make_suite` writes them
-
-
 def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
-    suite = make_suite(tmp_path)
+    def with_data(cell, references, training_set="a"):
+        path = cell.folder(tmp_path) / "results.json"
+        facts = {"training_set": {"sha256": training_set}, "references": {"validation": digest_of_lines(references)}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "data": facts}))
+
+    scored_with = [f"{number % 5} x" for number in range(40)]  # as `make_suite` writes them
+    suite = finished_suite(tmp_path, lambda cell: 4 if cell.data == "one" else None)
     cells = [cell for cell in suite.cells if cell.data == "one"]
     for cell in cells:
-        finish(cell, tmp_path, 4)
-        with_data(cell, tmp_path, REFERENCES)
+        with_data(cell, scored_with)
     for stale in ("0 x\n" * 40, "0 x\n"):  # of other data, cut
         (tmp_path / "references/one").mkdir(parents=True, exist_ok=True)
         (tmp_path / "references/one/validation.txt").write_text(stale)
         (table,) = read_tables(suite, tmp_path, samples=20)
         assert table.rows["plain"].columns["one"].score == pytest.approx(10)
-        assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == REFERENCES
+        assert (tmp_path / "references/one/validation.txt").read_text().splitlines() == scored_with
     for cell in cells:
-        with_data(cell, tmp_path, REFERENCES, training_set=cell.system)  # of each system its own
+        with_data(cell, scored_with, training_set=cell.system)  # of each system its own
     assert read_tables(suite, tmp_path, samples=20)
     for changes, message in (
         ({"training_set": "b"}, "the training set of one, 1D: 1D, one, seed 3 and 1D, one, seed 1 in"),
-        ({"references": REFERENCES[:-1]}, "one/validation: 1D, one, seed 3 and plain, one, seed 1 in"),
+        ({"references": scored_with[:-1]}, "one/validation: 1D, one, seed 3 and plain, one, seed 1 in"),
     ):
-        with_data(cells[-1], tmp_path, **{"references": REFERENCES, "training_set": "1D", **changes})
+        with_data(cells[-1], **{"references": scored_with, "training_set": "1D", **changes})
         with pytest.raises(RecipeError, match=message):
             read_tables(suite, tmp_path)
     for cell in cells:
-        with_data(cell, tmp_path, REFERENCES[::-1])
+        with_data(cell, scored_with[::-1])
     with pytest.raises(RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"):
         read_tables(suite, tmp_path)
 

@@ -230,11 +230,9 @@ def test_a_hundred_thousand_sentences(chromium, report, invented, tmp_path):
     chromium.get((tmp_path / "report.html").as_uri())
     status_is(chromium, "100,000 of 100,000 sentences, page 1 of 5,000")
     assert len(chromium.find_elements(By.CSS_SELECTOR, "*")) < 2000
-    chromium.find_element(By.ID, "search").send_keys("source 99999 ")
-    status_is(chromium, "1 of 100,000 sentences, page 1 of 1")
-    assert headings(chromium) == [99_999]
-    chromium.find_element(By.ID, "search").send_keys(Keys.CONTROL, "a")
-    chromium.find_element(By.ID, "search").send_keys(Keys.DELETE)
     Select(chromium.find_element(By.ID, "sort")).select_by_visible_text("chrF of ours")
     status_is(chromium, "100,000 of 100,000 sentences, page 1 of 5,000")
     assert headings(chromium) == [97 * row for row in range(20)]
+    chromium.find_element(By.ID, "search").send_keys("source 99999 ")
+    status_is(chromium, "1 of 100,000 sentences, page 1 of 1")
+    assert headings(chromium) == [99_999]
