@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference.local_attention import local_attention
-from tiny import CSAN_SIZES, ENCODER, LOCALITIES, PLAIN, padded_sources, tokenizer
+from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources, tokenizer
 from torch import nn
 from transformers import (
     DataCollatorForTokenClassification,
@@ -24,13 +24,13 @@ from csan_hf import (
     CsanForTokenClassification,
     CsanModel,
 )
+from csan_hf.models.modeling_csan_classification import masked_mean
 
 HEADS = (CsanForSequenceClassification, CsanForTokenClassification)
 LENGTHS = (9, 4, 13, 1)
 SIZES = {**CSAN_SIZES, "init_gain": 1.0, "num_labels": 3}
 WINDOW = {**ENCODER, "local_window": 5}
 EVERYTHING = {**ENCODER, "local_window": 5, "head_area": 3, "localness_window": "query"}
-ENCODERS = {name: locality for name, locality in LOCALITIES.items() if "encoder" in name or name == "plain"}
 both_heads = pytest.mark.parametrize("head", HEADS)
 
 
@@ -98,7 +98,7 @@ def oracle_states(model, ids: list[int]) -> torch.Tensor:
 def test_equals_a_forward_written_by_hand(head, locality):
     model = tiny(head, **locality)
     sources = padded_sources(LENGTHS)
-    logits = model(**sources).logits
+    logits = model(**{**sources, "input_ids": sources["input_ids"].where(sources["attention_mask"] == 1, 17)}).logits
     weight, bias = model.score.weight.double(), model.score.bias.double()
     for row, length in enumerate(LENGTHS):
         states = oracle_states(model, sources["input_ids"][row, :length].tolist())
@@ -107,19 +107,8 @@ def test_equals_a_forward_written_by_hand(head, locality):
         else:
             expected, got = states @ weight.T + bias, logits[row, :length]
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("locality", ENCODERS.values(), ids=ENCODERS)
-@both_heads
-@torch.no_grad()
-def test_padding_changes_nothing(head, locality):
-    model = tiny(head, **locality)
-    sources = padded_sources(LENGTHS)
-    together = model(**{**sources, "input_ids": sources["input_ids"].where(sources["attention_mask"] == 1, 17)}).logits
-    for row, length in enumerate(LENGTHS):
         alone = model(sources["input_ids"][row : row + 1, :length]).logits[0]  # without a mask every position is real
-        got = together[row] if head is CsanForSequenceClassification else together[row, :length]
-        torch.testing.assert_close(got, alone, rtol=0, atol=1e-5)
+        torch.testing.assert_close(alone, got, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -246,29 +235,10 @@ def test_half_precision_is_finite_and_its_loss_float32(head, dtype):
 
 
 def test_the_mean_does_not_overflow_in_half_precision():
-    from csan_hf.models.modeling_csan_classification import masked_mean
-
     states = torch.full((1, 200, 2), 1000.0, dtype=torch.float16)
     assert torch.equal(masked_mean(states, torch.ones(1, 200)), states[:, 0])
     states[:, 100:] = float("nan")
     assert torch.equal(masked_mean(states, (torch.arange(200) < 100)[None]), states[:, 0])
-
-
-# Gradients
-
-
-@pytest.mark.parametrize("locality", [PLAIN, EVERYTHING])
-@both_heads
-def test_every_parameter_learns(head, locality):
-    model = tiny(head, **locality).train()
-    sources = padded_sources(LENGTHS)
-    model(**sources, labels=labels_for(model, sources)).loss.backward()
-    for name, parameter in model.named_parameters():
-        if name.endswith("k_proj.bias"):
-            continue  # a softmax does not notice what is added to all its energies
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
 
 
 # What a checkpoint gives and takes

@@ -153,27 +153,3 @@ def test_a_windowed_layer_keeps_only_its_window(window, strategy):
     assert kept[1:] == [STEPS] * (len(kept) - 1)
     assert cache.get_seq_length() == STEPS
     assert cache.cross_attention_cache.layers[0].keys.shape == (2, HEADS, 9, 32 // HEADS)
-
-
-@pytest.mark.parametrize("locality", ["decoder window", "everything, query", "everything, layer"])
-@torch.no_grad()
-def test_beams_are_reordered_with_their_cache(locality):
-    """Reordering the rows of a rolled cache reorders the logits of the next step."""
-    model = tiny_model(seed=3, **LOCALITIES[locality])
-    sources = padded_sources((6, 6, 6))
-    ids = decoder_inputs(rows=3, length=12)
-    encoder_outputs = model.get_encoder()(**sources)
-    order = torch.tensor([2, 0, 0])
-    _, cache = cached_logits(model, sources, ids[:, :11], [1] * 11)
-    cache.reorder_cache(order)
-    encoder_outputs.last_hidden_state = encoder_outputs.last_hidden_state[order]
-    step = model(
-        encoder_outputs=encoder_outputs,
-        attention_mask=sources["attention_mask"][order],
-        decoder_input_ids=ids[order][:, 11:],
-        past_key_values=cache,
-        use_cache=True,
-    ).logits
-    reordered = {name: tensor[order] for name, tensor in sources.items()}
-    full = model(**reordered, decoder_input_ids=ids[order], use_cache=False).logits
-    torch.testing.assert_close(step[:, 0], full[:, -1], rtol=0, atol=TOLERANCE)

@@ -3,23 +3,19 @@
 
 import pytest
 import torch
+from tiny import CSAN_SIZES, HEADS
 from torch import nn
 
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 
-D, HEADS, GAIN = 64, 4, 0.5
+D, GAIN = 64, 0.5
 SIZE = {
+    **CSAN_SIZES,
     "vocab_size": 300,
     "decoder_vocab_size": 200,
     "share_encoder_decoder_embeddings": False,
     "tie_word_embeddings": False,
     "d_model": D,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_attention_heads": HEADS,
-    "decoder_attention_heads": HEADS,
-    "encoder_ffn_dim": 96,
-    "decoder_ffn_dim": 96,
     "encoder_locality": [{"gaussian": "head"}, {"relative_positions": 16}],
 }
 

@@ -287,7 +287,7 @@ def test_bfloat16_equals_oracle(backend):
     assert sum(held) >= 3
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@every_backend
 @pytest.mark.parametrize(
     "case",
     [
@@ -299,7 +299,9 @@ def test_bfloat16_equals_oracle(backend):
         Case(queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)),
         Case(real=((False,) * 13, (True,) * 6 + (False,) * 7), bias="gaussian"),
         Case(bias=(13,)),
+        Case(bias=(13, 1)),
         Case(bias=()),
+        Case(bias=(2, 1, 1, 13), head_area=1, real=((True,) * 13, (True,) * 9 + (False,) * 4)),
         Case(queries=40, keys=40, bias="gaussian", width_shape=(1, 3, 1)),
         Case(heads=5, head_area=9, bias=(5, 1, 13)),
         Case(heads=5, head_area=5, head_boundary="circular", bias=(2, 5, 13, 13)),
@@ -308,7 +310,8 @@ def test_bfloat16_equals_oracle(backend):
 )
 def test_chosen_cases_equal_oracle(backend, case):
     compare_in_float32(case, backend)
-    compare_in_bfloat16(case, backend)
+    if backend in BACKENDS:
+        compare_in_bfloat16(case, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -364,10 +367,9 @@ def test_queries_without_a_visible_key_yield_zeros(backend, dtype, bias):
         leaves.extend([torch.rand(3, 2, 30).mul(30).requires_grad_(), torch.full((3, 2, 30), 5.0).requires_grad_()])
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
-        given_bias = None if not rest else rest[0] if bias == "dense" else GaussianTerm(*rest)
-        return local_attention(
-            query, key, value, window=5, head_area=3, bias=given_bias, key_padding_mask=mask, backend=backend
-        )
+        given = GaussianTerm(*rest) if bias == "gaussian" else rest[0] if rest else None
+        options = {"window": 5, "head_area": 3, "bias": given, "key_padding_mask": mask, "backend": backend}
+        return local_attention(query, key, value, **options)
 
     output = attend(*leaves)
     assert (output[0] == 0).all()
@@ -455,26 +457,16 @@ class Even(Term):
 @pytest.mark.parametrize(("backend", "window"), [*((name, 5) for name in ALL), *((name, None) for name in ALL_PAIRS)])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("head_area", [1, 3])
-@pytest.mark.parametrize(
-    "shape",
-    [(), (5,), (5, 1), (1, 1, 5, 1), (3, 1, 1), (2, 1, 1, 5), Even()],
-    ids=lambda shape: str(shape) if isinstance(shape, tuple) else "even queries",
-)
 @torch.no_grad()
-def test_what_does_not_span_every_axis(shape, head_area, padded, backend, window):
-    """A bias of every shape that broadcasts, and a term's visibility; of views, as the model passes them."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(2, 5, 3, 4, generator=generator).transpose(1, 2) for _ in range(3)]
+def test_a_visibility_of_queries_alone(head_area, padded, backend, window):
+    """Of views, as the model passes them."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 5, 3, 4).transpose(1, 2) for _ in range(3)]
     real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if padded else None
     options = {"window": window, "head_area": head_area, "key_padding_mask": real}
-    if isinstance(shape, Even):
-        expected = oracle.local_attention(*tensors, **options).float()
-        expected[:, :, 1::2] = 0.0
-        options["bias"] = shape
-    else:
-        options["bias"] = torch.randn(shape, generator=generator)
-        expected = oracle.local_attention(*tensors, **options).float()
-    actual = local_attention(*tensors, **options, backend=backend)
+    expected = oracle.local_attention(*tensors, **options).float()
+    expected[:, :, 1::2] = 0.0
+    actual = local_attention(*tensors, **options, bias=Even(), backend=backend)
     torch.testing.assert_close(actual, expected, rtol=0, atol=FLOAT32_TOLERANCE)
 
 

@@ -273,20 +273,6 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
     torch.testing.assert_close(torch.stack(generated.logits, dim=1), whole, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("part", ["encoder", "decoder"])
-@torch.no_grad()
-def test_padding_on_either_side_gives_the_same(part):
-    """Positions are ranks among the real tokens, with sinusoids out of the way (those count places)."""
-    model = tiny_model(**{**PLAIN, f"{part}_locality": [SPECIFICATIONS["all of them"], {"gaussian": "layer"}]})
-    module = model.model.encoder if part == "encoder" else model.model.decoder
-    module.embed_positions.weight.zero_()
-    right = padded_sources((6, 4))
-    left = {name: torch.stack([rows[0], rows[1].roll(2)]) for name, rows in right.items()}
-    states, other = (module(**given).last_hidden_state for given in (right, left))
-    torch.testing.assert_close(other[0], states[0])
-    torch.testing.assert_close(other[1, 2:], states[1, :4])
-
-
 # The Gaussian's numbers
 
 

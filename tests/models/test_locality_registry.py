@@ -93,16 +93,6 @@ def test_every_backend_runs_a_method_from_outside(strided, implementation):
     torch.testing.assert_close(*states, rtol=1e-4, atol=1e-5)
 
 
-def test_a_config_that_names_an_unregistered_method_says_so(strided, tmp_path):
-    tiny_model(**strided).save_pretrained(tmp_path)
-    unregister_locality("strided")
-    try:
-        with pytest.raises(ValueError, match=r"'strided'.*with `register_locality` of csan_hf"):
-            CsanForConditionalGeneration.from_pretrained(tmp_path)
-    finally:
-        register_locality(Strided)
-
-
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [

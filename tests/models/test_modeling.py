@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from reference.dispatch import Operations
 from safetensors.torch import load_file
+from tiny import CSAN_SIZES, ENCODER, PLAIN, padded_sources
+from tiny import csan as tiny_model
 from transformers import MarianConfig, MarianModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -17,18 +21,9 @@ from csan_hf import (
     CsanModel,
 )
 from csan_hf.models.csan_attention import eager_attention_forward, make_decoder_cache
+from csan_hf.models.seq2seq_model import SinusoidalPositionalEmbedding
 
-SIZE = {
-    "vocab_size": 40,
-    "d_model": 32,
-    "encoder_layers": 3,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "init_gain": 1.0,
-}
+SIZE = {**CSAN_SIZES, "vocab_size": 40, "encoder_layers": 3, "init_gain": 1.0}
 SOURCE = torch.tensor([[5, 9, 7, 3, 12, 30, 8, 1], [4, 22, 6, 1, 0, 0, 0, 0]])
 MASK = (SOURCE != 0).long()
 TARGET = torch.tensor([[7, 8, 9, 10, 11, 1], [12, 13, 1, -100, -100, -100]])
@@ -135,3 +130,78 @@ def test_layers_are_dropped_in_one_graph(drop: str) -> None:
     torch.manual_seed(0)
     found = {round(compiled(**INPUTS).loss.item(), 5) for _ in range(12)}
     assert 2 <= len(found) <= 8, "each of 2 or 3 layers is there or not"
+
+
+@pytest.mark.parametrize("locality", [PLAIN, {**ENCODER, "local_window": 3, "head_area": 3}], ids=["full", "local"])
+def test_dtypes_of_training_and_of_inference(locality, monkeypatch):
+    """On a CPU attention trains in float32 under autocast: its fused backward pass is slow in bfloat16."""
+    model = tiny_model(**locality).train()
+    seen, fused = set(), F.scaled_dot_product_attention
+
+    def attend(query, *args, **kwargs):
+        seen.add(query.dtype)
+        assert not torch.is_autocast_enabled("cpu") or query.dtype == torch.bfloat16
+        return fused(query, *args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**INPUTS).loss
+        loss.backward()
+        assert seen == {torch.float32}
+        seen.clear()
+        with torch.no_grad():
+            assert model(**INPUTS).loss.item() == pytest.approx(loss.item(), abs=0.02)
+    assert seen == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32])
+def test_ready_made_masks_of_any_type_train_in_bfloat16(implementation, dtype):
+    """A mask [B, 1, J, J] of the user's own gives what the padding mask gives, whatever attention computes in."""
+    model = tiny_model(attn_implementation=implementation, **PLAIN).bfloat16().model.encoder
+    inputs = padded_sources((5, 9))
+    real = inputs["attention_mask"].bool()
+    mask = real[:, None, None, :].expand(2, 1, 9, 9)
+    if dtype != torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    expected = model(**inputs).last_hidden_state
+    states = model(input_ids=inputs["input_ids"], attention_mask=mask).last_hidden_state
+    assert torch.equal(states[real], expected[real])
+    states.float().square().sum().backward()
+    with pytest.raises((RuntimeError, TypeError), match=r"dtype|floating point"):
+        model(input_ids=inputs["input_ids"], attention_mask=mask.long())
+    assert all(parameter.grad.isfinite().all() for parameter in model.layers.parameters())
+
+
+# Sinusoids
+
+
+def test_a_config_that_asks_for_a_million_positions_gets_those_that_are_used():
+    positions = SinusoidalPositionalEmbedding(1_000_000, 4)
+    assert positions.weight.shape == (16_384, 4)
+    everything = positions.create_weight(20_000)
+    for length, offset in ((3, 16_381), (3, 16_382), (5, 19_995), (16_384, 0)):
+        assert torch.equal(positions(length, offset), everything[offset : offset + length])
+    assert positions(1, 999_999).shape == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["marian", "m2m_100"])
+@pytest.mark.parametrize(("length", "offset"), [(6, 0), (1, 12), (5, 30)])
+def test_sinusoids_start_at_the_first_real_token(length, offset, kind):
+    """Wherever the offset is known, on the host or on the device alone."""
+    positions = SinusoidalPositionalEmbedding(20, 8, kind, pad_token_id=1)
+    first = torch.tensor([0, 2, 5])
+    places = torch.arange(offset, offset + length)
+    table = positions.create_weight(40)
+    for start in (offset, torch.tensor(offset)):
+        assert torch.equal(positions(length, start), table[places])
+        assert torch.equal(positions(length, start, first), table[(places - first[:, None]).clamp(min=0)])
+
+
+@pytest.mark.parametrize("offset", [3, 19, 40])
+def test_sinusoids_are_computed_where_the_model_is(offset):
+    """In the table and past it: no step of generation waits for the host."""
+    positions = SinusoidalPositionalEmbedding(20, 8).to("meta")
+    with Operations(device="meta"):
+        assert positions(3, offset).device.type == "meta"

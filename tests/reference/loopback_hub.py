@@ -30,15 +30,6 @@ class Repository:
             digest.update(path.encode() + b"\0" + self.files[path])
         return digest.hexdigest()
 
-    def siblings(self) -> list[dict[str, Any]]:
-        return [{"rfilename": path} for path in sorted(self.files)]
-
-    def tree(self) -> list[dict[str, Any]]:
-        return [
-            {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-            for path, content in sorted(self.files.items())
-        ]
-
 
 class LoopbackHub:
     """The server; use as a context manager. `repositories` maps names to what they hold."""
@@ -66,32 +57,28 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments: Any) -> None:
         self.hub.requests.append(f"{self.command} {self.path}")
 
-    def do_HEAD(self) -> None:
-        self._get()
-
-    def do_GET(self) -> None:
-        self._get()
-
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = urlsplit(self.path).path
         if path == "/api/repos/create":
             request = json.loads(body)
-            name = "/".join(filter(None, (request.get("organization") or "tester", request["name"])))
+            name = f"{request.get('organization') or 'tester'}/{request['name']}"
             self.hub.repositories.setdefault(name, Repository())
-            return self._json({"url": f"{self.hub.url}/{name}", "name": name, "id": name})
-        if path == "/api/validate-yaml":
-            return self._json({"errors": [], "warnings": []})
-        if match := re.fullmatch(r"/api/models/(.+)/preupload/.+", path):
-            files = json.loads(body)["files"]
-            return self._json(
-                {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
-            )
-        if match := re.fullmatch(r"/api/models/(.+)/commit/.+", path):
-            return self._commit(self.hub.repositories[match[1]], match[1], body)
-        return self._error(404, "RepoNotFound")
+            self._json({"url": f"{self.hub.url}/{name}", "name": name, "id": name})
+        elif path == "/api/validate-yaml":
+            self._json({"errors": [], "warnings": []})
+        elif re.fullmatch(r"/api/models/(.+)/preupload/.+", path):
+            regular = {"uploadMode": "regular", "shouldIgnore": False}
+            self._json({"files": [{"path": file["path"], **regular} for file in json.loads(body)["files"]]})
+        elif match := re.fullmatch(r"/api/models/(.+)/commit/.+", path):
+            commit = self._commit(self.hub.repositories[match[1]], body)
+            url = f"{self.hub.url}/{match[1]}/commit/{commit}"
+            self._json({"commitUrl": url, "commitOid": commit, "pullRequestUrl": None})
+        else:
+            self._error("RepoNotFound")
 
-    def _commit(self, repository: Repository, name: str, body: bytes) -> None:
+    @staticmethod
+    def _commit(repository: Repository, body: bytes) -> str:
         for line in body.splitlines():
             entry = json.loads(line)
             value = entry["value"]
@@ -103,46 +90,39 @@ class _Handler(BaseHTTPRequestHandler):
                 for path in [path for path in repository.files if path.startswith(value["path"])]:
                     del repository.files[path]
         repository.history.append(dict(repository.files))
-        commit = repository.commit
-        self._json(
-            {"commitUrl": f"{self.hub.url}/{name}/commit/{commit}", "commitOid": commit, "pullRequestUrl": None}
-        )
+        return repository.commit
 
-    def _get(self) -> None:
+    def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         if path == "/api/whoami-v2":
             return self._json({"name": "tester", "type": "user", "orgs": [], "auth": {"type": "access_token"}})
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/[^/]+(?:/(.*))?)?", path):
-            return self._describe(match[1], match[2])
-        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
-            return self._file(match[1], match[2])
-        return self._error(404, "RepoNotFound")
-
-    def _describe(self, name: str, what: str | None) -> None:
-        repository = self.hub.repositories.get(name)
+        described = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/[^/]+(?:/(.*))?)?", path)
+        resolved = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path)
+        match = described or resolved
+        repository = self.hub.repositories.get(match[1]) if match else None
         if repository is None:
-            return self._error(404, "RepoNotFound")
-        if what == "tree":
-            return self._json(repository.tree())
-        info = {"id": name, "modelId": name, "sha": repository.commit, "siblings": repository.siblings()}
-        return self._json({**info, "private": False, "tags": [], "downloads": 0, "likes": 0})
+            return self._error("RepoNotFound")
+        oids = {path: hashlib.sha1(content).hexdigest() for path, content in sorted(repository.files.items())}
+        if resolved:
+            commit = {"X-Repo-Commit": repository.commit}
+            if resolved[2] not in oids:
+                return self._error("EntryNotFound", commit)
+            headers = {"ETag": f'"{oids[resolved[2]]}"', "Content-Type": "application/octet-stream", **commit}
+            return self._send(200, repository.files[resolved[2]], headers)
+        if described[2] == "tree":
+            sizes = {path: len(repository.files[path]) for path in oids}
+            return self._json([{"type": "file", "path": p, "size": sizes[p], "oid": oid} for p, oid in oids.items()])
+        info = {"id": match[1], "modelId": match[1], "sha": repository.commit, "private": False, "tags": []}
+        return self._json({**info, "siblings": [{"rfilename": path} for path in oids], "downloads": 0, "likes": 0})
 
-    def _file(self, name: str, path: str) -> None:
-        repository = self.hub.repositories.get(name)
-        if repository is None:
-            return self._error(404, "RepoNotFound")
-        if path not in repository.files:
-            return self._error(404, "EntryNotFound", repository.commit)
-        content = repository.files[path]
-        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
-        return self._send(200, content, {**headers, "Content-Type": "application/octet-stream"})
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _json(self, value: Any) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _error(self, status: int, code: str, commit: str | None = None) -> None:
-        headers = {"X-Error-Code": code, **({"X-Repo-Commit": commit} if commit else {})}
-        self._send(status, json.dumps({"error": code}).encode(), headers)
+    def _error(self, code: str, headers: dict[str, str] | None = None) -> None:
+        self._send(404, json.dumps({"error": code}).encode(), {"X-Error-Code": code, **(headers or {})})
 
     def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
