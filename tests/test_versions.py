@@ -46,8 +46,7 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested()
         bounds = [bound.version for bound in requirement.specifier if bound.operator == ">="]
         if requirement.name != "types-PyYAML":  # of which mypy needs any
             [lowest[requirement.name]] = bounds
-    script = (ROOT / "scripts" / "setup_environment.sh").read_text(encoding="utf-8")
-    function = script[script.index("constraints() {") : script.index("# One stamp")]
+    function = 'source <(sed -n "/^constraints() {/,/^}/p" scripts/setup_environment.sh)'
     run = ["bash", "-c", f"{function}\nVERSIONS=lowest constraints"]
     printed = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert dict(line.split("==") for line in printed.splitlines()) == lowest

@@ -64,7 +64,6 @@ def test_threshold_is_a_share_of_the_positive_values():
     assert contributions.links(threshold=0.0) == [(0, 0), (1, 0), (3, 0)]
     assert contributions.links(threshold=0.3) == [(0, 0), (1, 0)]
     assert contributions.links(threshold=0.375) == [(0, 0)]  # 3 of 8 does not exceed it
-    assert contributions.links(threshold=0.5) == []
     assert contributions.links(threshold=0.3, symmetric=True) == [(0, 0), (1, 0)]
     # Without a threshold every target word has its link: the least negative one, the first of equals
     assert contributions.links() == [(0, 0), (0, 1), (0, 2)]

@@ -66,19 +66,6 @@ def report(suite, folder):
     return {name: (folder / name).read_bytes() for name in ("report.md", "report.json", "scores.csv", "dev.svg")}
 
 
-def kill_after(seconds, action, kill):
-    """Runs an action in a process that leads a group of its own, and kills it, alone or with all of that group."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os.close(2)
-        action()
-        os._exit(0)
-    time.sleep(seconds)
-    kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="runs end with their suite on Linux")
 def test_a_suite_killed_five_times_ends_like_one_that_was_not(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -87,8 +74,14 @@ def test_a_suite_killed_five_times_ends_like_one_that_was_not(tmp_path):
     run_all(make_suite(whole), whole)
     draw = random.Random(3)
     for number in range(5):
-        kill = os.kill if number % 2 else os.killpg
-        kill_after(draw.uniform(0.2, 0.8), lambda: run_all(make_suite(killed), killed), kill)
+        if (child := os.fork()) == 0:
+            os.setsid()
+            os.close(2)
+            run_all(make_suite(killed), killed)
+            os._exit(0)
+        time.sleep(draw.uniform(0.2, 0.8))
+        (os.kill if number % 2 else os.killpg)(child, signal.SIGKILL)  # alone, or with all of its group
+        os.waitpid(child, 0)
         time.sleep(0.3)  # runs whose suite is gone save, and end
         states = {path: path.read_text() for path in killed.rglob("state")}
         time.sleep(0.1)

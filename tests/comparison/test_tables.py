@@ -24,7 +24,7 @@ from csan_hf.evaluation.significance import (
     sign_flip_test,
     unequal_seeds_p_value,
 )
-from csan_hf.text_files import digest_of_lines
+from csan_hf.text_files import digest_of_lines, write_text
 from csan_hf.training.recipe import RecipeError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -122,9 +122,8 @@ def test_each_data_set_has_its_own_tokenizer(tmp_path):
     suite = load_suite(tmp_path / "suite.yaml")
     for cell in suite.cells:
         finish(cell, tmp_path, 3)
-        (cell.folder(tmp_path) / "hypotheses/validation.txt").write_text("ab cd ef gh ij\n")
-        (references := tmp_path / "references" / cell.data).mkdir(parents=True, exist_ok=True)
-        (references / "validation.txt").write_text("ab cd ef gh ik\n")
+        write_text(cell.folder(tmp_path) / "hypotheses/validation.txt", "ab cd ef gh ij\n")
+        write_text(tmp_path / "references" / cell.data / "validation.txt", "ab cd ef gh ik\n")
     scores = read_tables(suite, tmp_path, samples=2)[0].rows["plain"].columns
     assert scores["one"].score == pytest.approx(66.87, abs=0.01)
     assert scores["two"].score == pytest.approx(88.01, abs=0.01)  # nine of ten characters

@@ -11,13 +11,8 @@ from csan_hf.report.systems import WordAlignment
 WORDS = ["der", "die", "das", "ein", "Hund", "Mann", "Buch", "läuft", "liest", "schläft", "rot", "<b>", "&", "blau"]
 
 
-@pytest.fixture(scope="session")
-def invented():
-    """Returns a function that makes sources, references, and a system for each rate of errors."""
-    return make_translations
-
-
 def make_translations(sentences, errors):
+    """Sources, references, and a system for each rate of errors."""
     generator = random.Random(1)
     references = [[generator.choice(WORDS) for _ in range(generator.randint(2, 9))] for _ in range(sentences)]
 
@@ -27,6 +22,11 @@ def make_translations(sentences, errors):
     sources = [f"source {number} {' '.join(line).upper()}" for number, line in enumerate(references)]
     systems = [[spoil(line, rate) for line in references] for rate in errors]
     return sources, [" ".join(line) for line in references], systems
+
+
+@pytest.fixture(scope="session")
+def invented():
+    return make_translations
 
 
 @pytest.fixture(scope="session")
