@@ -34,19 +34,20 @@ def test_the_recipe_for_fine_tuning_makes_a_marian_local(tmp_path):
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (marian / "tokenizer.json").read_bytes()
 
 
-def test_several_language_pairs_with_a_tokenizer_that_is_there(tmp_path):
-    output, folder = tmp_path / "run", save_tiny_marian(tmp_path / "tokenizer")
-    path = tmp_path / "recipe.yaml"
+@pytest.mark.parametrize("key", ["tokenizer", "init_from"])
+def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_there(tmp_path, key):
+    output, folder, path = tmp_path / "run", save_tiny_marian(tmp_path / "marian"), tmp_path / "recipe.yaml"
     path.write_text(
-        f"tokenizer: {folder}\n"
+        f"{key}: {folder}\n"
         "data: {dataset: numbers, language_pairs: [de-en, en-de], train_size: 30, validation_size: 3, test_size: 2}\n"
-        "config: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 16, decoder_ffn_dim: 16,\n"
+        "config: {d_model: 16, encoder_layers: 3, decoder_layers: 1, encoder_ffn_dim: 32, decoder_ffn_dim: 32,\n"
         "  encoder_attention_heads: 4, decoder_attention_heads: 4}\n"
     )
     results = train_from_recipe(load_recipe(path, [*SHORT.items(), ("output_dir", str(output))]))
     sentences = {name: entry["sentences"] for name, entry in results["scores"].items()}
     assert sentences == {"validation": 6, "test_de-en": 2, "test_en-de": 2}
     tokenizer = AutoTokenizer.from_pretrained(output)
+    assert len(tokenizer) == len(AutoTokenizer.from_pretrained(folder)) + 2
     assert tokenizer.convert_tokens_to_ids([">>en<<", ">>de<<"]) == [len(tokenizer) - 2, len(tokenizer) - 1]
     assert json.loads((output / "config.json").read_text())["vocab_size"] == len(tokenizer)
     assert "\n- de\n- en\n" in (output / "README.md").read_text(encoding="utf-8")
@@ -67,16 +68,6 @@ def test_a_tokenizer_that_ends_no_text_is_refused(tmp_path, lacks):
     settings = {"tokenizer.pretrained": str(tmp_path / "tokenizer"), "data.dataset": "numbers"}
     with pytest.raises(RecipeError, match=r"no pad_token, or no eos_token that it adds to a text.*: set both"):
         train_from_recipe(load_recipe(None, [*settings.items(), ("output_dir", str(tmp_path / "run"))]))
-
-
-def test_language_tags_are_added_to_the_weights_of_a_checkpoint(tmp_path):
-    marian, run = save_tiny_marian(tmp_path / "marian"), tmp_path / "run"
-    settings = {"init_from": str(marian), "data.dataset": "numbers", "language_pairs": "de-en,en-de"}
-    settings |= {"train_size": "20", "validation_size": "2", "test_size": "2", "output_dir": str(run)}
-    train_from_recipe(load_recipe(None, [*SHORT.items(), *settings.items()]))
-    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (marian, run))
-    assert len(after) == len(before) + 2
-    assert json.loads((run / "config.json").read_text())["vocab_size"] == len(after)
 
 
 @pytest.mark.parametrize(

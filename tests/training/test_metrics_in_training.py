@@ -2,20 +2,22 @@
 """Metrics of a recipe: in validation, picture, progress line, results and card."""
 
 import json
+import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from training.tiny_runs import write_recipe
-from transformers import TrainerState
+from transformers import AutoTokenizer, TrainerControl, TrainerState, pipeline
 
 import csan_hf_cli
 from csan_hf.data.corpora import load_translation_dataset
 from csan_hf.evaluation.metrics import CorpusMetric, register_metric, unregister_metric
 from csan_hf.hub import card_problems
 from csan_hf.text_files import digest_of_lines, read_lines
-from csan_hf.training import load_recipe
-from csan_hf.training.callbacks import TranslationProgress, draw_training
+from csan_hf.training import TranslationTrainingArguments, load_recipe
+from csan_hf.training.callbacks import TrainingPicture, TranslationProgress, draw_training
 from csan_hf.training.run import summary_table, train_from_recipe
 
 
@@ -61,16 +63,13 @@ def run(metric, tmp_path_factory):
     return folder / "run", train_from_recipe(recipe)
 
 
-def test_validation(run):
+def test_validation_results_and_card(run):
     log = json.loads((run[0] / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
     evaluations = [entry for entry in log if "eval_loss" in entry]
     assert [entry["step"] for entry in evaluations] == [2, 4]
     assert all({"eval_wer", "eval_words_missing"} <= entry.keys() for entry in evaluations)
     assert not any("eval_bleu" in entry for entry in evaluations)
     assert WordsMissing.scored == 2 + 1 + 2  # the evaluations, the average of their weights, two splits
-
-
-def test_results_and_card(run):
     output, results = run
     stored = json.loads((output / "results.json").read_text())
     splits, _ = load_translation_dataset(load_recipe(output / "recipe.yaml").data_arguments())
@@ -97,8 +96,6 @@ def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
     scores = drawn["it"].axes[1]
     assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
     assert [text.get_text() for text in scores.texts] == ["56.00"]  # the lowest is the best
-    draw_training([], tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
 
 
 def test_progress_line_and_table(run, capfd):
@@ -129,3 +126,71 @@ def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_pat
     results = train_from_recipe(tiny_recipe(tmp_path, **values))
     assert 0 <= results["scores"]["test"]["bleu"] <= 100
     assert len((tmp_path / "run" / "hypotheses" / "test.txt").read_text().splitlines()) == 5
+
+
+# ---- the recipe of grapheme-to-phoneme conversion, on a corpus that a child could learn
+
+
+RECIPE = Path(__file__).parents[2] / "scripts/recipes/g2p_csan_2d.yaml"
+PHONES = {"a": "ɑ", "b": "b", "e": "eː", "n": "n̪"}
+
+
+@pytest.fixture(scope="module")
+def words_and_phones(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("g2p")
+    draw = random.Random(1)
+    words = ["".join(draw.choices(list(PHONES), k=draw.randint(2, 4))) for _ in range(90)]
+    lines = [f"{word}\t{' '.join(PHONES[letter] for letter in word)}\n" for word in words]
+    for split, part in (("train", lines[:70]), ("dev", lines[70:80]), ("test", lines[80:])):
+        (folder / f"abc_{split}.tsv").write_text("".join(part), encoding="utf-8")
+    settings = {
+        **{"data.data_dir": folder, "data.source_lang": "abc", "output_dir": folder / "run", "language": "nl"},
+        **{"config.d_model": 16, "config.encoder_layers": 1, "config.decoder_layers": 1, "num_beams": 1},
+        **{"config.encoder_ffn_dim": 32, "config.decoder_ffn_dim": 32, "generation.max_length": 12},
+        **{"max_steps": 8, "eval_steps": 2, "logging_steps": 4, "metric_for_best_model": "per"},
+        **{"early_stopping_patience": 1, "learning_rate": 1e-9, "training.bf16": "false", "average_best": "false"},
+    }
+    recipe = load_recipe(RECIPE, [(key, str(value)) for key, value in settings.items()])
+    return train_from_recipe(recipe), folder / "run"
+
+
+def test_words_and_phones_are_tokenized_and_scored_and_stop_a_run(words_and_phones):
+    results, folder = words_and_phones
+    assert results["scores"].keys() == {"validation", "test"}
+    for name, scores in results["scores"].items():
+        assert {"g2p_wer", "per", "per_signature"} <= scores.keys()
+        assert "bleu" not in scores
+        assert len((folder / "hypotheses" / f"{name}.txt").read_text().splitlines()) == 10
+    assert results["training"]["updates"] == 4  # at a rate of 1e-9 the second evaluation is no better
+    assert results["chosen"]["metric"] == "per"
+    assert AutoTokenizer.from_pretrained(folder).tokenize("ban") == ["b", "a", "n"]
+    assert AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer").tokenize("b eː") == ["b", "eː"]
+
+
+def test_card_and_pipeline_are_text_to_text(words_and_phones):
+    results, folder = words_and_phones
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.pipeline_tag == "text2text-generation"
+    assert card_problems(card, json.loads((folder / "results.json").read_text())) == []
+    assert f'print(generator("{results["example"]}")' in card.text
+    assert "| G2P WER | PER |" in card.text
+    assert not any(words in card.text for words in ("Translates", "translated worse"))
+    generator = pipeline("translation", model=str(folder), trust_remote_code=True)
+    assert isinstance(generator("ban")[0]["translation_text"], str)
+
+
+def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
+    drawn, clock = [], [0.0]
+
+    def draw(history, path):
+        drawn.append(clock[0])
+        clock[0] += 1.0
+
+    monkeypatch.setattr("csan_hf.training.callbacks.draw_training", draw)
+    monkeypatch.setattr("csan_hf.training.callbacks.time.monotonic", lambda: clock[0])
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), report_to="none")
+    picture, state = TrainingPicture(), TrainerState(is_world_process_zero=True)
+    for clock[0] in (5.0, 50.0, 90.0, 150.0, 200.0):
+        picture.on_evaluate(args, state, TrainerControl())
+    picture.on_train_end(args, state, TrainerControl())
+    assert drawn == [5.0, 150.0, 200.0]  # a second's drawing is a hundredth of the time since the last one

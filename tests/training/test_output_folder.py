@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """--overwrite deletes what a run of ours wrote and nothing else ever; a folder has one run at a time."""
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -112,50 +113,46 @@ def _hold(folder, connection, with_child):
         connection.recv()
 
 
-@pytest.fixture
-def hold(tmp_path):
-    """Starts a process that holds a folder; if asked to, with a child, as a run with a data worker."""
-    processes, children = [], []
-
-    def start(folder, with_child=False):
-        context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_hold, args=(folder, theirs, with_child))
-        process.start()
-        processes.append(process)
-        children.append(ours.recv())
-        return process, ours
-
-    yield start
-    for process in processes:
+@contextlib.contextmanager
+def held(folder, with_child=False):
+    """Yields a process that holds a folder; if asked to, with a child, as a run with a data worker."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold, args=(folder, theirs, with_child))
+    process.start()
+    child = ours.recv()
+    try:
+        yield process, ours
+    finally:
         process.kill()
         process.join()
-    for child in filter(None, children):
-        os.kill(child, signal.SIGKILL)
+        if child:
+            os.kill(child, signal.SIGKILL)
 
 
-def test_a_second_run_is_refused_before_it_touches_anything(hold, tmp_path):
+def test_a_second_run_is_refused_before_it_touches_anything(tmp_path):
     folder = tmp_path / "run"
-    process, ours = hold(folder)
-    (folder / "results.json").write_text("{}")
-    with pytest.raises(RecipeError, match=rf"run is in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"):
-        train_from_recipe(make_recipe(folder))
-    assert sorted(path.name for path in folder.iterdir()) == [LOCK_FILE, "results.json"]
-    ours.send("leave")
-    process.join()
-    assert not (folder / LOCK_FILE).exists()
+    with held(folder) as (process, ours):
+        (folder / "results.json").write_text("{}")
+        message = rf"run is in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"
+        with pytest.raises(RecipeError, match=message):
+            train_from_recipe(make_recipe(folder))
+        assert sorted(path.name for path in folder.iterdir()) == [LOCK_FILE, "results.json"]
+        ours.send("leave")
+        process.join()
+        assert not (folder / LOCK_FILE).exists()
     with lock_folder(folder):
         pass
 
 
-def test_kill_9_gives_the_folder_back_though_a_data_worker_lives_on(hold, tmp_path):
-    process, _ = hold(tmp_path, with_child=True)
-    process.kill()
-    process.join()
-    assert (tmp_path / LOCK_FILE).exists()
-    with lock_folder(tmp_path):
-        assert f"process {os.getpid()} on" in (tmp_path / LOCK_FILE).read_text()
-    assert not (tmp_path / LOCK_FILE).exists()
+def test_kill_9_gives_the_folder_back_though_a_data_worker_lives_on(tmp_path):
+    with held(tmp_path, with_child=True) as (process, _):
+        process.kill()
+        process.join()
+        assert (tmp_path / LOCK_FILE).exists()
+        with lock_folder(tmp_path):
+            assert f"process {os.getpid()} on" in (tmp_path / LOCK_FILE).read_text()
+        assert not (tmp_path / LOCK_FILE).exists()
 
 
 def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):

@@ -60,8 +60,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--config_file", "scripts/recipes/accelerate/2_cpu_processes.yaml", "tests/training/launched.py"]
     command += map(str, [folder, folder / "tiny.yaml", "--output_dir", folder / "run"])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment["ACCELERATE_USE_CPU"] = "true"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stderr
     return folder, [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in (0, 1)], result

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -213,14 +214,13 @@ def test_a_full_disk_costs_no_good_checkpoint(make_trainer, name):
     assert names(Path(trainer.args.output_dir)) == ["checkpoint-3"]
 
 
-@pytest.mark.parametrize(
-    ("family", "moments"),
-    [
-        # after an update, where an evaluation is due, and during one
-        ("csan", [(4, "on_step_end"), (5, "on_step_end"), (5, "on_prediction_step")]),
-        ("pervasive_attention", [(7, "on_step_end")]),
-    ],
-)
+MOMENTS = {  # after an update, where an evaluation is due, and during one
+    "csan": [(4, "on_step_end"), (5, "on_step_end"), (5, "on_prediction_step")],
+    "pervasive_attention": [(7, "on_step_end")],
+}
+
+
+@pytest.mark.parametrize(("family", "moments"), MOMENTS.items())
 def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers, capfd, family, moments):
     options = {"max_steps": 12, "eval_steps": 5, "keep_best": 2, "max_tokens": 700, "max_cells": 7000, **LOSS_ALONE}
 
@@ -381,6 +381,48 @@ def test_a_run_that_only_repeats_its_end_ends_by_a_swallowed_signal(function, ca
     code, said = train(output, f"csan_hf.training.run.{function}", calls, signal.SIGTERM)
     assert code == 128 + signal.SIGTERM, said
     assert f"Stopped by SIGTERM {phase}" in said
+
+
+# ---- workers that load data: the signals that end a run are not for them
+
+
+ENDS = [("SIGTERM", None), ("SIGINT", None), ("SIGUSR1", None), ("SIGTERM", "forkserver")]
+
+
+@pytest.mark.parametrize(("number", "method"), ENDS)
+def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, number, method):
+    if method == "forkserver":
+        multiprocessing.get_context(method).set_forkserver_preload(["csan_hf.training"])
+        forkserver.ensure_running()  # as its children, those of other tests must not be born with signals blocked
+    workers = {
+        "dataloader_num_workers": 2,
+        "dataloader_prefetch_factor": 1,
+        "dataloader_multiprocessing_context": method,
+    }
+    trainer = make_trainer(max_steps=12, eval_steps=12, max_tokens=700, **LOSS_ALONE, **workers)
+
+    def signal_workers():
+        children = multiprocessing.active_children()
+        assert len(children) == 2
+        for child in children:
+            os.kill(child.pid, getattr(signal, number))
+
+    signal_this_process = At(5, lambda: os.kill(os.getpid(), getattr(signal, number)))
+    trainer.callback_handler.callbacks[:0] = [At(3, signal_workers), signal_this_process]
+    with StopSignals(trainer.args.output_dir) as signals:
+        trainer.guard.signals = signals
+        with pytest.raises(RunInterrupted, match=rf"Stopped by {number} at update 5 of 12: saved in"):
+            trainer.train()
+    assert find_fault(Path(trainer.args.output_dir) / "checkpoint-5") is None
+
+
+def test_without_a_run_of_ours_workers_get_signals_as_ever(make_trainer):
+    iterator = iter(make_trainer(dataloader_num_workers=1).get_train_dataloader())
+    next(iterator)
+    (worker,) = multiprocessing.active_children()
+    worker.terminate()
+    worker.join(timeout=10)
+    assert worker.exitcode is not None
 
 
 # ---- scripts/kill_and_resume.py

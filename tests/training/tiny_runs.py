@@ -69,7 +69,7 @@ def tiny_grid(vocab_size: int) -> PervasiveAttentionForConditionalGeneration:
 def save_tiny_marian(folder):
     """Saves an untrained Marian model of three encoder layers and its tokenizer, and returns the folder."""
     tokenizer = train_tokenizer(["ein Hund läuft", "a dog runs"] * 9, 300)
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    heads = dict.fromkeys(HEADS, 4)
     tiny_marian(len(tokenizer), encoder_layers=3, **heads).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
