@@ -91,9 +91,6 @@ class LibraryTests:
         self.ModelTesterMixin: Any = common.ModelTesterMixin
         self.GenerationTesterMixin: Any = importlib.import_module("tests.generation.test_utils").GenerationTesterMixin
         self.ConfigTester: Any = importlib.import_module("tests.test_configuration_common").ConfigTester
-        self.MarianModelTest: Any = None
-        if checkout:
-            self.MarianModelTest = importlib.import_module("tests.models.marian.test_modeling_marian").MarianModelTest
 
 
 def _make_package(sources: Path, checkout: str | None) -> None:

@@ -17,52 +17,21 @@ def test_unequal_line_counts_are_refused(tmp_path):
         read_text_pair(tmp_path / "a", tmp_path / "b")
 
 
-def test_tsv(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text('de\tid\ten\nein "Wort\t1\ta "word\nzwei\t2\ttwo\n', encoding="utf-8")
-    assert read_table(path, "en", "de") == (['a "word', "two"], ['ein "Wort', "zwei"])
-    assert read_table(path, "2", "0") == (["en", 'a "word', "two"], ["de", 'ein "Wort', "zwei"])
-    with pytest.raises(ValueError, match=r"pairs\.tsv, line 2: there is no column 'fr' among 'de', 'id', 'en'"):
-        read_table(path, "en", "fr")
-    path.write_text("en\tde\none\teins\ntwo\n")
-    with pytest.raises(ValueError, match=r"pairs\.tsv, line 3: there is no column 'de' among 'en'"):
-        read_table(path, "en", "de")
-
-
-def test_csv(tmp_path):
-    path = tmp_path / "pairs.csv"
-    path.write_text('\ufeffen,de\n"one, ""1""",eins\ntwo,"zw\nei"\n\n', encoding="utf-8")
-    assert read_table(path, "en", "de") == (['one, "1"', "two"], ["eins", "zw\nei"])
-    assert read_table(path, "1", "0")[0] == ["de", "eins", "zw\nei"]
-    with pytest.raises(ValueError, match=r"pairs\.csv, line 2: there is no column 'fr' among 'en', 'de'"):
-        read_table(path, "en", "fr")
-    path.write_text("en,de\none,eins\ntwo\n")
-    with pytest.raises(ValueError, match=r"pairs\.csv, line 3: there is no column 'de' among 'en'"):
-        read_table(path, "en", "de")
-    path.write_text('en,de\none,"eins\n')
-    with pytest.raises(ValueError, match=r"pairs\.csv, after the beginning: not csv, or damaged \(unexpected end"):
-        read_table(path, "en", "de")
+def test_delimited(tmp_path):
+    tsv, csv = tmp_path / "pairs.tsv", tmp_path / "pairs.csv"
+    tsv.write_text('de\tid\ten\nein "Wort\t1\ta "word\nzwei\t2\ttwo\n', encoding="utf-8")
+    assert read_table(tsv, "en", "de") == (['a "word', "two"], ['ein "Wort', "zwei"])
+    assert read_table(tsv, "2", "0") == (["en", 'a "word', "two"], ["de", 'ein "Wort', "zwei"])
+    csv.write_text('\ufeffen,de\n"one, ""1""",eins\ntwo,"zw\nei"\n\n', encoding="utf-8")
+    assert read_table(csv, "en", "de") == (['one, "1"', "two"], ["eins", "zw\nei"])
+    assert read_table(csv, "1", "0")[0] == ["de", "eins", "zw\nei"]
 
 
 def test_jsonl(tmp_path):
     path = tmp_path / "pairs.jsonl.gz"
-
-    def write(*lines):
-        path.write_bytes(gzip.compress("\n".join(lines).encode()))
-
-    write('{"en": "one\\u2028", "de": "eins"}', '{"translation": {"en": "two", "de": "zwei"}, "id": 3}')
+    lines = '{"en": "one\\u2028", "de": "eins"}\n{"translation": {"en": "two", "de": "zwei"}, "id": 3}'
+    path.write_bytes(gzip.compress(lines.encode()))
     assert read_table(path, "en", "de") == (["one\u2028", "two"], ["eins", "zwei"])
-    for line, reason in (
-        ('{"en": "two"}', "line 2: there is no column 'de' among 'en'"),
-        ('{"translation": {"en": "two"}}', "line 2: there is no column 'de' among 'en'"),
-        ('{"en": "two", "de": null}', "line 2: 'de' is None; text is needed"),
-        ('{"en": "two", "de": "\\ud800"}', "line 2: 'de' is '.ud800'; text is needed"),
-        ("[1, 2]", "line 2: there is no column 'en' among"),
-        ("{two", "after line 1: not jsonl, or damaged"),
-    ):
-        write('{"en": "one", "de": "eins"}', line)
-        with pytest.raises(ValueError, match=rf"pairs\.jsonl\.gz, {reason}"):
-            read_table(path, "en", "de")
 
 
 def test_parquet(tmp_path):
@@ -71,18 +40,45 @@ def test_parquet(tmp_path):
     pq.write_table(pa.table({"translation": [{"en": "one", "de": "eins"}, {"en": "two", "de": "zwei"}]}), nested)
     assert read_table(flat, "en", "fr") == (["one", "two"], ["un", "deux"])
     assert read_table(nested, "de", "en") == (["eins", "zwei"], ["one", "two"])
-    with pytest.raises(ValueError, match=r"flat\.parquet, row 1: 'de' is None; text is needed"):
-        read_table(flat, "en", "de")
-    with pytest.raises(ValueError, match=r"flat\.parquet, row 0: there is no column 'es' among 'en', 'de', 'fr'"):
-        read_table(flat, "en", "es")
-    with pytest.raises(ValueError, match=r"nested\.parquet, row 0: there is no column 'fr' among 'en', 'de'"):
-        read_table(nested, "en", "fr")
-    flat.write_text("no parquet")
-    with pytest.raises(ValueError, match=r"flat\.parquet, after the beginning: not parquet"):
-        read_table(flat, "en", "de")
+    for path, language, reason in (
+        (flat, "de", "row 1: 'de' is None; text is needed"),
+        (flat, "es", "row 0: there is no column 'es' among 'en', 'de', 'fr'"),
+        (nested, "fr", "row 0: there is no column 'fr' among 'en', 'de'"),
+    ):
+        with pytest.raises(ValueError, match=rf"{path.name}, {reason}"):
+            read_table(path, "en", language)
 
 
-def test_damaged_parquet_pages_and_deep_json_are_refused_in_one_line(tmp_path):
+PAIR = '{"en": "one", "de": "eins"}\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("tsv", "id\ten\n1\ta\n", "line 2: there is no column 'de' among 'id', 'en'"),
+        ("tsv", "en\tde\none\teins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
+        ("csv", "en,fr\none,un\n", "line 2: there is no column 'de' among 'en', 'fr'"),
+        ("csv", "en,de\none,eins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
+        ("csv", 'en,de\none,"eins\n', r"after the beginning: not csv, or damaged \(unexpected end"),
+        ("jsonl", PAIR + '{"en": "two"}', "line 2: there is no column 'de' among 'en'"),
+        ("jsonl", PAIR + '{"translation": {"en": "two"}}', "line 2: there is no column 'de' among 'en'"),
+        ("jsonl", PAIR + '{"en": "two", "de": null}', "line 2: 'de' is None; text is needed"),
+        ("jsonl", PAIR + '{"en": "two", "de": "\\ud800"}', "line 2: 'de' is '.ud800'; text is needed"),
+        ("jsonl", PAIR + "[1, 2]", "line 2: there is no column 'en' among"),
+        ("jsonl", PAIR + "{two", "after line 1: not jsonl, or damaged"),
+        ("jsonl", '{"de": ' + "[" * 100_000, "after the beginning: not jsonl"),
+        ("parquet", "no parquet", "after the beginning: not parquet"),
+    ],
+)
+def test_bad_tables_are_refused_by_file_and_line(kind, text, reason, tmp_path):
+    path = tmp_path / f"pairs.{kind}"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"pairs\.{kind}, {reason}") as error:
+        read_table(path, "en", "de")
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_parquet_pages_are_refused_in_one_line(tmp_path):
     path = tmp_path / "pairs.parquet"
     rows = [f"satz {number}" for number in range(2000)]
     pq.write_table(pa.table({"de": rows, "en": rows}), path, compression="snappy", use_dictionary=False)
@@ -92,10 +88,6 @@ def test_damaged_parquet_pages_and_deep_json_are_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"pairs\.parquet, after the beginning: not parquet, or damaged") as error:
         read_table(path, "de", "en")
     assert "\n" not in str(error.value)
-    deep = tmp_path / "deep.jsonl"
-    deep.write_text('{"de": ' + "[" * 100_000)
-    with pytest.raises(ValueError, match=r"deep\.jsonl, after the beginning: not jsonl"):
-        read_table(deep, "de", "en")
 
 
 # ---- words and their phones

@@ -140,21 +140,16 @@ def test_vocabularies_are_joint_or_separate():
         train_tokenizers(corpus, 350, target_kind="symbols")
 
 
-def byte_corpus(sources, targets):
-    return Dataset.from_dict({"source": sources, "target": targets})
-
-
 # 259 tokens are the bare bytes: a text of n letters has n + 2 tokens, the space before it and </s> included
 BYTES = TokenizerPair(*[train_tokenizer(["x"], 259)] * 2)
 
 
 def tokenized(**limits):
-    corpus = DatasetDict(
-        {
-            "train": byte_corpus(["abc", "abcdefgh", "abc", "a"], ["xyz", "x", "u" * 9, "abcd"]),
-            "validation": byte_corpus(["abcdefgh", "", "ab"], ["x", "y", "u" * 9]),
-        }
-    )
+    texts = {
+        "train": {"source": ["abc", "abcdefgh", "abc", "a"], "target": ["xyz", "x", "u" * 9, "abcd"]},
+        "validation": {"source": ["abcdefgh", "", "ab"], "target": ["x", "y", "u" * 9]},
+    }
+    corpus = DatasetDict({split: Dataset.from_dict(columns) for split, columns in texts.items()})
     return tokenize_dataset(corpus, BYTES, DataArguments(dataset="numbers", **limits))
 
 

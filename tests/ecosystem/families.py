@@ -24,14 +24,8 @@ WORDS = (2, 11)  # first, and one after the last: tokens that both families' tin
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
 LOCAL = {**tiny.EVERYWHERE, "local_window": 5, "head_area": 3, "localness_window": "query", "localness_window_size": 4}
 # The same in one layer, where a test is slow for each layer
-ONE_LAYER = {
-    **LOCAL,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "localness_layers": [0],
-    "decoder_localness_layers": [0],
-    "cross_localness_layers": [0],
-}
+ONE_LAYER = {**LOCAL, "encoder_layers": 1, "decoder_layers": 1}
+ONE_LAYER |= {name: [0] for name in LOCAL if name.endswith("localness_layers")}
 PLAIN_LAYER = {**tiny.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
 
 
@@ -79,6 +73,12 @@ def targets(rows: int, length: int, seed: int = 1) -> Tensor:
     ids = torch.randint(*WORDS, (rows, length), generator=torch.Generator().manual_seed(seed))
     ids[:, 0] = START
     return ids
+
+
+@torch.no_grad()
+def logits_of(model: torch.nn.Module) -> Tensor:
+    """For three sentences, without a cache."""
+    return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
 
 
 def training_batch(lengths: tuple[int, ...] = (7, 4, 6), target_lengths: tuple[int, ...] = (5, 6, 3)) -> dict:

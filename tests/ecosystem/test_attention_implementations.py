@@ -4,18 +4,13 @@
 import pytest
 import tiny
 import torch
-from families import FAMILIES, LOCAL, sources, targets
+from families import FAMILIES, LOCAL, logits_of, sources, targets
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 CSAN, PERVASIVE = FAMILIES.values()
 LOCALITIES = {"plain": tiny.PLAIN, "everything": LOCAL, "encoder area": tiny.LOCALITIES["encoder area"]}
-
-
-def logits_of(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from families import FAMILIES, both_families, sources, targets, training_batch
+from families import FAMILIES, both_families, logits_of, sources, training_batch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 CSAN, PERVASIVE = FAMILIES.values()
@@ -44,11 +44,6 @@ def train(model, steps: int = 8) -> list[float]:
         losses.append(loss.item())
     model.eval()
     return losses
-
-
-def logits_of(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
 
 
 @every_case

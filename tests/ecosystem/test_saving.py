@@ -5,29 +5,19 @@ import json
 
 import pytest
 import torch
-from families import FAMILIES, both_families, sources, targets
+from families import FAMILIES, both_families, logits_of
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
+UNTIED = {"tie_word_embeddings": False}
+EMBEDDINGS = ["model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"]
+# Options of a family, and the big tables that a checkpoint holds: of the tied ones, one
 VARIANTS = {
-    "one vocabulary": lambda family: family.shared,
-    "separate vocabularies": lambda family: family.separate,
-    "separate and untied": lambda family: {**family.separate, "tie_word_embeddings": False},
-    "one vocabulary, untied": lambda family: {**family.shared, "tie_word_embeddings": False},
+    "one vocabulary": (lambda family: family.shared, ["model.shared.weight"]),
+    "separate vocabularies": (lambda family: family.separate, EMBEDDINGS),
+    "separate and untied": (lambda family: {**family.separate, **UNTIED}, ["lm_head.weight", *EMBEDDINGS]),
+    "one vocabulary, untied": (lambda family: {**family.shared, **UNTIED}, ["lm_head.weight", "model.shared.weight"]),
 }
-SIDES = ("decoder", "encoder")
-# Big tables that a checkpoint of each variant holds: of the tied ones, one.
-TABLES = {
-    "one vocabulary": ["model.shared.weight"],
-    "separate vocabularies": [f"model.{part}.embed_tokens.weight" for part in SIDES],
-    "separate and untied": ["lm_head.weight", *(f"model.{part}.embed_tokens.weight" for part in SIDES)],
-    "one vocabulary, untied": ["lm_head.weight", "model.shared.weight"],
-}
-
-
-def logits_of(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(**sources(), decoder_input_ids=targets(3, 5), use_cache=False).logits
 
 
 def assert_same(first, second) -> None:
@@ -39,9 +29,9 @@ def assert_same(first, second) -> None:
 
 
 @both_families
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_save_and_load_is_bitwise(family, variant, tmp_path):
-    model = family.tiny_model(seed=1, **VARIANTS[variant](family))
+@pytest.mark.parametrize(("options", "expected"), VARIANTS.values(), ids=VARIANTS)
+def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
+    model = family.tiny_model(seed=1, **options(family))
     model.save_pretrained(tmp_path)
     loaded, info = family.model_class.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
@@ -49,7 +39,7 @@ def test_save_and_load_is_bitwise(family, variant, tmp_path):
     assert len({id(p) for p in loaded.parameters()}) == len({id(p) for p in model.parameters()}), "as many are tied"
     stored = load_file(tmp_path / "model.safetensors")
     tables = [name for name in stored if any(part in name for part in ("embed_tokens", "shared", "lm_head.weight"))]
-    assert sorted(tables) == TABLES[variant], "tied ones once"
+    assert sorted(tables) == expected, "tied ones once"
     saved, config = json.loads((tmp_path / "config.json").read_text()), loaded.config.to_dict()
     assert {name: config[name] for name in saved} == saved
     assert_same(model, loaded)

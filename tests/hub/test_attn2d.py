@@ -2,6 +2,7 @@
 import pickle
 
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForSeq2SeqLM
@@ -175,18 +176,16 @@ def test_computes_what_the_state_dict_means(variant, dtype, tolerance, tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["truncated-max", "truncated-mean"])
+@torch.no_grad()
 def test_padded_sentences_as_if_alone(mode):
     weights = build_state_dict()
-    model = convert_attn2d(weights, aggregation=mode)
     source, target = sentences()
-    lengths = torch.tensor([9, 4, 1])
-    mask = (torch.arange(9) < lengths[:, None]).long()
-    with torch.no_grad():
-        logits = model(source * mask, attention_mask=mask, decoder_input_ids=target).logits
-    for i, length in enumerate(lengths.tolist()):
-        alone = reference_logits(
-            weights, source[i : i + 1, :length], target[i : i + 1], average=mode == "truncated-mean"
-        )
+    mask = tiny.mask_of((9, 4, 1))
+    model = convert_attn2d(weights, aggregation=mode)
+    logits = model(source * mask, attention_mask=mask, decoder_input_ids=target).logits
+    for i, length in enumerate((9, 4, 1)):
+        part = source[i : i + 1, :length], target[i : i + 1]
+        alone = reference_logits(weights, *part, average=mode == "truncated-mean")
         torch.testing.assert_close(logits[i : i + 1], alone, atol=1e-10, rtol=1e-10)
 
 

@@ -54,11 +54,6 @@ from transformers import (
     AutoTokenizer,
     pipeline,
 )
-try:
-    import csan_hf
-    raise SystemExit("csan_hf is importable")
-except ImportError:
-    pass
 translators, classifiers, sentences = json.loads(sys.argv[1])
 trust = {"trust_remote_code": True}
 
