@@ -15,7 +15,7 @@ from typing import Any
 
 from csan_hf.text_files import write_text
 
-from .checkpoints import UNFINISHED, find_fault, list_checkpoints
+from .checkpoints import UNFINISHED, checkpoint_step, find_fault, list_checkpoints
 from .recipe import PRETRAINED, Recipe, RecipeError, load_recipe, recipe_options, refusing
 from .stopping import PREPARED_DATA
 
@@ -92,6 +92,8 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     free = (*_FREE, *_LENGTHS) if _is_endless(now) else _FREE
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     fixed = [key for key in changed if key not in free and not key.startswith(_FREE_BEGINNINGS)]
+    if 0 < now["training.max_steps"] < checkpoint_step(list_checkpoints(output)[-1]):
+        fixed.append("training.max_steps")  # the recipe would not say what made these weights
     if "model" in fixed:  # all fields of its config differ with it
         fixed = [key for key in fixed if not key.startswith("config.")]
     if fixed:

@@ -100,8 +100,10 @@ def test_a_finished_run_is_not_trained_further(run, recipe, tmp_path, capsys):
     assert (output / "model.safetensors").read_bytes() == (run[0] / "model.safetensors").read_bytes()
 
 
-def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys):
-    assert main([str(recipe), "--output_dir", str(run[0]), "--config.d_model", "16"]) == 2
+@pytest.mark.parametrize("change", [("--config.d_model", "16"), ("--training.max_steps", "8")])
+def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys, change):
+    """Fewer updates than were made, too: the recipe that stays there would not give these weights."""
+    assert main([str(recipe), "--output_dir", str(run[0]), *change]) == 2
     assert re.search("another experiment.*--overwrite", capsys.readouterr().err)
 
 
