@@ -12,7 +12,7 @@ import pytest
 from training.tiny_runs import RECIPE
 
 from csan_hf.training import output_folder
-from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, entries_of_run, lock_folder
+from csan_hf.training.output_folder import LOCK_FILE, MARK, begin_run, check_output_folder, lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.run import train_from_recipe
 
@@ -89,7 +89,6 @@ def test_a_fresh_folder_is_taken_and_an_older_run_is_resumed_but_not_overwritten
     check_output_folder(make_recipe(old, overwrite=False), old)
     with pytest.raises(RecipeError, match="no mark of a run"):
         check_output_folder(make_recipe(old), old)
-    assert entries_of_run(tmp_path / "nowhere") == []
 
 
 def test_the_lock_is_not_written_through_a_link(tmp_path):
@@ -134,8 +133,7 @@ def test_a_second_run_is_refused_before_it_touches_anything(tmp_path):
     folder = tmp_path / "run"
     with held(folder) as (process, ours):
         (folder / "results.json").write_text("{}")
-        message = rf"run is in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"
-        with pytest.raises(RecipeError, match=message):
+        with pytest.raises(RecipeError, match=rf"in use by process {process.pid} on \S+ since 2\S+ .*--output_dir"):
             train_from_recipe(make_recipe(folder))
         assert sorted(path.name for path in folder.iterdir()) == [LOCK_FILE, "results.json"]
         ours.send("leave")

@@ -69,8 +69,8 @@ def test_a_damaged_newest_checkpoint_is_skipped(copy, capsys, name, spoil, messa
 
 
 def test_what_a_killed_process_left_is_cleared_away(copy):
-    for path in (copy / "_unfinished" / "checkpoint-8", copy / "_upload-ab3_xy9z" / "checkpoint", copy / "mine"):
-        path.mkdir(parents=True)
+    for name in ("_unfinished/checkpoint-8", "_upload-ab3_xy9z/checkpoint", "mine"):
+        (copy / name).mkdir(parents=True)
     choose_checkpoint(copy)
     assert {path.name for path in copy.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6", "mine"}
 
@@ -248,11 +248,9 @@ def test_a_signal_saves_and_the_resumed_run_ends_alike(make_trainer, tokenizers,
         for name, tensor in whole.model.state_dict().items():
             assert torch.equal(tensor, resumed.model.state_dict()[name]), name
         assert resumed.state.best_global_step == whole.state.best_global_step
-        assert evaluations(resumed) == evaluations(whole)
-
-
-def evaluations(trainer):
-    return [(entry["step"], entry["eval_loss"]) for entry in trainer.state.log_history if "eval_loss" in entry]
+        logs = [trainer.state.log_history for trainer in (whole, resumed)]
+        evaluations = [[(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry] for log in logs]
+        assert evaluations[0] == evaluations[1]
 
 
 def test_a_second_signal_ends_at_once_and_so_does_one_outside_training(tmp_path, capfd, monkeypatch):
@@ -402,13 +400,12 @@ def test_a_signal_to_the_whole_group_saves_a_checkpoint(make_trainer, capfd, num
     trainer = make_trainer(max_steps=12, eval_steps=12, max_tokens=700, **LOSS_ALONE, **workers)
 
     def signal_workers():
-        children = multiprocessing.active_children()
-        assert len(children) == 2
-        for child in children:
-            os.kill(child.pid, getattr(signal, number))
+        first, second = multiprocessing.active_children()
+        for pid in (first.pid, second.pid):
+            os.kill(pid, getattr(signal, number))
 
-    signal_this_process = At(5, lambda: os.kill(os.getpid(), getattr(signal, number)))
-    trainer.callback_handler.callbacks[:0] = [At(3, signal_workers), signal_this_process]
+    callbacks = trainer.callback_handler.callbacks
+    callbacks[:0] = [At(3, signal_workers), At(5, lambda: signal.raise_signal(getattr(signal, number)))]
     with StopSignals(trainer.args.output_dir) as signals:
         trainer.guard.signals = signals
         with pytest.raises(RunInterrupted, match=rf"Stopped by {number} at update 5 of 12: saved in"):

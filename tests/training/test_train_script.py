@@ -114,8 +114,8 @@ def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys, c
         ([], ["output_dir is missing"]),
         (["--output_dir", "x", "--source_lang", "qq"], ["data cannot be used", "qq"]),
         (["--output_dir", "x", "--max_source_length", "2"], ["data cannot be used", "max_source_length=2"]),
-        (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
         (["--output_dir", "x", "--dataset", "./none"], ["data cannot be used: There is no folder ./none to read"]),
+        (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
         (["second.yaml"], ["'second.yaml' is not understood"]),
     ],
 )
@@ -133,15 +133,13 @@ def test_no_recipe(capsys):
 def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
     output = tmp_path / "grid"
     assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), "--max_cells", "9"]) == 2
-    assert "section training is refused" in (error := capsys.readouterr().err)
-    assert "raise max_cells" in error
+    assert re.search("section training is refused.*raise max_cells", capsys.readouterr().err)
     sizes = ["--num_layers", "2", "--growth_rate", "4", "--source_embed_dim", "8", "--target_embed_dim", "8"]
     steps = ["--max_steps", "4", "--eval_steps", "2", "--max_cells", "5000"]
     assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), *sizes, *steps]) == 0
     printed = capsys.readouterr()
     assert "config.d_model, config.decoder_attention_heads" in printed.err
     assert "left out: PervasiveAttentionConfig has no such fields" in printed.err
-    assert json.loads((output / "config.json").read_text())["model_type"] == "pervasive_attention"
     assert json.loads((output / "results.json").read_text())["model"] == "PervasiveAttentionForConditionalGeneration"
     card = (output / "README.md").read_text()
     assert "2 dense layers of growth rate 4 with 5×5 kernels" in card
@@ -152,9 +150,8 @@ def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
 
 def test_fine_tuning_from_a_checkpoint(run, tmp_path, capsys):
     output = tmp_path / "tuned"
-    recipe = {**RECIPE, "config": {"local_window": 5}}
-    steps = {"max_steps": 2, "eval_steps": 2}
-    path = write_recipe(tmp_path / "tune.yaml", recipe, init_from=str(run[0]), training=steps)
+    recipe, training = {**RECIPE, "config": {"local_window": 5}}, {"max_steps": 2, "eval_steps": 2}
+    path = write_recipe(tmp_path / "tune.yaml", recipe, init_from=str(run[0]), training=training)
     assert main([str(path), "--output_dir", str(output)]) == 0
     assert f"tokenizer.vocab_size not used: the tokenizer of {run[0]} is taken" in capsys.readouterr().err
     assert json.loads((output / "config.json").read_text())["local_window"] == 5
