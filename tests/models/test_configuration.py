@@ -2,7 +2,6 @@
 """CsanConfig: defaults, presets, what is local where in both forms, what is refused and with which words."""
 
 import json
-import logging
 import math
 from pathlib import Path
 
@@ -229,7 +228,6 @@ def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
         ("encoder", {"gaussian": {"widht": "query"}}, r"gaussian.* its settings are width, size .*'widht'"),
         ("encoder", {"gaussian": {"size": 3}}, r"encoder_locality\[0\].gaussian.*missing.*'width'"),
         ("encoder", {"gaussian": "quary"}, r"gaussian.width` must be one of .*'query'.*got 'quary'"),
-        ("encoder", {"gaussian": {"width": "fixed", "size": 10**400}}, r"gaussian.size` must be .* most 2147483647"),
         ("encoder", {"window": 4}, r"encoder_locality\[0\].window.*odd.*got 4"),
         ("decoder", {"head_area": 9}, r"decoder_locality\[0\].head_area.*at most 2H - 1 of H = 4.*got 9"),
         ("cross", {"window": 3}, r"cross_locality\[0\].window.*no meaning in cross-attention"),
@@ -239,7 +237,6 @@ def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
         ("encoder", {"neighbor": True, "gaussian": "query"}, r"neighbor`.*beside 'gaussian': a query has one"),
         ("encoder", {"local_hard": 0.5}, r"local_hard.width` must be .* at least 1 .* 2147483647, got 0.5"),
         ("encoder", {"block": 4, "cnn": 7}, r"block`.*beside 'cnn': nothing.*replaces the attention"),
-        ("encoder", {"block": 0}, r"block.length` must be an integer at least 1 .*, got 0"),
         ("encoder", {"cnn": 4}, r"cnn.kernel_size` must be an integer .* odd, got 4"),
         ("encoder", {"cnn": {"layers": 10**7}}, r"cnn.layers` must be .* at most 1000, got 10000000"),
     ],
@@ -253,12 +250,8 @@ def test_impossible_specifications_are_refused(part, specification, message):
     ("fields", "message"),
     [
         ({"encoder_locality": [{"window": 3}]}, r"`encoder_locality` must hold one .* each of the 2 layers"),
-        (
-            {"encoder_locality": [None, None], "localness_layers": [1]},
-            "`localness_layers` .* beside `encoder_locality`",
-        ),
+        ({"encoder_locality": [None] * 2, "localness_layers": [1]}, "`localness_layers` .* beside `encoder_locality`"),
         ({"encoder_locality": [None, None], "local_window": 7}, r"`local_window` \(7\).*`encoder_locality`"),
-        ({"encoder_locality": [None, None], "head_boundary": "circular"}, "`head_boundary`"),
         ({"encoder_attention_heads": 1, "encoder_locality": [{"bi_direct": True}] * 2}, r"bi_direct` .*even.*got 1"),
         ({"local_windw": 5}, r"no field 'local_windw'. Did you mean 'local_window'"),
         ({"local_window": 10**40 + 1}, "`local_window` must be .* at most 2147483647"),
@@ -306,31 +299,21 @@ def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
         loaded.save_pretrained(tmp_path / "again")
 
 
-@pytest.fixture
-def warnings(caplog):
-    logger = logging.getLogger("transformers")
-    logger.propagate = True
-    logger.addHandler(caplog.handler)
-    yield lambda: " ".join(record.getMessage() for record in caplog.records)
-    logger.removeHandler(caplog.handler)
-    logger.propagate = False
-
-
-def test_what_has_no_effect_is_said(warnings):
+def test_what_has_no_effect_is_said(caplog):
     CsanConfig(**SHALLOW, local_window=None, head_area=1, decoder_localness_layers=[1])
-    assert "Layers [1] are to be local, but `local_window`" in warnings()
+    assert "Layers [1] are to be local, but `local_window`" in caplog.text
     assert CsanConfig(**SHALLOW, curriculum="slow").curriculum == "slow"
-    assert "no field 'curriculum'" in warnings()
+    assert "no field 'curriculum'" in caplog.text
     assert CsanConfig.from_dict({**CsanConfig(**SHALLOW).to_dict(), "transformers_version": "5", "local_windw": 5})
-    assert "no field 'local_windw'" in warnings(), "a config saved earlier loads"
+    assert "no field 'local_windw'" in caplog.text, "a config saved earlier loads"
 
 
-def test_unknown_keywords_of_the_model_are_said(warnings):
+def test_unknown_keywords_of_the_model_are_said(caplog):
     model = tiny_model()
     sources = padded_sources((4, 3))
     with pytest.raises(TypeError, match=r"'decoder_inputs_ids'. Did you mean 'decoder_input_ids'"):
         model(**sources, decoder_inputs_ids=sources["input_ids"])
     model(**sources, labels=sources["input_ids"], num_items_in_batch=3, output_hidden_states=True, return_dict=True)
-    assert "has no argument" not in warnings()
+    assert "has no argument" not in caplog.text
     model(**sources, task_mood="merry")
-    assert "no argument 'task_mood'" in warnings()
+    assert "no argument 'task_mood'" in caplog.text

@@ -16,7 +16,8 @@ SIZE = {
     "share_encoder_decoder_embeddings": False,
     "tie_word_embeddings": False,
     "d_model": D,
-    "encoder_locality": [{"gaussian": "head"}, {"relative_positions": 16}],
+    "encoder_layers": 3,
+    "encoder_locality": [{"gaussian": "head"}, {"relative_positions": 16}, {"cnn": 7}],
 }
 
 
@@ -43,6 +44,8 @@ def test_xavier():
             bound = GAIN * (6 / sum(module.weight.shape)) ** 0.5
             assert 0.95 * bound < module.weight.abs().max() <= bound, name
             assert_spread(name, module.weight, bound * 3**-0.5)
+        elif isinstance(module, nn.Conv1d):
+            assert_spread(name, module.weight, GAIN * module.weight[0].numel() ** -0.5)
     tables = model.model.encoder.layers[1].self_attn.relative_positions
     for name, table in tables.named_parameters():
         assert_spread(name, table, GAIN * (D // HEADS) ** -0.5)

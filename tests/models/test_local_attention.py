@@ -207,9 +207,8 @@ def compare_in_float32(case: Case, backend: str | None) -> None:
 def bfloat16_tolerance(expected: dict, rounded: dict, tensors: dict[str, Tensor]) -> dict[str, float]:
     """What bfloat16 storage alone may cost, per tensor.
 
-    Energies, weights and outputs (and their gradients) are the results of matrix products, so a bfloat16
-    backend stores each of them rounded; `rounded` is the oracle with exactly these roundings, and a backend
-    whose roundings fall otherwise may err twice as far. On top come two units in the last place of the largest
+    A backend stores energies, weights and outputs (and their gradients) rounded, as the oracle did for `rounded`, and
+    may err twice as far where its roundings fall otherwise. On top come two units in the last place of the largest
     number that the tensor's sums are made of: its last rounding, and sums that cancel to nothing.
     """
 
@@ -242,11 +241,9 @@ def bfloat16_inputs(case: Case) -> dict[str, Tensor]:
 
 
 def compare_in_bfloat16(case: Case, backend: str | None) -> int:
-    """The reference is the float64 oracle on the rounded inputs.
+    """To the float64 oracle on the rounded inputs; returns how many gradients were held as a whole, too.
 
-    Returns:
-        How many of the Gaussian's gradients were also held to what rounding does to them as a whole: the bounds above
-        are for the worst number of a tensor, and a gradient of zeros could be within them.
+    (The bounds above are for the worst number of a tensor, and a gradient of zeros could be within them.)
     """
     tensors = bfloat16_inputs(case)
     expected = run_oracle(case, tensors)
@@ -501,3 +498,65 @@ def test_what_does_not_fit_is_refused(options, message):
     tensors = dict.fromkeys(("query", "key", "value"), torch.zeros(2, 4, 6, 8))
     with pytest.raises((ValueError, RuntimeError), match=message):
         local_attention(**{**tensors, "window": 3, **options})
+
+
+# float64 stays float64, and torch.func transforms every backend
+
+EXACT = ("eager", "sdpa", "blocked")
+KINDS = ("query", "key", "value", "bias")
+
+
+def float64_tensors(*batch: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = dict.fromkeys(KINDS[:3], (1, 3, 7, 2)) | {"bias": (1, 3, 7, 7)}
+    return {
+        name: torch.randn((*batch, *shape), generator=generator, dtype=torch.float64) for name, shape in shapes.items()
+    }
+
+
+def attend_exactly(backend: str, head_area: int, **given: Tensor) -> Tensor:
+    mask = torch.tensor([[True] * 6 + [False]])
+    return local_attention(**given, window=3, head_area=head_area, key_padding_mask=mask, backend=backend)
+
+
+@pytest.mark.parametrize("head_area", [1, 3])
+@pytest.mark.parametrize("backend", EXACT)
+def test_gradients_are_those_of_finite_differences(backend, head_area):
+    leaves = [tensor.requires_grad_() for tensor in float64_tensors().values()]
+
+    def function(*values: Tensor) -> Tensor:
+        return attend_exactly(backend, head_area, **dict(zip(KINDS, values, strict=True)))
+
+    assert function(*leaves).dtype == torch.float64
+    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", [*EXACT, "flex_attention"])
+def test_outputs_in_float64_are_exact(backend):
+    """To 1e-14, which no float32 in between would leave."""
+    given = float64_tensors()
+    scores = given["query"] @ given["key"].mT * 2**-0.5 + given["bias"]
+    expected = scores.softmax(dim=-1) @ given["value"]
+    window = 13 if backend == "blocked" else None
+    torch.testing.assert_close(local_attention(**given, window=window, backend=backend), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("head_area", [1, 3])
+@pytest.mark.parametrize("backend", EXACT)
+def test_torch_func_equals_autograd(backend, head_area):
+    """`grad`, and `vmap` of it over two batches. (sdpa's fused kernel gives no gradient of a mask there.)"""
+    given = float64_tensors(2)
+    bias = given.pop("bias")
+
+    def loss(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_exactly(backend, head_area, query=query, key=key, value=value, bias=bias[0]).square().sum()
+
+    gradient = torch.func.grad(loss, argnums=(0, 1, 2))
+    found = torch.func.vmap(gradient)(*given.values())
+    for row in range(2):
+        leaves = [tensor[row].clone().requires_grad_() for tensor in given.values()]
+        expected = torch.autograd.grad(loss(*leaves), leaves)
+        for name, own, stacked, reference in zip(given, gradient(*leaves), found, expected, strict=True):
+            torch.testing.assert_close(own, reference, msg=name)
+            torch.testing.assert_close(stacked[row], reference, msg=name)

@@ -11,7 +11,7 @@ from reference.locality_cnn import cnn_parameter_shapes, convolutions
 from tiny import PLAIN, STRATEGIES, padded_sources
 from tiny import csan as tiny_model
 
-from csan_hf import CsanConfig, CsanModel
+from csan_hf import CsanConfig
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
@@ -222,18 +222,6 @@ def test_convolutions_have_the_model_s_dropout_in_training():
     assert 0.4 < dropped < 0.6
 
 
-@pytest.mark.parametrize(
-    ("initialization", "depthwise", "pointwise"),
-    [("xavier", 0.5 * 7**-0.5, 0.5 * 32**-0.5), ("normal", 0.02, 0.02)],
-)
-def test_new_convolutions_are_of_the_model_s_scale(initialization, depthwise, pointwise):
-    locality = {**PLAIN, "encoder_locality": [{"cnn": 7}, None]}
-    config = tiny_model(**locality, initialization=initialization).config
-    layer = CsanModel(config).encoder.layers[0].self_attn.cnn.get_submodule("0")
-    assert layer.depthwise.weight.std().item() == pytest.approx(depthwise, rel=0.15)
-    assert layer.pointwise.weight.std().item() == pytest.approx(pointwise, rel=0.15)
-
-
 def test_attentions_of_a_model_with_blocks():
     """A replaced attention has weights of zero, so that the others' are where they were."""
     model = tiny_model(attn_implementation="eager", **{**PLAIN, "encoder_locality": [{"block": 3}, None]})
@@ -319,3 +307,28 @@ def test_half_precision_is_computed_in_float32():
     call = AttentionCall(states, states, states, KeyArea(), 1.0)
     term = module(call)
     assert term.center.dtype == term.width.dtype == energies_of(term, call).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "specification",
+    [
+        {"gaussian": "query"},
+        {"gaussian": "layer"},
+        {"gaussian": {"width": "fixed", "size": 2.3}, "relative_positions": 1},
+        {"gaussian": "head", "window": 5},
+        {"neighbor": True},
+        {"local_hard": 1.7},
+    ],
+)
+def test_locality_methods_stay_in_float64(specification):
+    """Finite differences of 1e-6 drown in float32."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 4, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1}
+    attention = CsanAttention(CsanConfig(**sizes, encoder_locality=[specification]), "encoder").double()
+    states = torch.randn(1, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert attention(states)[0].dtype == torch.float64
+    parameters = list(attention.parameters())
+    for parameter in parameters:
+        torch.nn.init.normal_(parameter, std=0.7)
+    inputs = [states, *parameters]
+    assert torch.autograd.gradcheck(lambda *_: attention(states)[0], inputs, fast_mode=True)

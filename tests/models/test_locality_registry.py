@@ -122,8 +122,6 @@ def test_a_replacement_stands_alone():
     try:
         with pytest.raises(ValueError, match=r"averaging`.*beside 'window'.*replaces the attention"):
             CsanConfig(encoder_layers=2, encoder_locality=[{"averaging": True, "window": 3}, None])
-        with pytest.raises(ValueError, match="averaging` is 3, but its settings are none"):
-            CsanConfig(encoder_layers=2, encoder_locality=[{"averaging": 3}, None])
         model = tiny_model(**{**PLAIN, "encoder_locality": [{"averaging": True}, None]})
         layer = model.model.encoder.layers[0]
         states = torch.randn(2, 5, 32)
