@@ -238,7 +238,6 @@ def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
         ("encoder", {"local_hard": 0.5}, r"local_hard.width` must be .* at least 1 .* 2147483647, got 0.5"),
         ("encoder", {"block": 4, "cnn": 7}, r"block`.*beside 'cnn': nothing.*replaces the attention"),
         ("encoder", {"cnn": 4}, r"cnn.kernel_size` must be an integer .* odd, got 4"),
-        ("encoder", {"cnn": {"layers": 10**7}}, r"cnn.layers` must be .* at most 1000, got 10000000"),
     ],
 )
 def test_impossible_specifications_are_refused(part, specification, message):

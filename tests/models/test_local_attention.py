@@ -321,8 +321,7 @@ def test_narrow_gaussian(backend):
     output = local_attention(query, key, value, window=11, bias=GaussianTerm(center, width), backend=backend)
     torch.testing.assert_close(output, value)
     output.sum().backward()
-    for leaf in (query, key, value, center, width):
-        assert leaf.grad.isfinite().all()
+    assert all(leaf.grad.isfinite().all() for leaf in (query, key, value, center, width))
 
 
 @every_backend
@@ -488,7 +487,6 @@ def test_tensors_without_content_and_batches_without_sentences(backend):
         ({"backend": "blocked", "window": None}, "backend='blocked' needs a window; use 'sdpa' or 'eager'"),
         ({"value": torch.zeros(2, 4, 6, 8).double()}, "`value` must be torch.float32.*float64"),
         ({"key": torch.zeros(2, 3, 6, 8)}, r"`key` must be .*\[2, 4, 6, 8\], got .*\[2, 3, 6, 8\]"),
-        ({"value": torch.zeros(2, 4, 5, 8)}, r"`value` must be .*\[2, 4, 6, 8\], got .*\[2, 4, 5, 8\]"),
         ({"query": torch.zeros(2, 4, 5, 8)}, "5 queries and 6 keys do not fit"),
         ({"query": torch.zeros(2, 4, 7, 8), "causal": True, "window": None}, "7 queries and 6 keys do not fit"),
     ],

@@ -94,9 +94,7 @@ def test_local_layers_are_the_listed_ones():
         return (gradient[0] != 0).any(dim=-1).nonzero().flatten().tolist()
 
     everything = list(range(9))
-    assert field([]) == everything
-    assert field([0]) == everything
-    assert field([1]) == everything
+    assert field([]) == field([0]) == field([1]) == everything
     assert field([0, 1]) == [2, 3, 4, 5, 6]
     assert field(None) == [2, 3, 4, 5, 6], "the default is the lowest three, or all of fewer"
     assert field(None, encoder_layers=3) == [1, 2, 3, 4, 5, 6, 7]
