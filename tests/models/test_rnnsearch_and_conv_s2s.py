@@ -1,0 +1,178 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""RNNsearch and ConvS2S beside loops over single sentences, and their published sizes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import conv_s2s, rnnsearch
+
+from csan_hf.models.configuration_conv_s2s import ConvS2SConfig
+from csan_hf.models.configuration_rnnsearch import RnnSearchConfig
+from csan_hf.models.modeling_conv_s2s import ConvS2SForConditionalGeneration
+from csan_hf.models.modeling_rnnsearch import RnnSearchForConditionalGeneration
+
+TOKENS = {"vocab_size": 13, "decoder_vocab_size": 11, "dropout": 0.0}
+RECURRENT = {
+    f"{kind}{', fed' if feeding else ''}{', tied' if tied else ''}": {
+        "attention": kind, "input_feeding": feeding, "tie_word_embeddings": tied,
+        "source_embed_dim": 5, "target_embed_dim": 6, "hidden_size": 8,
+    }
+    for kind, feeding, tied in [
+        ("dot", False, True), ("general", False, False), ("additive", False, True), ("dot", True, False),
+        ("general", True, True), ("additive", True, False),
+    ]
+}  # fmt: skip
+CONVOLUTIONAL = {
+    f"k {kernel}, {encoder} + {decoder}": {
+        "kernel_size": kernel, "encoder_layers": encoder, "decoder_layers": decoder, "embed_dim": 6, "hidden_size": 7,
+    }
+    for kernel, encoder, decoder in [(3, 2, 2), (1, 1, 2), (5, 3, 1)]
+}  # fmt: skip
+SOURCES = [[5, 6, 7, 8, 1], [9, 1], [3, 4, 12, 1]]
+TARGETS = [[0, 4, 5, 6, 2, 7], [0, 7, 8], [0, 3]]
+
+
+def make(options):
+    recurrent = "hidden_size" in options and "attention" in options
+    config_class, model_class = (
+        (RnnSearchConfig, RnnSearchForConditionalGeneration)
+        if recurrent
+        else (ConvS2SConfig, ConvS2SForConditionalGeneration)
+    )
+    torch.manual_seed(1)
+    model = model_class(config_class(**TOKENS, **options)).double().eval()
+    for name, parameter in model.named_parameters():
+        parameter.data += 0.3 * torch.rand_like(parameter) if name.endswith("bias") else 0.0
+    return model
+
+
+def expected(model, options, weights, source, target):
+    """The oracle's logits [I, V] and a list of weights [I, J]."""
+    if "attention" in options:
+        logits, attention = rnnsearch.logits(
+            weights, source, target, attention=options["attention"], input_feeding=options["input_feeding"]
+        )
+        return logits, [attention]
+    sizes = {name: options[name] for name in ("kernel_size", "encoder_layers", "decoder_layers")}
+    return conv_s2s.logits(weights, source, target, **sizes, scale_encoder_gradient=True)
+
+
+def pad(sentences, left):
+    """Tokens and mask [B, T], and the places of each sentence's tokens."""
+    length = max(map(len, sentences))
+    starts = [length - len(sentence) if left else 0 for sentence in sentences]
+    tokens = torch.zeros(len(sentences), length, dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for row, (sentence, start) in enumerate(zip(sentences, starts, strict=True)):
+        tokens[row, start : start + len(sentence)] = torch.tensor(sentence)
+        mask[row, start : start + len(sentence)] = 1
+    places = [slice(start, start + len(sentence)) for start, sentence in zip(starts, sentences, strict=True)]
+    return tokens, mask, places
+
+
+every_network = pytest.mark.parametrize("options", [*RECURRENT.values(), *CONVOLUTIONAL.values()],
+                                        ids=[*RECURRENT, *CONVOLUTIONAL])  # fmt: skip
+
+
+@every_network
+@pytest.mark.parametrize("left", [False, True], ids=["right padding", "left padding"])
+def test_logits_attentions_and_gradients_equal_the_loops(options, left):
+    model = make(options)
+    source, source_mask, columns = pad(SOURCES, left)
+    target, target_mask, rows = pad(TARGETS, left)
+    output = model(source, source_mask, target, target_mask, use_cache=False, output_attentions=True)
+    directions = torch.randn(*output.logits.shape, dtype=torch.float64) * target_mask.unsqueeze(-1)
+    (output.logits * directions).sum().backward()
+
+    weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.decoder.embed_tokens.weight"]
+    total = torch.zeros((), dtype=torch.float64)
+    for n, (sentence, translation) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        logits, attentions = expected(model, options, weights, sentence, translation)
+        torch.testing.assert_close(output.logits[n, rows[n]], logits)
+        for own, loop in zip(output.cross_attentions, attentions, strict=True):
+            torch.testing.assert_close(own[n, 0][rows[n], columns[n]], loop)
+            torch.testing.assert_close(own[n, 0][rows[n]].sum(-1), loop.sum(-1))
+        total = total + (logits * directions[n, rows[n]]).sum()
+    total.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, weights[name].grad, msg=lambda message, name=name: f"{name} {message}"
+        )
+
+
+@every_network
+@torch.no_grad()
+def test_a_cache_changes_nothing(options):
+    """Step by step, in one piece and in two; with target rows padded on the left; reordered beams."""
+    model = make(options)
+    source, source_mask, _ = pad(SOURCES, left=False)
+    target, target_mask, _ = pad(TARGETS, left=True)
+    full = model(source, source_mask, target, target_mask, use_cache=False).logits
+    for pieces in ([1] * 6, [6], [2, 4]):
+        cache, parts, end = None, [], 0
+        for size in pieces:
+            start, end = end, end + size
+            output = model(
+                source, source_mask, target[:, start:end], target_mask[:, :end], past_key_values=cache, use_cache=True
+            )
+            cache = output.past_key_values
+            parts.append(output.logits)
+        real = target_mask.bool()
+        torch.testing.assert_close(torch.cat(parts, dim=1)[real], full[real])
+    for search in ({"num_beams": 3}, {"num_beams": 1}):
+        settings = {**search, "max_new_tokens": 7, "min_new_tokens": 7}
+        translations = model.generate(source, attention_mask=source_mask, **settings)
+        again = model.generate(source, attention_mask=source_mask, use_cache=False, **settings)
+        assert torch.equal(translations, again)
+
+
+@every_network
+def test_nothing_is_seen_of_later_target_tokens(options):
+    model = make(options)
+    source = torch.tensor(SOURCES[:1])
+    embeds = torch.randn(
+        1, 5, model.model.decoder.embed_tokens.weight.shape[1], dtype=torch.float64, requires_grad=True
+    )
+    logits = model(source, decoder_inputs_embeds=embeds, use_cache=False).logits
+    (gradient,) = torch.autograd.grad(logits[0, 2].sum(), embeds)
+    assert gradient[0, 3:].abs().max() == 0
+    assert (gradient[0, :3].abs().amax(dim=-1) > 0).any()
+
+
+@every_network
+def test_loss_and_one_training_step(options):
+    model = make(options).train()
+    source, mask, _ = pad(SOURCES, left=False)
+    labels = torch.tensor([[4, 5, 1], [7, 1, -100], [1, -100, -100]])
+    output = model(source, mask, labels=labels)
+    torch.testing.assert_close(output.loss, F.cross_entropy(output.logits.flatten(0, 1), labels.flatten()))
+    output.loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_weight_normalised_layers_start_as_drawn():
+    """The magnitudes are the norms of the directions, so that the first weights have the variances of section 3.5."""
+    model = ConvS2SForConditionalGeneration(ConvS2SConfig(hidden_size=64, embed_dim=64, vocab_size=50, dropout=0.2))
+    convolution = model.model.encoder.layers[0].convolution.convolution
+    torch.testing.assert_close(convolution.weight, convolution.parametrizations.weight.original1)
+    assert convolution.weight.std().item() == pytest.approx((4 * 0.8 / (3 * 64)) ** 0.5, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("config", "millions"),
+    [
+        (RnnSearchConfig(vocab_size=12000, decoder_vocab_size=9000, tie_word_embeddings=False), 6),
+        (RnnSearchConfig(vocab_size=9000, decoder_vocab_size=12000, tie_word_embeddings=False), 7),
+        (ConvS2SConfig(vocab_size=12000, decoder_vocab_size=9000), 21),
+        (ConvS2SConfig(vocab_size=9000, decoder_vocab_size=12000), 22),
+    ],
+    ids=["RNNsearch De-En", "RNNsearch En-De", "ConvS2S De-En", "ConvS2S En-De"],
+)
+def test_published_sizes(config, millions):
+    """Table 3 of Elbayad et al. (2018), with its vocabularies of about 12,000 German and 9,000 English entries."""
+    recurrent = isinstance(config, RnnSearchConfig)
+    with torch.device("meta"):
+        model = (RnnSearchForConditionalGeneration if recurrent else ConvS2SForConditionalGeneration)(config)
+    assert round(model.num_parameters() / 1e6) == millions
