@@ -16,20 +16,11 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple
 
 from .configuration_conv_s2s import ConvS2SConfig
-from .feature_cache import decoder_half, make_feature_cache, real_tokens
-from .seq2seq_model import (
-    Seq2SeqEmbeddings,
-    Seq2SeqHead,
-    Seq2SeqPreTrained,
-    check_as_many,
-    drop,
-    embed,
-)
+from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
+from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, drop
 
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -58,7 +49,6 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.dropout = config.dropout
         self.convolution = weight_norm(nn.Conv1d(config.hidden_size, 2 * config.hidden_size, config.kernel_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -118,7 +108,7 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
             inputs = cache.update(rows, rows[..., :0], self.layer_idx)[0][:, 0]
         convolved = self.convolution(F.pad(inputs, (0, 0, self.above + states.shape[1] - inputs.shape[1], 0)))
         query = (self.query_projection(convolved) + embeddings) * _ROOT_HALF
-        weights = self._attend(query @ keys.transpose(1, 2), source_mask)
+        weights = attention_weights(query @ keys.transpose(1, 2), source_mask)
         lengths: Any = keys.shape[1]
         if source_mask is not None:
             lengths = source_mask.sum(dim=1).clamp(min=1).to(values.dtype).view(-1, 1, 1)
@@ -126,22 +116,11 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
         context = self.context_projection((weights @ values) * lengths**0.5)
         return ((context + convolved) * _ROOT_HALF + states) * _ROOT_HALF, weights
 
-    def _attend(self, energies: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-        precise = energies.to(torch.promote_types(energies.dtype, torch.float32))
-        if source_mask is None:
-            return precise.softmax(dim=-1).to(energies.dtype)
-        hidden = ~source_mask.unsqueeze(1)
-        precise = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
-        return precise.masked_fill(hidden, 0.0).to(energies.dtype)
-
 
 class ConvS2SPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
     """Weight initialisation and the names that the library looks for."""
 
     config: ConvS2SConfig
-    config_class = ConvS2SConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ConvS2SEncoderLayer", "ConvS2SDecoderLayer"]  # noqa: RUF012
     auto_map = {  # noqa: RUF012
@@ -181,33 +160,25 @@ class _Embedding(ConvS2SPreTrainedModel):
         self.input_projection = _linear(config.embed_dim, config.hidden_size)
         self.output_projection = _linear(config.hidden_size, config.embed_dim)
 
-    def _embed(
-        self,
-        input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        mask: torch.Tensor | None,
-        past: int,
-        names: tuple[str, str],
+    def _add_positions(
+        self, embeddings: torch.Tensor, mask: torch.Tensor | None, past: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Token + position [B, T, e], positions counting real tokens, and the mask [B, T] of these tokens."""
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
-        length = embeddings.shape[1]
-        if past + length > self.config.max_position_embeddings:
+        """Token + position [B, T, e], positions counting real tokens, and the mask [B, T, 1] of these tokens."""
+        seen = past + embeddings.shape[1]
+        if seen > self.config.max_position_embeddings:
             raise ValueError(
-                f"A sentence of {past + length} tokens exceeds max_position_embeddings="
-                f"{self.config.max_position_embeddings}; shorten it (truncation, max_length)."
+                f"A sentence of {seen} tokens exceeds max_position_embeddings={self.config.max_position_embeddings}; "
+                "shorten it (truncation, max_length)."
             )
-        name = "decoder_attention_mask" if names[0].startswith("decoder") else "attention_mask"
-        real = real_tokens(mask, embeddings, name, past)
-        if real is None:
-            positions = torch.arange(past, past + length, device=embeddings.device)
+        if mask is None:
+            positions = torch.arange(past, seen, device=embeddings.device)
         else:
-            positions, real = (real.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:], real[:, past:]
+            positions, mask = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:], mask[:, past:, None]
         embeddings = embeddings + self.embed_positions(positions)
-        return drop(embeddings, self.config.dropout, self.training), real
+        return drop(embeddings, self.config.dropout, self.training), mask
 
 
-class ConvS2SEncoder(_Embedding):
+class ConvS2SEncoder(FeatureEncoder, _Embedding):  # type: ignore[override]
     """Embeddings and a stack of `ConvS2SEncoderLayer`."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -217,41 +188,20 @@ class ConvS2SEncoder(_Embedding):
         self.gradient_checkpointing = False
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
-        """Encode tokens [B, J] or `inputs_embeds` [B, J, e].
-
-        Returns:
-            `last_hidden_state` [B, J, 2e]: the keys z of the attention, then its values (z + e) √½.
-        """
-        names = "input_ids", "inputs_embeds"
-        embeddings, mask = self._embed(input_ids, inputs_embeds, attention_mask, 0, names)
-        states = self.input_projection(embeddings)
-        column = None if mask is None else mask.unsqueeze(-1)
-        seen = [states]
+    def encode(self, embeddings: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """See `FeatureEncoder`: states [B, J, 2e], the keys z of the attention, then its values (z + e) √½."""
+        embeddings, mask = self._add_positions(embeddings, mask, 0)
+        seen = [self.input_projection(embeddings)]
         for layer in self.layers:
-            states = layer(states, column)
-            seen.append(states)
-        keys = self.output_projection(states)
+            seen.append(layer(seen[-1], mask))
         # Every decoder layer sends a gradient here
-        keys = ScaledGradient.apply(keys, 1.0 / (2.0 * self.config.decoder_layers))
-        if column is not None:
-            keys, embeddings = keys * column, embeddings * column
-        values = (keys + embeddings) * _ROOT_HALF
-        shown = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        return BaseModelOutput(
-            last_hidden_state=torch.cat([keys, values], dim=-1), hidden_states=tuple(seen) if shown else None
-        )
+        keys = ScaledGradient.apply(self.output_projection(seen[-1]), 1.0 / (2.0 * self.config.decoder_layers))
+        if mask is not None:
+            keys, embeddings = keys * mask, embeddings * mask
+        return torch.cat([keys, (keys + embeddings) * _ROOT_HALF], dim=-1), seen
 
 
-class ConvS2SDecoder(_Embedding):
+class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
     """Embeddings and a stack of `ConvS2SDecoderLayer`."""
 
     def __init__(self, config: ConvS2SConfig) -> None:
@@ -261,63 +211,27 @@ class ConvS2SDecoder(_Embedding):
         self.gradient_checkpointing = False
         self.post_init()
 
-    @can_return_tuple
-    def forward(
+    def make_cache(self) -> Cache:
+        """An empty cache of the last inputs of every convolution."""
+        return make_feature_cache(self.config.decoder_layers, self.config.kernel_size - 1)
+
+    def decode(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode target prefixes.
-
-        Args:
-            input_ids: [B, I], the positions after those in the cache.
-            attention_mask: [B, past + I], 1 = a real token.
-            encoder_hidden_states: [B, J, 2e].
-            encoder_attention_mask: [B, J], 1 = a real token.
-            past_key_values: Cache of the convolutions' last inputs.
-            inputs_embeds: [B, I, e] instead of `input_ids`.
-            use_cache: Whether to keep them; default: the config's, outside training.
-            output_attentions: Whether to return `cross_attentions`, [B, 1, I, J] for each layer.
-            output_hidden_states: Whether to return `hidden_states`, too.
-
-        Returns:
-            `last_hidden_state` [B, I, e].
-        """
-        config, source = self.config, encoder_hidden_states
-        assert source is not None  # for the type checker
-        if past_key_values is None and (config.use_cache and not self.training if use_cache is None else use_cache):
-            past_key_values = make_feature_cache(config.decoder_layers, config.kernel_size - 1)
-        cache = decoder_half(past_key_values)
-        names = "decoder_input_ids", "decoder_inputs_embeds"
-        past = 0 if cache is None else cache.get_seq_length()
-        embeddings, mask = self._embed(input_ids, inputs_embeds, attention_mask, past, names)
-        check_as_many(len(source), len(embeddings))
-        source_mask = real_tokens(encoder_attention_mask, source, "attention_mask")
+        embeddings: torch.Tensor,
+        mask: torch.Tensor | None,
+        source: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """See `FeatureDecoder`: the states [B, I, e]."""
+        embeddings, mask = self._add_positions(embeddings, mask, 0 if cache is None else cache.get_seq_length())
         keys, values = source.chunk(2, dim=-1)
-        column = None if mask is None else mask.unsqueeze(-1)
-        states = self.input_projection(embeddings)
-        seen, attentions = [states], []
+        seen, attentions = [self.input_projection(embeddings)], []
         for layer in self.layers:
-            states, weights = layer(states, embeddings, keys, values, column, source_mask, cache)
+            states, weights = layer(seen[-1], embeddings, keys, values, mask, source_mask, cache)
             seen.append(states)
-            attentions.append(weights.unsqueeze(1))
-        outputs = BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=drop(self.output_projection(states), config.dropout, self.training),
-            past_key_values=past_key_values,
-        )
-        if config.output_attentions if output_attentions is None else output_attentions:
-            outputs.cross_attentions = tuple(attentions)
-        if config.output_hidden_states if output_hidden_states is None else output_hidden_states:
-            outputs.hidden_states = tuple(seen)
-        return outputs
+            attentions.append(weights)
+        return self.output_projection(seen[-1]), attentions, seen
 
 
 class ConvS2SModel(Seq2SeqEmbeddings, ConvS2SPreTrainedModel):  # type: ignore[override]
@@ -344,8 +258,8 @@ class ConvS2SForConditionalGeneration(  # type: ignore[misc, override]
         self.post_init()
 
     def make_cache(self, num_beams: int) -> Cache:
-        """The last inputs of every convolution of the decoder."""
-        return make_feature_cache(self.config.decoder_layers, self.config.kernel_size - 1)
+        """The decoder's."""
+        return self.model.decoder.make_cache()
 
 
 ConvS2SModel.register_for_auto_class("AutoModel")

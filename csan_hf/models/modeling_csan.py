@@ -146,9 +146,6 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
     """Weight initialisation, tying and the names that the library looks for."""
 
     config: CsanConfig
-    config_class = CsanConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["CsanEncoderLayer", "CsanDecoderLayer"]  # noqa: RUF012
     _supports_flash_attn = True

@@ -246,9 +246,6 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
     """Weight initialisation, tying and the names that the library looks for."""
 
     config: PervasiveAttentionConfig
-    config_class = PervasiveAttentionConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["PervasiveAttentionDecoder"]  # noqa: RUF012
     _can_compile_fullgraph = False

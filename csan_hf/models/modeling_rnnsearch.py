@@ -7,49 +7,34 @@ Shapes: B batch, I target and J source positions, T either, d_s and d_t widths o
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple
 
 from .configuration_rnnsearch import RnnSearchConfig
-from .feature_cache import decoder_half, make_feature_cache, real_tokens
-from .seq2seq_model import (
-    Seq2SeqEmbeddings,
-    Seq2SeqHead,
-    Seq2SeqPreTrained,
-    check_as_many,
-    drop,
-    embed,
-)
-
-State = tuple[torch.Tensor, torch.Tensor]
+from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, make_feature_cache
+from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, drop
 
 
 def run_lstm(
-    lstm: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor | None, state: State | None = None
+    lstm: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor | None, state: tuple[torch.Tensor, ...] | None = None
 ) -> torch.Tensor:
-    """Outputs [B, T, d] of an LSTM over the real tokens of inputs [B, T, ...]; zero at padding, wherever it stands.
+    """Outputs [B, T, d] of one layer over the real tokens (mask [B, T], None = all) of inputs [B, T, ...].
 
-    Args:
-        lstm: One layer, in one or both directions.
-        inputs: [B, T, ...].
-        mask: [B, T], True = a real token; None = all.
-        state: h and c [B, d] before the first token; None = zeros.
+    They are zero at padding, wherever it stands; `state` is h and c [1, B, d] before the first token, None = zeros.
     """
-    initial = None if state is None else (state[0].unsqueeze(0), state[1].unsqueeze(0))
     if mask is None:
-        return lstm(inputs, initial)[0]
+        return lstm(inputs, state)[0]
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
     real_first = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
     packed = pack_padded_sequence(
         inputs.take_along_dim(real_first, 1), lengths, batch_first=True, enforce_sorted=False
     )
-    outputs, _ = pad_packed_sequence(lstm(packed, initial)[0], batch_first=True, total_length=mask.shape[1])
+    outputs, _ = pad_packed_sequence(lstm(packed, state)[0], batch_first=True, total_length=mask.shape[1])
     outputs = torch.zeros_like(outputs).scatter(1, real_first.expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
@@ -68,42 +53,34 @@ class Attention(nn.Module):
             self.energy = nn.Linear(d, 1, bias=False)
         self.output_projection = nn.Linear(2 * d, config.output_dim, bias=False)
 
+    def project_keys(self, states: torch.Tensor) -> torch.Tensor:
+        """What queries are compared with, of states [B, J, d]: [B, J, d]."""
+        return states if self.kind == "dot" else self.key_projection(states)
+
     def forward(
-        self, queries: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
+        self, queries: torch.Tensor, keys: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The attentional states [B, I, output_dim] and the weights [B, I, J].
 
         Args:
             queries: [B, I, d].
+            keys: [B, J, d], of `project_keys`.
             states: [B, J, d].
             mask: [B, J], True = a real source token; None = all.
         """
-        energies = self._energies(queries, states)
-        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
-        if mask is not None:
-            energies = energies.masked_fill(~mask.unsqueeze(1), torch.finfo(energies.dtype).min)
-        weights = energies.softmax(dim=-1).to(states.dtype)
-        if mask is not None:
-            weights = weights.masked_fill(~mask.unsqueeze(1), 0.0)  # a source without a real token
+        if self.kind == "additive":
+            pairs = torch.tanh(self.query_projection(queries).unsqueeze(2) + keys.unsqueeze(1))
+            energies = self.energy(pairs).squeeze(-1)
+        else:
+            energies = queries @ keys.transpose(1, 2)
+        weights = attention_weights(energies, mask)
         return torch.tanh(self.output_projection(torch.cat([weights @ states, queries], dim=-1))), weights
-
-    def _energies(self, queries: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        if self.kind == "dot":
-            return queries @ states.transpose(1, 2)
-        keys = self.key_projection(states)
-        if self.kind == "general":
-            return queries @ keys.transpose(1, 2)
-        pairs = torch.tanh(self.query_projection(queries).unsqueeze(2) + keys.unsqueeze(1))
-        return self.energy(pairs).squeeze(-1)
 
 
 class RnnSearchPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[override]
     """Weight initialisation and the names that the library looks for."""
 
     config: RnnSearchConfig
-    config_class = RnnSearchConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
     _no_split_modules = ["RnnSearchEncoder", "RnnSearchDecoder"]  # noqa: RUF012
     auto_map = {  # noqa: RUF012
         "AutoConfig": "configuration_rnnsearch.RnnSearchConfig",
@@ -125,7 +102,7 @@ class RnnSearchPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ign
                 init.uniform_(weight, -(module.hidden_size**-0.5), module.hidden_size**-0.5)
 
 
-class RnnSearchEncoder(RnnSearchPreTrainedModel):
+class RnnSearchEncoder(FeatureEncoder, RnnSearchPreTrainedModel):  # type: ignore[override]
     """Embedding and one bi-directional LSTM."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
@@ -134,25 +111,15 @@ class RnnSearchEncoder(RnnSearchPreTrainedModel):
         self.lstm = nn.LSTM(config.source_embed_dim, config.hidden_size // 2, batch_first=True, bidirectional=True)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
-        """Encode tokens [B, J] (or `inputs_embeds` [B, J, d_s]): `last_hidden_state` [B, J, d], zero at padding."""
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
-        mask = real_tokens(attention_mask, embeddings, "attention_mask")
+    def encode(
+        self, embeddings: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """See `FeatureEncoder`: states [B, J, d], zero at padding."""
         states = run_lstm(self.lstm, drop(embeddings, self.config.dropout, self.training), mask)
-        if self.config.output_hidden_states if output_hidden_states is None else output_hidden_states:
-            return BaseModelOutput(last_hidden_state=states, hidden_states=(embeddings, states))
-        return BaseModelOutput(last_hidden_state=states)
+        return states, (embeddings, states)
 
 
-class RnnSearchDecoder(RnnSearchPreTrainedModel):
+class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignore[override]
     """Embedding, one LSTM that starts from the encoder's last states, and attention on all of them."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
@@ -165,110 +132,56 @@ class RnnSearchDecoder(RnnSearchPreTrainedModel):
         self.attention = Attention(config)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
+    def make_cache(self) -> Cache:
+        """An empty cache of the state after the last position."""
+        return make_feature_cache(1, 1)
+
+    def decode(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode target prefixes.
-
-        Args:
-            input_ids: [B, I], the positions after those in the cache.
-            attention_mask: [B, past + I], 1 = a real token.
-            encoder_hidden_states: [B, J, d].
-            encoder_attention_mask: [B, J], 1 = a real token.
-            past_key_values: Cache of the states after earlier positions.
-            inputs_embeds: [B, I, d_t] instead of `input_ids`.
-            use_cache: Whether to keep the states; default: the config's, outside training.
-            output_attentions: Whether to return `cross_attentions`, one [B, 1, I, J].
-            output_hidden_states: Whether to return `hidden_states`, too.
-
-        Returns:
-            `last_hidden_state` [B, I, d_t], the attentional states ([B, I, d] untied).
-        """
-        names = "decoder_input_ids", "decoder_inputs_embeds"
-        embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
-        states, config = encoder_hidden_states, self.config
-        assert states is not None  # for the type checker
-        check_as_many(len(states), len(embeddings))
-        if past_key_values is None and (config.use_cache and not self.training if use_cache is None else use_cache):
-            past_key_values = make_feature_cache(1, 1)
-        cache = decoder_half(past_key_values)
-        past = 0 if cache is None else cache.get_seq_length()
-        mask = real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
-        mask = None if mask is None else mask[:, past:]
-        source_mask = real_tokens(encoder_attention_mask, states, "attention_mask")
-        inputs = drop(embeddings, config.dropout, self.training)
-        if cache is None and not config.input_feeding:
-            h, c, _ = self._initial_state(states, source_mask)
-            attended, weights = self.attention(run_lstm(self.lstm, inputs, mask, (h, c)), states, source_mask)
-        else:
-            attended, weights = self._run_steps(inputs, mask, states, source_mask, cache)
-        outputs = BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=drop(attended, config.dropout, self.training), past_key_values=past_key_values
-        )
-        if config.output_attentions if output_attentions is None else output_attentions:
-            outputs.cross_attentions = (weights.unsqueeze(1),)
-        if config.output_hidden_states if output_hidden_states is None else output_hidden_states:
-            outputs.hidden_states = (embeddings, attended)
-        return outputs
-
-    def _initial_state(self, states: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """h, c [B, d] and a fed state of zeros, before the first token (Bahdanau et al., appendix A.2.2)."""
-        half = states.shape[-1] // 2
-        if mask is None:
-            last = torch.cat([states[:, -1, :half], states[:, 0, half:]], dim=-1)
-        else:
-            counts = mask.long().cumsum(dim=1)
-            first, end = counts.eq(0).sum(dim=1), counts.lt(counts[:, -1:]).sum(dim=1)
-            row = torch.arange(states.shape[0], device=states.device)
-            first = first.clamp(max=states.shape[1] - 1)
-            last = torch.cat([states[row, end, :half], states[row, first, half:]], dim=-1)
-        h, c = torch.tanh(self.bridge(last)).chunk(2, dim=-1)
-        return h, c, h.new_zeros(h.shape[0], self.config.output_dim)
-
-    def _run_steps(
-        self,
-        inputs: torch.Tensor,
+        embeddings: torch.Tensor,
         mask: torch.Tensor | None,
-        states: torch.Tensor,
+        source: torch.Tensor,
         source_mask: torch.Tensor | None,
         cache: Cache | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As all positions at once, one after the other, with the state after each of them in the cache."""
-        sizes = [self.config.hidden_size, self.config.hidden_size, self.config.output_dim]
-        state: Any = self._initial_state(states, source_mask)
-        if cache is not None and cache.get_seq_length():
-            layer: Any = cache.layers[0]
-            state = layer.keys[:, 0, -1].split(sizes, dim=-1)
-        attended, weights, after = [], [], []
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """See `FeatureDecoder`: the attentional states [B, I, output_dim]."""
+        mask = None if mask is None else mask[:, -embeddings.shape[1] :]
+        inputs = drop(embeddings, self.config.dropout, self.training)
+        layer: Any = cache.layers[0] if cache is not None and cache.get_seq_length() else None
+        state = self._initial_state(source, source_mask) if layer is None else layer.keys[:, 0, -1]
+        keys = self.attention.project_keys(source)
+        if cache is None and not self.config.input_feeding:
+            states = run_lstm(self.lstm, inputs, mask, self._split(state)[:2])
+            attended, weights = self.attention(states, keys, source, source_mask)
+            return attended, (weights,), (embeddings, attended)
+        steps, after = [], []
         for step, embedding in enumerate(inputs.unbind(dim=1)):
-            h, c, fed = state
+            h, c, fed = self._split(state)
             if self.config.input_feeding:
-                embedding = torch.cat([embedding, fed], dim=-1)
-            query, (_, new_c) = self.lstm(embedding.unsqueeze(1), (h.unsqueeze(0), c.unsqueeze(0)))
-            vector, weight = self.attention(query, states, source_mask)
-            new: Any = query[:, 0], new_c[0], vector[:, 0]
-            if mask is not None:
-                real = mask[:, step, None]
-                new = tuple(torch.where(real, ours, old) for ours, old in zip(new, state, strict=True))
-            state = new
-            attended.append(vector)
-            weights.append(weight)
-            after.append(torch.cat(state, dim=-1))
+                embedding = torch.cat([embedding, fed[0]], dim=-1)
+            query, (_, c) = self.lstm(embedding.unsqueeze(1), (h, c))
+            steps.append(self.attention(query, keys, source, source_mask))
+            new = torch.cat([query[:, 0], c[0], steps[-1][0][:, 0]], dim=-1)
+            state = new if mask is None else torch.where(mask[:, step, None], new, state)
+            after.append(state)
         if cache is not None:
             rows = torch.stack(after, dim=1).unsqueeze(1)
             cache.update(rows, rows[..., :0], 0)
-        return torch.cat(attended, dim=1), torch.cat(weights, dim=1)
+        attended, weights = (torch.cat(parts, dim=1) for parts in zip(*steps, strict=True))
+        return attended, (weights,), (embeddings, attended)
+
+    def _initial_state(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """h, c and a fed state of zeros before the first token, [B, 2d + output_dim] (Bahdanau, appendix A.2.2)."""
+        half, row = states.shape[-1] // 2, torch.arange(states.shape[0], device=states.device)
+        real = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask.long()
+        first, end = real.argmax(dim=1), real.cumsum(dim=1).argmax(dim=1)
+        last = torch.cat([states[row, end, :half], states[row, first, half:]], dim=-1)
+        return F.pad(torch.tanh(self.bridge(last)), (0, self.config.output_dim))
+
+    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """h, c and the fed state of a state [B, 2d + output_dim], [1, B, ...] each."""
+        sizes = [self.config.hidden_size, self.config.hidden_size, self.config.output_dim]
+        return tuple(part.unsqueeze(0).contiguous() for part in state.split(sizes, dim=-1))
 
 
 class RnnSearchModel(Seq2SeqEmbeddings, RnnSearchPreTrainedModel):  # type: ignore[override]
@@ -295,8 +208,8 @@ class RnnSearchForConditionalGeneration(  # type: ignore[misc, override]
         self.post_init()
 
     def make_cache(self, num_beams: int) -> Cache:
-        """The decoder's state."""
-        return make_feature_cache(1, 1)
+        """The decoder's."""
+        return self.model.decoder.make_cache()
 
 
 RnnSearchModel.register_for_auto_class("AutoModel")

@@ -45,6 +45,7 @@ class Seq2SeqPreTrained:
 
     config: Any
     auto_map: ClassVar[dict[str, str]] = {}  # the classes that a checkpoint offers: FILE.CLASS by Auto class
+    base_model_prefix: ClassVar[str] = "model"
     translates: ClassVar[bool] = True  # whether it offers the translation pipeline, too
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

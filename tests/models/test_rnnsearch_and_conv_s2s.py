@@ -176,3 +176,9 @@ def test_published_sizes(config, millions):
     with torch.device("meta"):
         model = (RnnSearchForConditionalGeneration if recurrent else ConvS2SForConditionalGeneration)(config)
     assert round(model.num_parameters() / 1e6) == millions
+
+
+@every_network
+def test_a_decoder_alone_asks_for_the_source(options):
+    with pytest.raises(ValueError, match="`encoder_hidden_states` must be given"):
+        make(options).get_decoder()(torch.tensor([[3]]))
