@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,9 @@ def find_fault(checkpoint: Path, *, to_resume: bool = True) -> str | None:
             return f"{TRAINER_STATE_NAME} cannot be read ({error})"
         if not _holds(checkpoint, "optimizer*", *_SHARDED):
             return "it was saved without the optimizer's state"
+        for path in itertools.chain.from_iterable(map(checkpoint.glob, RESUME_FILES)):
+            if not zipfile.is_zipfile(path):  # what torch saves is one, with its table of contents at the end
+                return f"{path.name} is cut off"
     try:
         for path in () if _holds(checkpoint, *_SHARDED) else _weight_paths(checkpoint):
             with safe_open(path, framework="pt"):  # compares the size with what the file says of its tensors

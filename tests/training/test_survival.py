@@ -56,6 +56,7 @@ FAULTS = [
     ("trainer_state.json", Path.unlink, "trainer_state.json cannot be read"),
     ("trainer_state.json", truncate, "trainer_state.json cannot be read"),
     ("optimizer.pt", Path.unlink, "it was saved without the optimizer's state"),
+    *((name, truncate, f"{name} is cut off") for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")),
 ]
 
 

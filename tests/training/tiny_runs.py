@@ -81,7 +81,7 @@ def make_checkpoint(folder, step, weights=None, *, complete=True):
     path.mkdir(parents=True)
     save_file(weights or {"w": torch.zeros(1)}, path / "model.safetensors")
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        (path / name).write_bytes(b"0")
+        torch.save({}, path / name)
     if complete:
         (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path
