@@ -410,6 +410,8 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     for name, text in overrides:
         section, key = find_key(name, sections)
         annotation = section.options[key].annotation
+        if text == "true" and not _takes(annotation, bool):  # what a key without a value has
+            raise RecipeError(f"--{section.path(key)} needs a value: {describe_type(annotation)}.")
         given: Any = text
         if "," in text and text[0] != "[" and _takes(annotation, list) and not _takes(annotation, str):
             given = [part.strip() for part in text.split(",")]

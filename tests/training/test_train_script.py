@@ -117,6 +117,7 @@ def test_another_experiment_in_the_same_folder_is_refused(run, recipe, capsys, c
         (["--output_dir", "x", "--dataset", "./none"], ["data cannot be used: There is no folder ./none to read"]),
         (["--output_dir", "x", "--dataset", "owner/none"], ["data cannot be used: Couldn't reach 'owner/none'"]),
         (["second.yaml"], ["'second.yaml' is not understood"]),
+        (["--output_dir", "--max_steps", "3"], ["--output_dir needs a value: str | null"]),
     ],
 )
 def test_errors_are_one_line(recipe, tmp_path, capsys, arguments, words):
