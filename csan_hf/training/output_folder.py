@@ -172,8 +172,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except OSError as error:
+        reason = "it is a file or a broken link" if isinstance(error, FileExistsError) else error.strerror
         raise RecipeError(
-            f"{folder} cannot be written to ({error.strerror}): change that, or choose another folder."
+            f"{folder} cannot be written to ({reason}): change that, or choose another folder."
         ) from error
     try:
         _lock(descriptor, folder)

@@ -98,6 +98,9 @@ def test_the_lock_is_not_written_through_a_link(tmp_path):
     with pytest.raises(RecipeError, match="cannot be written to"):
         train_from_recipe(make_recipe(tmp_path / "run"))
     assert (tmp_path / "mine").read_text() == "mine"
+    (tmp_path / "broken").symlink_to(tmp_path / "none")
+    with pytest.raises(RecipeError, match=r"broken cannot be written to \(it is a file or a broken link\)"):
+        train_from_recipe(make_recipe(tmp_path / "broken"))
 
 
 # ---- two runs in one folder: the second is refused, until the first has ended, however it ended
