@@ -296,7 +296,7 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
     rows = [["split", "sentences", *(metric.label for metric in metrics), "loss"]]
     for name, entry in scores.items():
         found = [f"{entry[metric.name]:.{metric.decimals}f}" for metric in metrics]
-        rows.append([name, f"{entry['sentences']:,}", *found, f"{entry['loss']:.3f}" if entry.get("loss") else ""])
+        rows.append([name, f"{entry['sentences']:,}", *found, f"{entry['loss']:.3f}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     signatures = {metric.label: first.get(f"{metric.name}_signature") for metric in metrics}
