@@ -158,7 +158,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         """Checks the numbers, fills the fields that follow from others, then runs the library's own checks."""
-        self._check()
+        check_bounds("training", vars(self))
+        known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
+        best = self.metric_for_best_model
+        if self.eval_strategy != "no" and best is not None and best.removeprefix("eval_") not in known:
+            hint = "" if self.predict_with_generate else ", as training.predict_with_generate is false"
+            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(known)}{hint}, got {best!r}.")
         has_accelerator, evaluates = torch.accelerator.is_available(), self.eval_strategy != "no"
         if self.bf16 == "auto":
             self.bf16 = _machine_has_bf16()
@@ -182,15 +187,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the Hub's token out of pickles, such as training_args.bin."""
         return {**vars(self), "hub_token": None}
-
-    def _check(self) -> None:
-        """Refuses what cannot work, also in the library's fields, before anything is read or written."""
-        check_bounds("training", vars(self))
-        known = [*(self.metrics if self.predict_with_generate else ()), "loss"]
-        best = self.metric_for_best_model
-        if self.eval_strategy != "no" and best is not None and best.removeprefix("eval_") not in known:
-            hint = "" if self.predict_with_generate else ", as training.predict_with_generate is false"
-            raise ValueError(f"training.metric_for_best_model must be one of {', '.join(known)}{hint}, got {best!r}.")
 
 
 @dataclass

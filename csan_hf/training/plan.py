@@ -117,7 +117,9 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     generation = {**DEFAULT_GENERATION, **recipe.generation}
     if "max_new_tokens" in recipe.generation and "max_length" not in recipe.generation:
         del generation["max_length"]
-    _update_generation(GenerationConfig(), generation)
+    with refusing("The section generation is refused"):
+        check_bounds("generation", generation)
+        GenerationConfig(**generation).validate(strict=True)
     converter = None
     if recipe.init_from:
         config, converter = _initial_config(recipe, recipe.init_from, family)
@@ -284,14 +286,7 @@ def _check_positions(recipe: Recipe, data: DataArguments, config: Any) -> None:
             )
 
 
-# ---- generation and training
-
-
-def _update_generation(config: GenerationConfig, settings: dict[str, Any]) -> None:
-    with refusing("The section generation is refused"):
-        check_bounds("generation", settings)
-        config.update(**settings)
-        config.validate(strict=True)
+# ---- training
 
 
 def _check_training(args: TranslationTrainingArguments) -> None:
