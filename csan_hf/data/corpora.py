@@ -62,7 +62,7 @@ class DataArguments:
     data_dir: str | None = _option(None, "Folder that the file patterns start from.")
     train: str | None = _option(None, "File pattern ('train.{lang}.gz') or Hub split of the training data.")
     validation: str | None = _option(None, "File pattern or Hub split of the validation data.")
-    test: dict | str | None = _option(  # noqa: RUF009
+    test: dict[str, str] | str | None = _option(  # noqa: RUF009
         None,
         "File pattern or Hub split of the test data (the split is then called 'test'), or several as a "
         'dictionary from name to pattern: \'{"test_2016": "test_2016.{lang}"}\'.',

@@ -106,8 +106,16 @@ def table_rows(table: pa.Table) -> Rows:
 
 
 def _csv_rows(path: Path, columns: tuple[str, str]) -> Rows:
-    reader = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True)
-    return _named_fields(((reader.line_num, fields) for fields in reader if fields), columns)
+    return _named_fields(_csv_lines(path), columns)
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader, width = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True), 0
+    for fields in filter(None, reader):
+        width = width or len(fields)
+        if len(fields) > width:  # at a comma of a sentence that is not in quotes
+            raise csv.Error(f"line {reader.line_num} has {len(fields)} fields instead of {width}")
+        yield reader.line_num, fields
 
 
 def _tsv_rows(path: Path, columns: tuple[str, str]) -> Rows:
@@ -119,7 +127,8 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
     header = [] if numbered else next(lines, (1, []))[1]
     for number, fields in lines:
         names = map(str, range(len(fields))) if numbered else header
-        yield f"line {number}", dict(zip(names, fields, strict=False))
+        row = [*zip(names, fields, strict=False)]
+        yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first
 
 
 def _jsonl_rows(path: Path, columns: tuple[str, str]) -> Rows:

@@ -25,6 +25,8 @@ def test_delimited(tmp_path):
     csv.write_text('\ufeffen,de\n"one, ""1""",eins\ntwo,"zw\nei"\n\n', encoding="utf-8")
     assert read_table(csv, "en", "de") == (['one, "1"', "two"], ["eins", "zw\nei"])
     assert read_table(csv, "1", "0")[0] == ["de", "eins", "zw\nei"]
+    csv.write_text("en,de,en\nfirst,eins,second\n", encoding="utf-8")
+    assert read_table(csv, "en", "de") == (["first"], ["eins"])
 
 
 def test_jsonl(tmp_path):
@@ -59,6 +61,7 @@ PAIR = '{"en": "one", "de": "eins"}\n'
         ("tsv", "en\tde\none\teins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
         ("csv", "en,fr\none,un\n", "line 2: there is no column 'de' among 'en', 'fr'"),
         ("csv", "en,de\none,eins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
+        ("csv", "en,de\none,eins\ntwo, too,zwei\n", r"after line 2: .*\(line 3 has 3 fields instead of 2\)"),
         ("csv", 'en,de\none,"eins\n', r"after the beginning: not csv, or damaged \(unexpected end"),
         ("jsonl", PAIR + '{"en": "two"}', "line 2: there is no column 'de' among 'en'"),
         ("jsonl", PAIR + '{"translation": {"en": "two"}}', "line 2: there is no column 'de' among 'en'"),
