@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import yaml
 
+from csan_hf.credentials import holds_credential
 from csan_hf.text_files import write_json, write_text
 from csan_hf.training.checkpoints import list_checkpoints
 from csan_hf.training.output_folder import entries_of_run
@@ -135,6 +136,7 @@ class _Run:
         status = self.process.returncode
         lines = self.text().strip().splitlines() or ["it wrote nothing"]
         last = "".join(character if character.isprintable() else " " for character in lines[-1])[:300]
+        last = "its last line holds a credential" if holds_credential(last) else last
         ended = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
         return f"{ended}, {self.log}: {last}"
 

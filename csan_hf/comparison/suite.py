@@ -114,7 +114,8 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         for (set_name, name), recipe in recipes.items()
         if seed in seeds[: systems[name].get("seeds", len(seeds))]
     ]
-    metric = find_metric(str(content.get("metric")))
+    _require(content.get("metric"), f"{path}: the key metric is missing; it names one, such as bleu.")
+    metric = find_metric(str(content["metric"]))
     _require(
         not metric.needs_sources and metric.needs != "alignments",
         f"{path}: a suite compares hypotheses with references, {metric.name} needs more: choose another.",

@@ -106,6 +106,7 @@ def test_a_cell_that_fails_is_reported_and_tried_again(tmp_path):
     reason = ended.failed["fails, one, seed 1"]
     assert reason.startswith("exit status 2, ")
     assert reason.endswith("log.txt: there is no such [0m corpus")
+    assert ended.failed["fails, one, seed 3"].endswith("log.txt: its last line holds a credential")
     write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, ended.failed)
     text = (tmp_path / "report.md").read_text()
     assert "6 of 12 runs are not finished" in text

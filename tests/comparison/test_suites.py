@@ -68,6 +68,7 @@ def test_a_suite_becomes_cells(tmp_path):
     ("changes", "words"),
     [
         ({"metric": "wre"}, "no metric 'wre'"),
+        ({"metric": None}, "the key metric is missing"),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems plain"),
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),

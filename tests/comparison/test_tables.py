@@ -13,7 +13,7 @@ from comparison.test_schedule import make_suite
 
 from csan_hf.analysis.figures import plot_differences
 from csan_hf.comparison.report import POOLED, differences, write_report
-from csan_hf.comparison.results import read_tables
+from csan_hf.comparison.results import most_frequent, read_tables
 from csan_hf.comparison.speed import Speed
 from csan_hf.comparison.suite import load_suite
 from csan_hf.evaluation.metrics import find_metric
@@ -254,6 +254,10 @@ def test_references_are_those_that_the_runs_were_scored_with(tmp_path):
         with_data(cell, scored_with[::-1])
     with pytest.raises(RecipeError, match=r"one/validation: .* and plain, one, seed 1 in .* have other data"):
         read_tables(suite, tmp_path)
+
+
+def test_a_vote_takes_of_equally_frequent_hypotheses_that_of_the_earliest_run():
+    assert most_frequent([["a", "a", "x"], ["b", "c", "y"], ["b", "d", "z"]]) == ["b", "a", "x"]
 
 
 def test_the_legend_has_the_columns_of_all_systems(tmp_path):
