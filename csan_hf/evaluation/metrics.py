@@ -298,11 +298,6 @@ def unregister_metric(name: str) -> None:
     del _METRICS[name]
 
 
-def metric_names() -> list[str]:
-    """Returns the names in the table, in its order."""
-    return list(_METRICS)
-
-
 def find_metric(name: str) -> type[CorpusMetric]:
     """Returns the class of a metric; raises `ValueError` if there is none of that name."""
     if name not in _METRICS:

@@ -22,6 +22,8 @@ from csan_hf.evaluation.metrics import (
     WordErrorRate,
     load_metric,
     load_metrics,
+    register_metric,
+    unregister_metric,
 )
 from csan_hf.evaluation.significance import confidence_interval, paired_test, resample
 from csan_hf.report import Report, System, compare, compare_systems, load_systems, render_report, write_report
@@ -57,6 +59,26 @@ def test_scores_intervals_and_tests():
     assert report.systems[1].scores[0].test.difference > 0
     assert report.systems[1].scores[1].test.difference < 0
     assert [plot.name for plot in report.plots] == ["scores_by_length", "ngram_accuracy", "ngram_gap"]
+
+
+class Characters(WordErrorRate):
+    name = "characters"
+    label = "Zeichen"
+    decimals = 1
+
+    def statistics(self, predictions, references, sources=None):
+        return np.array([(len(line), 100) for line in predictions])
+
+
+def test_a_metric_from_outside_is_in_the_page():
+    register_metric(Characters)
+    try:
+        page = render_report(compare_systems([System("ours", [OURS])], SOURCES, REFERENCES, metrics=["characters"]))
+    finally:
+        unregister_metric("characters")
+    assert f"<strong>{np.mean([len(line) for line in OURS]):.1f}</strong>" in page
+    assert "Zeichen by length of the source" in page
+    assert embedded(page)["metrics"] == [{"label": "Zeichen", "decimals": 1}]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +150,11 @@ def test_checkpoints_and_files(checkpoint, tmp_path):
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {
         f"{plot.name}.{ending}" for plot in report.plots for ending in ("png", "svg")
     }
-    assert embedded((tmp_path / "report.html").read_text(encoding="utf-8"))["systems"][0]["alignments"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert embedded(page)["systems"][0]["alignments"]
+    identifiers = re.findall(r'\bid="([^"]+)"', page)
+    assert len(identifiers) == len({*identifiers})
+    assert {*re.findall(r'(?:url\(|href=")#([^)"]+)', page)} <= {*identifiers}
 
 
 def test_pervasive_attention_shows_its_channels(tokenizers):
