@@ -187,7 +187,7 @@ def test_paths_that_a_variable_names_are_no_credentials(tmp_path, monkeypatch, v
     monkeypatch.setenv(variable, str(tmp_path))
     paths = {"output_dir": f"{tmp_path}/run", "data.data_dir": f"{tmp_path}/data", "init_from": f"{tmp_path}/model"}
     assert load_recipe(None, list(paths.items())).output_dir == f"{tmp_path}/run"
-    assert not holds_credential(f"trained in {tmp_path}/run")
+    assert not holds_credential(f"hf-internal-testing/tiny, sk-en-opensubtitles2018, trained in {tmp_path}/run")
 
 
 def test_a_file_that_is_no_yaml_is_not_quoted(recipe_file):
