@@ -121,7 +121,8 @@ def _keep_target_tokenizer(config: Any, folder: Path) -> None:
     if not folder.is_dir():
         logger.warning(
             f"{folder.parent} lacks {folder.name}/: the target has a vocabulary of its own, and a model does not know "
-            f"its tokenizers. `target_tokenizer.save_pretrained({str(folder)!r})` adds it."
+            f"its tokenizers. `target_tokenizer.save_pretrained({str(folder)!r})` adds it; that of a Hub model is "
+            f"`AutoTokenizer.from_pretrained({origin or 'NAME'!r}, subfolder={folder.name!r})`."
         )
 
 
