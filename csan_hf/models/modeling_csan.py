@@ -244,12 +244,12 @@ class _CsanStack(CsanPreTrainedModel):
         """The masks of all layers, for full attention by the library's `make_full` with its other `inputs`.
 
         `mask`, which the caller calls `name`, is a padding mask [B, T] (`length` T may be unknown), or a ready-made
-        one [B, H, I, J] where no layer is local.
+        one [B, H, I, J], boolean or added to the energies, where no layer is local.
         """
         attention = "encoder_attn" if "encoder_hidden_states" in inputs else "self_attn"
         is_local = [getattr(layer, attention).locality is not None for layer in self.layers]
         padding = full = None
-        if isinstance(mask, torch.Tensor) and (any(is_local) or mask.dim() != 4):
+        if isinstance(mask, torch.Tensor) and (any(is_local) or mask.dim() != 4 or mask.dtype == torch.int64):
             padding = padding_mask(mask, batch, length, name)
         if not all(is_local):
             full = make_full(config=mask_config(self.config), attention_mask=mask, **inputs)

@@ -300,9 +300,11 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
             process_group: A group of torch.distributed (`torch.distributed.group.WORLD` for all processes), or None
                 to stop sharing.
         """
-        for module in self.modules():
-            if isinstance(module, GridBatchNorm):
-                module.process_group = process_group
+        for norm in self._norms():
+            norm.process_group = process_group
+
+    def _norms(self) -> list[GridBatchNorm]:
+        return [module for module in self.modules() if isinstance(module, GridBatchNorm)]
 
     @torch.no_grad()
     def refresh_batch_statistics(self, batches: Iterable[dict[str, Any]]) -> int:
@@ -319,7 +321,7 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         Returns:
             The number of batches; with 0 nothing has changed.
         """
-        norms = [module for module in self.modules() if isinstance(module, GridBatchNorm) and not module.is_frozen]
+        norms = [norm for norm in self._norms() if not norm.is_frozen]
         momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
         if not self.training:
             self.train()
@@ -437,8 +439,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             past_key_values = make_grid_cache()
         cache = _grid_cache(past_key_values)
         past = cache.get_seq_length() if cache is not None else 0
-        gathers = any(isinstance(module, GridBatchNorm) and module.is_of_batch for module in self.modules())
-        if cache is not None and (torch.is_grad_enabled() or gathers):
+        if cache is not None and (torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms())):
             raise ValueError(
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
                 "torch.no_grad(), or pass use_cache=False."
@@ -462,11 +463,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         beside = self.config.kernel_size // 2
         canvas = Canvas.of_masks(shape, target_mask, source_mask, above=beside if cache is None else 0, beside=beside)
-        block, rows_and_columns = (
-            getattr(self, f"{self.config.block}_block"),
-            self.input_projection(embeddings, source),
-        )
-        cells = block(canvas.sum_of(*rows_and_columns), canvas, cache)
+        block = getattr(self, f"{self.config.block}_block")
+        cells = block(canvas.sum_of(*self.input_projection(embeddings, source)), canvas, cache)
         if block.needs_norm:
             cells = self.final_norm(cells, canvas.real).relu()
         aggregated, attention = canvas.aggregate(cells, source_mask, self.aggregation)
