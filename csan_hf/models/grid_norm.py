@@ -46,18 +46,14 @@ class Statistics(NamedTuple):
 
 
 def normalize(
-    cells: torch.Tensor,
-    statistics: Statistics | None,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out: torch.Tensor | None = None,
+    cells: torch.Tensor, statistics: Statistics | None, weight: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
     """weight · (cells - mean) / deviation + bias, [R, channels], rounded once; None = mean 0 and deviation 1."""
     if statistics is not None:
         weight = torch.rsqrt(statistics.variance) * weight
         bias = bias - statistics.mean * weight
     if cells.dtype == weight.dtype:
-        return torch.addcmul(bias, cells, weight, out=out)
+        return torch.addcmul(bias, cells, weight)
     zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
     return _as_rows(F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=0.0))
 
