@@ -56,7 +56,7 @@ class CsanEncoderModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[
     ) -> BaseModelOutput:
         """Encode; arguments and result are those of `CsanEncoder.forward`."""
         check_forward_keywords(kwargs, CsanEncoderModel.forward)
-        return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        return self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
 
 
 class _CsanClassifier(CsanPreTrainedModel):
@@ -93,7 +93,7 @@ class _CsanClassifier(CsanPreTrainedModel):
         """
         check_forward_keywords(kwargs, type(self).forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        outputs = self.model(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         logits = self.score(self.dropout(self._features(outputs.last_hidden_state, attention_mask)))
         return self.output_class(
             loss=None if labels is None else self._loss(logits, labels.to(logits.device), num_items_in_batch),

@@ -187,9 +187,7 @@ class Seq2SeqEmbeddings:
         """
         check_forward_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         config, has_targets = self.config, decoder_input_ids is not None or decoder_inputs_embeds is not None
@@ -203,6 +201,7 @@ class Seq2SeqEmbeddings:
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         return self._join(encoder_outputs, decoder_outputs)
@@ -276,7 +275,8 @@ class Seq2SeqHead:
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            **{**kwargs, "return_dict": True},
+            return_dict=True,
+            **kwargs,
         )
         logits = self._project(outputs.last_hidden_state)
         inputs = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}

@@ -7,7 +7,7 @@ and tests/models/test_pervasive_generation.py.
 
 import pytest
 import torch
-from families import EOS, START, both_families, sources
+from families import EOS, START, both_families, sources, targets
 
 LENGTHS = (7, 4, 6)
 STEPS = 10
@@ -118,3 +118,12 @@ def test_outputs_of_every_step(family, num_beams):
     rows = len(LENGTHS) * num_beams
     assert all(step[-1].shape[0] == rows and step[-1].isfinite().all() for step in outputs.cross_attentions)
     assert all(step[-1].shape[-1] == max(LENGTHS) for step in outputs.cross_attentions)
+
+
+@both_families
+def test_a_config_that_asks_for_tuples(family):
+    model, inputs = family.tiny_model(), {**sources(), "decoder_input_ids": targets(3, 5)}
+    logits, translations = model(**inputs).logits, model.generate(**sources())
+    model.config.return_dict = False
+    assert torch.equal(model(**inputs)[0], logits)
+    assert torch.equal(model.generate(**sources()), translations)

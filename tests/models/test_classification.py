@@ -134,7 +134,8 @@ def test_hidden_states_and_attentions(head):
     model = tiny(head, **EVERYTHING)
     model.set_attn_implementation("eager")
     sources = padded_sources(LENGTHS)
-    logits, hidden, attentions = model(**sources, output_hidden_states=True, output_attentions=True, return_dict=False)
+    model.config.return_dict = False
+    logits, hidden, attentions = model(**sources, output_hidden_states=True, output_attentions=True)
     assert (len(hidden), len(attentions)) == (3, 2)
     for weights in attentions:
         assert weights.shape == (4, 4, 13, 13)
@@ -146,7 +147,7 @@ def test_hidden_states_and_attentions(head):
         states = torch.stack([states[row, :length].mean(0) for row, length in enumerate(LENGTHS)])
     torch.testing.assert_close(model.score(states), logits)
     embeddings = model.get_input_embeddings()(sources["input_ids"])
-    by_embeddings = model(inputs_embeds=embeddings, attention_mask=sources["attention_mask"]).logits
+    (by_embeddings,) = model(inputs_embeds=embeddings, attention_mask=sources["attention_mask"])
     torch.testing.assert_close(by_embeddings, logits)
 
 
