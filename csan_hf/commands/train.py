@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from accelerate import PartialState
+from safetensors import SafetensorError
 
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import SECTIONS, RecipeError, describe_type, find_family, load_recipe, recipe_options
@@ -67,7 +68,7 @@ def format_help(model: str = "csan") -> str:
     return "\n".join(lines) + "\n"
 
 
-@script({RunError: 1})
+@script({RunError: 1, SafetensorError: 2})  # as its weights find no room on a full disk
 def main(arguments: list[str]) -> int:
     """Runs `csan-hf train`."""
     path, overrides, wants_help = split_command_line(arguments)

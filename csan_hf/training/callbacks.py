@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Callbacks: progress, early stopping, the picture, the rotation of checkpoints, the epoch of the sampler."""
+"""Callbacks: progress, early stopping, the picture, the rotation of checkpoints."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
     pairs = args.per_device_train_batch_size if bound is None else max(1, bound // cost)
     pairs = min(pairs, args.max_sentences or pairs)
     ids = torch.full((pairs, SENTENCE_LENGTH), 2)
-    if args.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+    if args.activation_checkpointing:
+        model.activation_checkpointing_enable()
     model.train()
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, int] = {}
@@ -153,7 +153,7 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         run()
     with FlopCounterMode(display=False) as counter:
         run()
-    backward = 3 if args.gradient_checkpointing else 2  # in units of forward passes, recomputation included
+    backward = 3 if args.activation_checkpointing else 2  # in units of forward passes, recomputation included
     return Estimate(
         pairs=pairs,
         states=16 * sum(parameter.numel() for parameter in model.parameters()),

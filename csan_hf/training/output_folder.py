@@ -75,9 +75,9 @@ _FREE_BEGINNINGS = (
     *("training.hub_", "training.push_to_hub", "training.ddp_", "training.per_device_eval"),
     # Not dataloader_drop_last, which changes the batches where max_tokens is null
     *("training.dataloader_num", "training.dataloader_pin", "training.dataloader_persistent"),
-    *("training.dataloader_prefetch", "training.dataloader_multiprocessing", "training.gradient_checkpointing"),
+    *("training.dataloader_prefetch", "training.dataloader_multiprocessing", "training.activation_checkpointing"),
     *("training.eval_", "training.early_stopping", "training.save_", "training.keep_best", "training.load_best"),
-    *("training.average_best", "training.batch_norm_batches"),
+    *("training.average_best", "training.batch_norm_batches", "training.gradient_checkpointing"),
 )
 # The length of a run may change where the learning rate does not depend on it.
 _LENGTHS = ("training.max_steps", "training.num_train_epochs")

@@ -250,7 +250,7 @@ class RunGuard(TrainerCallback):
         if self.trainer.args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
         ready = torch.cuda.Event() if flags.is_cuda else None
-        flags = flags.to("cpu", non_blocking=True)  # into pinned memory
+        flags = flags.to("cpu", non_blocking=flags.is_cuda)  # then into pinned memory; elsewhere nothing waits for it
         if ready is not None:
             ready.record()
         self._updates.append((step, flags, ready))

@@ -114,7 +114,7 @@ def test_harmless_changes_are_said(copy, recipe_file, capsys):
     check_output_folder(load_recipe(recipe_file, list(same.items())), copy)
     assert capsys.readouterr().err == ""
     harmless = {"max_steps": "20", "logging_steps": "1", "dataloader_num_workers": "8", "keep_best": "3"}
-    harmless |= {"data.data_dir": "moved", "hub_dataset": "we/there"}
+    harmless |= {"data.data_dir": "moved", "hub_dataset": "we/there", "activation_checkpointing": "true"}
     check_output_folder(load_recipe(recipe_file, list({**same, **harmless}.items())), copy)
     said = capsys.readouterr().err
     for change in ("training.keep_best from 2 to 3;", "max_steps from 12 to 20", "data.data_dir from None to moved"):

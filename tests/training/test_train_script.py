@@ -59,8 +59,9 @@ def test_the_folder_is_complete(run):
 
 
 def test_loss_goes_down_and_results_say_what_was_measured(run):
-    history = json.loads((run[0] / "checkpoint-24" / "trainer_state.json").read_text())["log_history"]
-    losses = {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+    state = json.loads((run[0] / "checkpoint-24" / "trainer_state.json").read_text())
+    assert Path(state["best_model_checkpoint"]).is_dir(), "a name that it has when it is complete"
+    losses = {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
     assert losses[24] < 0.8 * losses[4]
     results = json.loads((run[0] / "results.json").read_text())
     assert results["model"] == "CsanForConditionalGeneration"
@@ -136,7 +137,7 @@ def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
     assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), "--max_cells", "9"]) == 2
     assert re.search("section training is refused.*raise max_cells", capsys.readouterr().err)
     sizes = ["--num_layers", "2", "--growth_rate", "4", "--source_embed_dim", "8", "--target_embed_dim", "8"]
-    steps = ["--max_steps", "4", "--eval_steps", "2", "--max_cells", "5000"]
+    steps = ["--max_steps", "4", "--eval_steps", "2", "--max_cells", "5000", "--batch_norm_batches", "3"]
     assert main([str(recipe), "--model", "pervasive_attention", "--output_dir", str(output), *sizes, *steps]) == 0
     printed = capsys.readouterr()
     assert "config.d_model, config.decoder_attention_heads" in printed.err
@@ -146,7 +147,7 @@ def test_another_family_with_the_same_recipe(recipe, tmp_path, capsys):
     assert "2 dense layers of growth rate 4 with 5×5 kernels" in card
     assert "yang-etal" not in card, "the paper of the other family"
     statistics = load_file(output / "model.safetensors")["model.decoder.dense_block.feature_norm.num_batches_tracked"]
-    assert statistics.item() > 0
+    assert statistics.item() == 4 + 3, "updates, and batches with the final weights"
 
 
 def test_fine_tuning_from_a_checkpoint(run, tmp_path, capsys):
