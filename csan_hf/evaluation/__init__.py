@@ -5,10 +5,4 @@ from .loading import evaluation_view
 from .scores import score_by_length, score_translations
 from .translate import translate, translate_stream
 
-__all__ = [
-    "evaluation_view",
-    "score_by_length",
-    "score_translations",
-    "translate",
-    "translate_stream",
-]
+__all__ = ["evaluation_view", "score_by_length", "score_translations", "translate", "translate_stream"]

@@ -35,10 +35,7 @@ _EXAMPLES = {
     "ja": "犬が雪の中を走っています。",
     "zh": "一只狗在雪地里奔跑。",
 }
-_NUMBERS_EXAMPLES = {
-    "de": "Die Zahl ist vierhunderteinundsechzig.",
-    "en": "The number is four hundred and sixty-one.",
-}
+_NUMBERS_EXAMPLES = {"de": "Die Zahl ist vierhunderteinundsechzig.", "en": "The number is four hundred and sixty-one."}
 
 
 def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], results: dict[str, Any]) -> Path:

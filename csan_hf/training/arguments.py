@@ -132,8 +132,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     )
     load_best_model_at_end: bool = _field(True, "Return to the best checkpoint when training ends.")
     metrics: list[str] = _field(
-        DEFAULT_METRICS,
-        "What translations are scored by: names in the table of csan_hf.evaluation.metrics.",
+        DEFAULT_METRICS, "What translations are scored by: names in the table of csan_hf.evaluation.metrics."
     )
     metric_for_best_model: str | None = _field("bleu", "What makes a checkpoint the best: one of metrics, or 'loss'.")
     early_stopping_patience: int | None = _field(

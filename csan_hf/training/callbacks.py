@@ -13,13 +13,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
-from transformers import (
-    EarlyStoppingCallback,
-    ProgressCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import EarlyStoppingCallback, ProgressCallback, TrainerCallback, TrainerControl, TrainerState
 
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
 from csan_hf.text_files import open_for_writing

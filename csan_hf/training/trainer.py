@@ -28,13 +28,7 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from csan_hf.data import (
-    MixedBatchSampler,
-    TargetMaskCollator,
-    TokenBatchSampler,
-    example_lengths,
-    forward_set_epoch,
-)
+from csan_hf.data import MixedBatchSampler, TargetMaskCollator, TokenBatchSampler, example_lengths, forward_set_epoch
 from csan_hf.families import family_of
 
 from .arguments import TranslationTrainingArguments

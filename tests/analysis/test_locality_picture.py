@@ -3,12 +3,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from csan_hf import (
-    CsanConfig,
-    CsanModel,
-    PervasiveAttentionConfig,
-    PervasiveAttentionModel,
-)
+from csan_hf import CsanConfig, CsanModel, PervasiveAttentionConfig, PervasiveAttentionModel
 from csan_hf.analysis import attention_reaches, draw_locality, grid_reach
 from csan_hf.analysis.locality_picture import plot_locality
 

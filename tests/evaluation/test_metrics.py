@@ -13,13 +13,7 @@ import pytest
 
 from csan_hf.evaluation import score_by_length, score_translations
 from csan_hf.evaluation.alignment_files import parse_links, read_alignments
-from csan_hf.evaluation.metrics import (
-    CorpusMetric,
-    load_metric,
-    metrics_in,
-    register_metric,
-    unregister_metric,
-)
+from csan_hf.evaluation.metrics import CorpusMetric, load_metric, metrics_in, register_metric, unregister_metric
 from csan_hf.evaluation.scores import score_by_ngram
 
 HYPOTHESES = ["Ein Hund läuft durch den Schnee.", "Zwei Katzen schlafen.", "Eine Frau, sie hat 3,5 Äpfel!", "", "Ja"]

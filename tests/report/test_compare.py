@@ -18,13 +18,7 @@ from csan_hf.analysis import align, channel_shares
 from csan_hf.analysis.figures import page_svg
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
-from csan_hf.evaluation.metrics import (
-    WordErrorRate,
-    load_metric,
-    load_metrics,
-    register_metric,
-    unregister_metric,
-)
+from csan_hf.evaluation.metrics import WordErrorRate, load_metric, load_metrics, register_metric, unregister_metric
 from csan_hf.evaluation.significance import confidence_interval, paired_test, resample
 from csan_hf.report import Report, System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.plots import alignment_plots, attention_plots
