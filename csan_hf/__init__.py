@@ -8,6 +8,9 @@ finds them without `trust_remote_code`, and its translation pipeline as `pipelin
 from . import pipelines
 from .families import FAMILIES
 from .models import (
+    ConvS2SConfig,
+    ConvS2SForConditionalGeneration,
+    ConvS2SModel,
     CsanConfig,
     CsanForConditionalGeneration,
     CsanForSequenceClassification,
@@ -16,6 +19,9 @@ from .models import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
+    RnnSearchModel,
     local_attention,
 )
 from .pipelines import TranslationPipeline
@@ -27,6 +33,9 @@ for family in FAMILIES.values():
 pipelines.register()
 
 __all__ = [
+    "ConvS2SConfig",
+    "ConvS2SForConditionalGeneration",
+    "ConvS2SModel",
     "CsanConfig",
     "CsanForConditionalGeneration",
     "CsanForSequenceClassification",
@@ -35,6 +44,9 @@ __all__ = [
     "PervasiveAttentionConfig",
     "PervasiveAttentionForConditionalGeneration",
     "PervasiveAttentionModel",
+    "RnnSearchConfig",
+    "RnnSearchForConditionalGeneration",
+    "RnnSearchModel",
     "TranslationPipeline",
     "__version__",
     "local_attention",

@@ -7,7 +7,7 @@ A new family is one more entry; training, Auto classes, model cards, pictures an
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,8 +28,10 @@ class ModelFamily:
             `synchronize_batch_norm(group)` and `refresh_batch_statistics(batches)`, counts only real target
             tokens, and cannot be sharded.
         tag: Tag of the family's models on the Hub.
-        describe: Function of the fields of a config and a task that returns what the model card says of the network:
-            `kind`, `papers`, and `grid` or `locality`.
+        kind: What model cards call the network.
+        papers: Its papers, keys of `hub/templates/papers.bib`.
+        describe: Function of the fields of a config and a task that returns what the model card says where this
+            depends on the config: `kind`, `papers`, and `grid` or `locality`.
         draw: Function of a config, a length and parts that returns a figure of what each position sees.
         converters: By `model_type` of other families, functions that convert their checkpoints to this one.
     """
@@ -40,6 +42,8 @@ class ModelFamily:
     batch_cost: Literal["tokens", "cells"] = "tokens"
     has_batch_norm: bool = False
     tag: str = "translation"
+    kind: str | None = None
+    papers: Sequence[str] = ()
     describe: str | None = None
     draw: str | None = None
     converters: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +99,22 @@ FAMILIES: dict[str, ModelFamily] = {
         tag="convolutional",
         describe="csan_hf.hub.network_text:describe_pervasive_attention",
         draw="csan_hf.analysis.locality_picture:draw_grid",
+    ),
+    "rnnsearch": ModelFamily(
+        module="csan_hf.models",
+        config="RnnSearchConfig",
+        classes={"AutoModel": "RnnSearchModel", "AutoModelForSeq2SeqLM": "RnnSearchForConditionalGeneration"},
+        tag="recurrent",
+        kind="RNNsearch, a recurrent encoder-decoder with attention",
+        papers=("bahdanau-etal-2015-neural", "luong-etal-2015-effective"),
+    ),
+    "conv_s2s": ModelFamily(
+        module="csan_hf.models",
+        config="ConvS2SConfig",
+        classes={"AutoModel": "ConvS2SModel", "AutoModelForSeq2SeqLM": "ConvS2SForConditionalGeneration"},
+        tag="convolutional",
+        kind="ConvS2S, a convolutional encoder-decoder with attention in every decoder layer",
+        papers=("gehring-etal-2017-convolutional",),
     ),
 }
 """Families by the name that a recipe and a config (`model_type`) give them."""

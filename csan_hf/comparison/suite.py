@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.models.configuration_csan import CsanConfig
-from csan_hf.recipes import RECIPES, SUITES
+from csan_hf.recipes import SUITES
 from csan_hf.text_files import check_file_name, one_line
-from csan_hf.training.recipe import COMMANDS, SECTIONS, RecipeError, read_yaml
+from csan_hf.training.recipe import COMMANDS, RecipeError, check_sections, find_base, merge, read_recipe, read_yaml
 
 _KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
@@ -98,7 +96,10 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
     _require(
         baseline in [*systems], f"{path}: the baseline {baseline!r} is not one of the systems {', '.join(systems)}."
     )
-    base = merge(_base(path, chosen), _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings"))
+    _require("base" in chosen, f"{path}: a size needs a base, the recipe that it starts from.")
+    base = _settings(read_recipe(find_base(chosen["base"], path)), str(chosen["base"]))
+    base.pop("output_dir", None)
+    base = merge(base, _settings(chosen.get("settings"), f"{path}: sizes.{size}.settings"))
     base = merge(base, {"data": {"data_dir": data_dir}} if data_dir else {})
     seeds = _seeds(chosen.get("seeds", content.get("seeds", [1])), f"{path}: seeds")
     recipes = {
@@ -146,15 +147,6 @@ def _with_size(content: Settings, size: Settings, key: str, where: str) -> Setti
     return merged
 
 
-def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> Settings:
-    """Two sets of recipe keys as one: sections key by key, the second's values win."""
-    merged = copy.deepcopy(dict(first))
-    for key, value in second.items():
-        is_section = key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
-        merged[key] = {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
-    return merged
-
-
 def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Settings:
     """The recipe of a system on a data set: base < data set < system.
 
@@ -163,8 +155,8 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
     """
     own = {key: value for key, value in system.items() if key not in ("preset", "seeds")}
     recipe = merge(base, data)
-    if own.get("model", recipe.get("model", "csan")) != recipe.get("model", "csan"):
-        recipe["config"] = {}
+    if "model" in own:
+        recipe = merge(recipe, {"model": own["model"]})
     if "preset" in system:
         config, changes = recipe.get("config") or {}, own.get("config") or {}
         layers = {**config, **changes}.get("encoder_layers", 6)
@@ -242,18 +234,6 @@ def splits_of(recipe: Settings) -> list[str]:
     return ["validation", *tests]
 
 
-def _base(path: Path, size: Settings) -> Settings:
-    """The recipe that a size starts from: a name of csan_hf's, or a YAML file, as no other file's lines are shown."""
-    base = str(size.get("base"))
-    _require(
-        base in RECIPES.names() or base.endswith((".yaml", ".yml")),
-        f"{path}: a size needs a base, the path of a recipe (.yaml) as seen from the suite or the name of one that "
-        "comes with csan_hf.",
-    )
-    recipe = read_yaml(base if base in RECIPES.names() else path.parent / base)
-    return {key: value for key, value in _settings(recipe, base).items() if key != "output_dir"}
-
-
 def _seeds(seeds: Any, where: str) -> list[int]:
     valid = isinstance(seeds, list) and seeds and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds)
     _require(
@@ -277,12 +257,7 @@ def _settings(value: Any, where: str) -> Settings:
     """Keys and sections of a recipe, as far as `merge` depends on their types; training checks the rest."""
     value = {} if value is None else value
     _require(isinstance(value, dict), f"{where} must hold keys of a recipe and their values, got {value!r:.80}.")
-    for key in SECTIONS:
-        section = value.get(key)
-        _require(
-            isinstance(section, dict | None) or (key == "tokenizer" and isinstance(section, str)),  # or a name
-            f"{where}: the section {key} must hold keys and values, got {section!r:.80}.",
-        )
+    check_sections(value, where)
     return value
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from ..text_files import write_bytes, write_text
 from .public_files import is_local_path, public_recipe, read_json
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
+PAPERS = TEMPLATE.with_name("papers.bib")
 LOCALITY_PICTURE = "locality.png"
 PLOTS = "plots"
 """Folder of a report's plots, each as PNG and SVG; `results.json` lists them."""
@@ -96,7 +97,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         model_name=name,
         eval_results=_eval_results(tag, languages, hub_dataset, dataset or "unknown", scores, metrics) or None,
     )
-    network: dict[str, Any] = {"kind": results.get("model"), "grid": None, "locality": [], "papers": []}
+    network: dict[str, Any] = {"kind": family.kind or results.get("model"), "papers": family.papers}
     if family.describe is not None:
         network |= pkgutil.resolve_name(family.describe)(config, task)
     shown = public_recipe(recipe)
@@ -116,6 +117,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         **network,
         **measured,
         **{key: file if (output_dir / file).is_file() else None for key, file in pictures.items()},
+        bibliography=_bibliography(network["papers"]),
         name=name,
         description=recipe.get("description"),
         task=task,
@@ -136,6 +138,12 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         speeds={split: speed for split, entry in scores.items() if (speed := _speed(entry))},
         plots=_plots(results, output_dir),
     )
+
+
+def _bibliography(papers: Collection[str]) -> str:
+    """The entries of `papers.bib` with these keys, in its order."""
+    entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
+    return "\n\n".join(entry for entry in entries if entry[entry.index("{") + 1 : entry.index(",")] in papers)
 
 
 def _eval_results(

@@ -41,14 +41,14 @@ class _Text(NamedTuple):
 _METHODS = {
     "window": _Text(
         lambda m, site: f"a window of {m.size} tokens, the query's own and {m.size // 2} on either side",
-        paper="yang2019",
+        paper="yang-etal-2019-convolutional",
     ),
     "head_area": _Text(
         lambda m, site: (
             f"an area of {m.size} heads (of {site.num_heads}), the query's own and {m.size // 2} on either side"
             f"{', the first and last head being neighbours' * (m.boundary == 'circular')}, under one softmax"
         ),
-        paper="yang2019",
+        paper="yang-etal-2019-convolutional",
     ),
     "bi_direct": _Text(
         lambda m, site: (
@@ -56,7 +56,7 @@ _METHODS = {
             f"{site.num_heads // 2 + 1} to {site.num_heads} the query and what follows"
         ),
         "heads of the past and of the future",
-        "shen2018a",
+        "shen-etal-2018-disan",
     ),
     "relative_positions": _Text(
         lambda m, site: (
@@ -64,12 +64,12 @@ _METHODS = {
             "values"
         ),
         "relative positions",
-        "shaw2018",
+        "shaw-etal-2018-self",
     ),
     "neighbor": _Text(
         lambda m, site: "a Gaussian around each query, with a window predicted from the query, added to the energies",
         "a Gaussian around each query",
-        "sperber2018",
+        "sperber-etal-2018-self",
     ),
     "local_hard": _Text(
         lambda m, site: (
@@ -77,7 +77,7 @@ _METHODS = {
             f"the energies{f'; keys more than {m.width:g} tokens from it are not seen' * m.cut_off}"
         ),
         "a Gaussian around a predicted position",
-        "luong2015",
+        "luong-etal-2015-effective",
     ),
     "gaussian": _Text(
         lambda m, site: (
@@ -85,7 +85,7 @@ _METHODS = {
             f"{_GAUSSIAN_WIDTHS[m.width].format(size=m.size)}, added to the energies"
         ),
         "Gaussian localness",
-        "yang2018",
+        "yang-etal-2018-modeling",
     ),
     "block": _Text(
         lambda m, site: (
@@ -93,12 +93,12 @@ _METHODS = {
             f"{site.d_model // 2 if m.width is None else m.width} features in each direction"
         ),
         "block self-attention",
-        "shen2018b",
+        "shen-etal-2018-block",
     ),
     "cnn": _Text(
         lambda m, site: f"{m.layers} depthwise separable convolutions of {m.kernel_size} tokens before the attention",
         "convolutions",
-        "yu2018",
+        "yu-etal-2018-qanet",
     ),
 }
 
@@ -118,7 +118,7 @@ def describe_csan(config: dict[str, Any], task: str) -> dict[str, Any]:
     if task != "translation":
         decoder = ("decoder_localness_layers", "cross_localness_layers", "decoder_locality", "cross_locality")
         config = {**config, **dict.fromkeys(decoder)}
-    papers = [*locality_papers(config), "vaswani2017"]
+    papers = [*locality_papers(config), "vaswani-etal-2017-attention"]
     return {"kind": short_name(config), "locality": describe_locality(config), "papers": papers}
 
 
@@ -202,4 +202,4 @@ def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str,
         f"{config['source_embed_dim']} (source) and {config['target_embed_dim']} (target); a target position is "
         f"{_AGGREGATIONS[config['aggregation']]}"
     )
-    return {"kind": "Pervasive Attention", "grid": grid, "papers": ["elbayad2018"]}
+    return {"kind": "Pervasive Attention", "grid": grid, "papers": ["elbayad-etal-2018-pervasive"]}

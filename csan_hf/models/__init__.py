@@ -2,9 +2,12 @@
 """The models, flat: what a checkpoint on the Hub needs stands here, and transformers copies what a model imports."""
 
 from .backends import local_attention
+from .configuration_conv_s2s import ConvS2SConfig
 from .configuration_csan import CsanConfig
 from .configuration_pervasive_attention import PervasiveAttentionConfig
+from .configuration_rnnsearch import RnnSearchConfig
 from .locality import register_locality
+from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
 from .modeling_csan_classification import CsanForSequenceClassification, CsanForTokenClassification
 from .modeling_pervasive_attention import (
@@ -12,8 +15,13 @@ from .modeling_pervasive_attention import (
     PervasiveAttentionModel,
     PervasiveAttentionPreTrainedModel,
 )
+from .modeling_rnnsearch import RnnSearchForConditionalGeneration, RnnSearchModel, RnnSearchPreTrainedModel
 
 __all__ = [
+    "ConvS2SConfig",
+    "ConvS2SForConditionalGeneration",
+    "ConvS2SModel",
+    "ConvS2SPreTrainedModel",
     "CsanConfig",
     "CsanForConditionalGeneration",
     "CsanForSequenceClassification",
@@ -24,6 +32,10 @@ __all__ = [
     "PervasiveAttentionForConditionalGeneration",
     "PervasiveAttentionModel",
     "PervasiveAttentionPreTrainedModel",
+    "RnnSearchConfig",
+    "RnnSearchForConditionalGeneration",
+    "RnnSearchModel",
+    "RnnSearchPreTrainedModel",
     "local_attention",
     "register_locality",
 ]

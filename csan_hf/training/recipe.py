@@ -7,6 +7,7 @@ A section holds the keyword arguments of a class or a function, which jsonargpar
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import difflib
 import functools
@@ -342,8 +343,61 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def read_recipe(path: Path | str) -> dict[str, Any]:
+    """Reads a recipe, a file or the name of one that comes with csan_hf, on top of the one that its `base` names.
+
+    Raises a `RecipeError` if one of them cannot be read, or holds a section that is none.
+    """
+    content = read_yaml(path)
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    below = read_yaml(find_base(base, RECIPES.locate(path)))
+    if "base" in below:
+        raise RecipeError(f"{path}: the base {base} has a base itself: name that one, and repeat what {base} changes.")
+    for recipe, source in ((below, base), (content, path)):
+        check_sections(recipe, str(source))
+    return merge({key: value for key, value in below.items() if key != "output_dir"}, content)
+
+
+def find_base(base: Any, file: Path) -> Path:
+    """The file of a base that `file` names; only YAML files, as lines of others could be secret."""
+    if base in RECIPES.names():
+        return RECIPES.file(base)
+    if not str(base).endswith((".yaml", ".yml")):
+        raise RecipeError(
+            f"{file}: a base must be the path of a recipe (.yaml) as seen from this file, or the name of one that "
+            f"comes with csan_hf, got {base!r}."
+        )
+    return file.parent / base
+
+
+def check_sections(content: dict[str, Any], source: str) -> None:
+    """Refuses a section that holds no keys and values, before recipes are merged by section."""
+    for key in SECTIONS:
+        section = content.get(key)
+        if not isinstance(section, dict | None) and not (key == "tokenizer" and isinstance(section, str)):
+            raise RecipeError(
+                f"{source}: the section {key} must hold keys and values, got a {type(section).__name__}."
+            )
+
+
+def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two sets of recipe keys as one: sections key by key, the second's values win.
+
+    Where the second names another family, nothing is kept of the first's section config.
+    """
+    merged = copy.deepcopy(dict(first))
+    if second.get("model", merged.get("model", "csan")) != merged.get("model", "csan"):
+        merged["config"] = {}
+    for key, value in second.items():
+        is_section = key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
+        merged[key] = {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
+    return merged
+
+
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Reads a recipe, a file or the name of one that comes with csan_hf, without interpreting its keys."""
+    """Reads a YAML file of keys and values; a name means the recipe that comes with csan_hf."""
     try:
         content = yaml.load(RECIPES.locate(path).read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
@@ -392,7 +446,7 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     Raises:
         RecipeError: On an unknown key, which suggests the nearest, or on a value of another type.
     """
-    content = read_yaml(path) if path is not None else {}
+    content = read_recipe(path) if path is not None else {}
     refuse_credentials(content, str(path))
     for name, text in overrides:
         refuse_credentials({name: _as_yaml(text)}, "the command line")

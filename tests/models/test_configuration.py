@@ -3,7 +3,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +12,10 @@ from tiny import CSAN_SIZES as SHALLOW
 from tiny import PLAIN, padded_sources
 from tiny import csan as tiny_model
 
-import csan_hf
 from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, locality_picture
+from csan_hf.families import FAMILIES
+from csan_hf.hub.model_card import PAPERS
 from csan_hf.hub.network_text import added_parameters, describe_locality, locality_papers, short_name
 from csan_hf.models.configuration_csan import LOCALITY_METHODS
 
@@ -53,15 +53,27 @@ HALF = 256 * 512 + 8 * 256  # a hidden layer of d / 2 for one predicted number
 # name, a phrase of its description, its paper. The paper has 6.0 for BLOCK (its authors' own width of 300 is nearest)
 # and 42.6 for CNN: 159 separable convolutions or six full ones of kernel 9.
 PRESETS = {
-    "bi_direct": (0.0, 0, "heads of the past and of the future", "heads 5 to 8 the query and what", "shen2018a"),
-    "rel_pos": (0.1, 2 * 8 * (2 * 16 + 1) * 64, "relative positions", "up to 16 tokens", "shaw2018"),
-    "neighbor": (0.4, HALF, "a Gaussian around each query", "+133,120 parameters in each", "sperber2018"),
-    "local_hard": (0.4, HALF, "a Gaussian around a predicted position", "window of 10", "luong2015"),
-    "local_soft": (0.8, 512 * 512 + 2 * 8 * 512, "Gaussian localness", "+270,336 parameters in each", "yang2018"),
-    "block": (6.3, BLOCK, "block self-attention", "4 tokens, 300 features", "shen2018b"),
-    "cnn": (3.2, CNN, "convolutions", "4 depthwise separable convolutions of 7 tokens", "yu2018"),
-    "csan_1d": (0.0, 0, "1D-CSAN (11)", "no parameters added", "yang2019"),
-    "csan_2d": (0.0, 0, "2D-CSAN (3×11)", "no parameters added", "yang2019"),
+    "bi_direct": (
+        0.0,
+        0,
+        "heads of the past and of the future",
+        "heads 5 to 8 the query and what",
+        "shen-etal-2018-disan",
+    ),
+    "rel_pos": (0.1, 2 * 8 * (2 * 16 + 1) * 64, "relative positions", "up to 16 tokens", "shaw-etal-2018-self"),
+    "neighbor": (0.4, HALF, "a Gaussian around each query", "+133,120 parameters", "sperber-etal-2018-self"),
+    "local_hard": (0.4, HALF, "a Gaussian around a predicted position", "window of 10", "luong-etal-2015-effective"),
+    "local_soft": (
+        0.8,
+        512 * 512 + 2 * 8 * 512,
+        "Gaussian localness",
+        "+270,336 parameters",
+        "yang-etal-2018-modeling",
+    ),
+    "block": (6.3, BLOCK, "block self-attention", "4 tokens, 300 features", "shen-etal-2018-block"),
+    "cnn": (3.2, CNN, "convolutions", "4 depthwise separable convolutions of 7 tokens", "yu-etal-2018-qanet"),
+    "csan_1d": (0.0, 0, "1D-CSAN (11)", "no parameters added", "yang-etal-2019-convolutional"),
+    "csan_2d": (0.0, 0, "2D-CSAN (3×11)", "no parameters added", "yang-etal-2019-convolutional"),
 }
 
 
@@ -115,13 +127,13 @@ def test_short_form_beside_a_preset_composes():
     assert CsanConfig.preset("rel_pos", head_area=3).specifications("encoder")[0] == {**shared, **area}
 
 
-def test_the_card_cites_the_paper_of_every_method():
-    template = Path(csan_hf.__file__).parent / "hub" / "templates" / "model_card.md.jinja"
-    cited = template.read_text(encoding="utf-8")
+def test_a_card_can_cite_the_paper_of_every_method_and_family():
+    cited = PAPERS.read_text(encoding="utf-8")
+    assert all(f"@inproceedings{{{paper}," in cited for family in FAMILIES.values() for paper in family.papers)
     for method in LOCALITY_METHODS:
         specification = {method.key: {"window": 3, "head_area": 3, "gaussian": "query"}.get(method.key, True)}
         [paper] = locality_papers({"encoder_layers": 1, "encoder_locality": [specification]})
-        assert f'"{paper}" in papers' in cited
+        assert f"@inproceedings{{{paper}," in cited
 
 
 # Specifications of six layers, and what a picture says of each

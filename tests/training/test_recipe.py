@@ -92,7 +92,7 @@ def test_lists_on_the_command_line():
         ("training: {use_cpu: null}", ["training.use_cpu must be bool, got None"]),
         ("config: {dropout: " + "x" * 5000 + "}", ["config.dropout must be float | int, got 'xxx"]),
         ("config: 3", ["section config must hold keys and values"]),
-        ("model: cnas", ["model must be one of csan", "'cnas'"]),
+        ("model: cnas", ["model must be one of conv_s2s, csan", "'cnas'"]),
         ("training: {seed: 1, seed: 2}", ["'seed' is repeated"]),
         ("name: !!python/object/apply:os.system [ls]", ["could not determine a constructor"]),
         ("name: \x00", ["special characters are not allowed"]),
@@ -142,6 +142,27 @@ def test_every_setting_of_generation_is_one_of_the_library():
 
 SECRET = "hf_" + "sEcReT9x" * 4
 PASSWORD = "correct horse"
+
+
+def test_a_recipe_builds_on_another(tmp_path, recipe_file):
+    path = recipe_file("base: numbers\nconfig: {d_model: 64}\ntraining: {seed: 5}")
+    found, base = load_recipe(path).to_dict(), load_recipe("numbers").to_dict()
+    assert base.pop("output_dir"), "where the base's run lies"
+    assert found == {**base, "config": {**base["config"], "d_model": 64}, "training": {**base["training"], "seed": 5}}
+    found = load_recipe(recipe_file("base: numbers\nmodel: rnnsearch\nconfig: {hidden_size: 64}"))
+    assert found.config == {"hidden_size": 64}, "fields of another family's network mean nothing"
+    (tmp_path / "first.yaml").write_text("base: numbers")
+    for text, words in {
+        "base: first.yaml": r"the base first.yaml has a base itself",
+        "base: /etc/passwd": r"must be the path of a recipe \(.yaml\)",
+        "base: other.yaml": "There is no recipe .*other.yaml",
+        "base: numbers\nconfig: 3": "section config must hold keys and values, got a int",
+    }.items():
+        with pytest.raises((RecipeError, ValueError), match=words):
+            load_recipe(recipe_file(text))
+    (tmp_path / "first.yaml").write_text("config: {token: hf_" + "x" * 30 + "}")
+    with pytest.raises(RecipeError, match=r"config\.token is a credential"):
+        load_recipe(recipe_file("base: first.yaml"))
 
 
 @pytest.mark.parametrize(
