@@ -54,7 +54,8 @@ for strategy in STRATEGIES:
     LOCALITIES[f"everything, {strategy}"] = {**EVERYWHERE, **gaussian, "local_window": 5, "head_area": 3}
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
-AGGREGATIONS = ("max", "average", "attention", "max_attention")
+AGGREGATIONS = ("max", "average", "attention", "max_attention", "gated_max")
+RESIDUAL = {"block": "residual", "ffn_dim": 7}
 # Widths that differ on the two sides, and odd channel counts: f0 / 2 = 5, C = 11, f_L = 5.
 SIZES = {
     "vocab_size": SOURCE_VOCABULARY,

@@ -144,11 +144,11 @@ def _groups(config: CsanConfig, parts: Sequence[str]) -> list[tuple[str, LayerLo
 
 
 def grid_reach(config: PervasiveAttentionConfig, layers: int | None = None) -> torch.Tensor:
-    """Says in which dense layer of Pervasive Attention a cell of the grid first enters what one cell sees.
+    """Says in which layer of Pervasive Attention a cell of the grid first enters what one cell sees.
 
     Args:
         config: The config.
-        layers: Dense layers to count; None = all.
+        layers: Layers to count; None = all.
 
     Returns:
         [R + 1, 2 R + 1] for R = layers · (k - 1) / 2: rows are target positions from R before the cell to its own,

@@ -21,6 +21,7 @@ _AGGREGATIONS = {
     "average": "the scaled average over the source tokens",
     "attention": "attention over the source tokens",
     "max_attention": "the maximum over the source tokens beside attention over them",
+    "gated_max": "the maximum of a gated linear unit over the source tokens",
 }
 _GAUSSIAN_WIDTHS = {
     "fixed": "a constant window of {size:g} tokens",
@@ -194,12 +195,17 @@ def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str,
     """
     layers, kernel = config["num_layers"], config["kernel_size"]
     reach = layers * (kernel // 2)
+    kind, network = "Pervasive Attention", "DenseNet"
+    parts = f"dense layers of growth rate {config['growth_rate']} with {'gated ' * bool(config.get('gated'))}"
+    if config.get("block") == "residual":
+        kind, network = "Pervasive Attention, residual", "residual network"
+        parts = f"layers, each a depthwise convolution and a feed-forward network of {config['ffn_dim']}, with "
     grid = (
-        f"one masked 2D DenseNet over the grid of target and source tokens, without an encoder beside the embeddings; "
-        f"{layers} dense layers of growth rate {config['growth_rate']} with {'gated ' * bool(config.get('gated'))}"
+        f"one masked 2D {network} over the grid of target and source tokens, without an encoder beside the "
+        f"embeddings; {layers} {parts}"
         f"{kernel}×{kernel} kernels, of which the {kernel // 2 + 1} rows that do not look ahead are used (a cell sees "
         f"{reach} target tokens back and {reach} source tokens to either side); embeddings of "
         f"{config['source_embed_dim']} (source) and {config['target_embed_dim']} (target); a target position is "
         f"{_AGGREGATIONS[config['aggregation']]}"
     )
-    return {"kind": "Pervasive Attention", "grid": grid, "papers": ["elbayad-etal-2018-pervasive"]}
+    return {"kind": kind, "grid": grid, "papers": ["elbayad-etal-2018-pervasive"]}

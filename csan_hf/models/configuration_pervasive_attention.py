@@ -20,18 +20,23 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
             features to its width. If not, the features are projected straight to the vocabulary.
         source_embed_dim: Width d_s of the source embedding.
         target_embed_dim: Width d_t of the target embedding; d_s + d_t is even.
-        block: The network over the grid: `"dense"`, the paper's.
-        num_layers: Dense layers L.
+        block: The network over the grid: `"dense"`, the paper's, or `"residual"`, a later one of the same authors
+            without normalisation, of (d_s + d_t) / 2 channels.
+        num_layers: Layers L.
         growth_rate: Channels g that every dense layer adds.
         kernel_size: Kernel k of the masked convolutions: k source positions wide, (k + 1) / 2 target positions deep.
             Odd.
         bottleneck_factor: A dense layer's 1×1 convolution makes `bottleneck_factor` · g channels.
-        gated: Whether the masked convolution is gated (a gated linear unit).
+        gated: Whether a dense layer's masked convolution is gated (a gated linear unit).
+        ffn_dim: Width of a residual layer's feed-forward network.
         aggregation: How a row of the grid becomes one vector: `"max"` (equation 2), `"average"` (equation 3),
-            `"attention"` (equations 8 and 9) or `"max_attention"` (the first and the third, concatenated).
-        dropout: Dropout after every masked convolution and before the output projection.
+            `"attention"` (equations 8 and 9), `"max_attention"` (the first and the third, concatenated) or
+            `"gated_max"` (the maximum of a gated linear unit).
+        dropout: Dropout after every masked convolution and feed-forward network, and before the output projection.
         embedding_dropout: Dropout of the embeddings.
         position_embeddings: `None`, `"learned"` or `"sinusoidal"`: added to both embeddings.
+        scale_embedding: Whether an embedding of width d is sqrt(d) · token + position. If not, it is
+            sqrt(1/2) (token + position), or the token's alone where there are no positions.
         max_position_embeddings: Positions of the learned embeddings (longer inputs are refused), and of the
             precomputed sinusoids, up to 16,384 (longer inputs extend them).
         batch_norm_eps: Epsilon of the batch normalisations.
@@ -65,16 +70,18 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
     share_encoder_decoder_embeddings: bool = False
     source_embed_dim: int = bounded(128, 1)
     target_embed_dim: int = bounded(128, 1)
-    block: Literal["dense"] = "dense"
+    block: Literal["dense", "residual"] = "dense"
     num_layers: int = bounded(24, 1, MOST_LAYERS)
     growth_rate: int = bounded(32, 1)
     kernel_size: int = bounded(5, 1, odd=True)
     bottleneck_factor: int = bounded(4, 1)
     gated: bool = False
-    aggregation: Literal["max", "average", "attention", "max_attention"] = "max"
+    ffn_dim: int = bounded(1024, 1)
+    aggregation: Literal["max", "average", "attention", "max_attention", "gated_max"] = "max"
     dropout: float | int = bounded(0.2, 0, below=1)
     embedding_dropout: float | int = bounded(0.0, 0, below=1)
     position_embeddings: Literal["learned", "sinusoidal"] | None = None
+    scale_embedding: bool = False
     max_position_embeddings: int = bounded(1024, 1)
     batch_norm_eps: float | int = bounded(1e-5, above=0)
     batch_norm_momentum: float | int = bounded(0.1, 0, 1)
@@ -82,7 +89,7 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
 
     @property
     def input_channels(self) -> int:
-        """Channels that enter the dense block: half of f0 = d_t + d_s."""
+        """Channels that enter the block: half of f0 = d_t + d_s."""
         return (self.source_embed_dim + self.target_embed_dim) // 2
 
     @property
@@ -92,8 +99,8 @@ class PervasiveAttentionConfig(Seq2SeqConfig):
 
     @property
     def grid_channels(self) -> int:
-        """Channels f_L of the grid that is aggregated: half of those that leave the dense block."""
-        return self.block_channels // 2
+        """Channels f_L of the grid that is aggregated: half of those of the dense block, or the residual one's."""
+        return self.input_channels if self.block == "residual" else self.block_channels // 2
 
     @property
     def aggregated_channels(self) -> int:

@@ -258,7 +258,6 @@ class DenseBlock(nn.Module):
     def __init__(self, config: PervasiveAttentionConfig) -> None:
         super().__init__()
         self.feature_norm = FeatureNorm(config, self)
-        self.out_channels = config.grid_channels
         self.pending_channels = config.kernel_size // 2 * config.growth_rate * (1 + config.gated)
         widths = [config.input_channels + number * config.growth_rate for number in range(config.num_layers)]
         self.layers = nn.ModuleList([DenseLayer(config, width) for width in widths])

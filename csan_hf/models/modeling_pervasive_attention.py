@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Pervasive Attention: translation by one masked 2D DenseNet over the source × target grid (Elbayad et al., 2018).
+"""Pervasive Attention: translation by one masked 2D network over the source × target grid (Elbayad et al., 2018).
 
 There is no encoder beside the embedding of the source: every cell of the grid sees a target prefix and a source
 token, and convolutions do the rest. Shapes: B batch, I target and J source positions, d_t and d_s widths of the
@@ -30,6 +30,7 @@ from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import FORMER_NAMES, DenseBlock, FeatureAffine, MaskedConvolution, PointwiseConvolution
 from .grid_cache import GridCache, make_grid_cache
 from .grid_norm import GridBatchNorm
+from .residual_block import DepthwiseConvolution, ResidualBlock
 from .seq2seq_model import (
     Seq2SeqEmbeddings,
     Seq2SeqHead,
@@ -38,7 +39,7 @@ from .seq2seq_model import (
     check_as_many,
     drop,
     embed,
-    padding_mask,
+    real_tokens,
 )
 
 
@@ -63,31 +64,6 @@ def make_position_embedding(config: PervasiveAttentionConfig, width: int) -> nn.
     if config.position_embeddings == "sinusoidal":
         return SinusoidalPositionalEmbedding(config.max_position_embeddings, width)
     return None
-
-
-def embed_with_positions(
-    embed_tokens: nn.Embedding,
-    positions: nn.Module | None,
-    input_ids: torch.Tensor | None,
-    inputs_embeds: torch.Tensor | None,
-    names: tuple[str, str],
-    mask: torch.Tensor | None = None,
-    past: int = 0,
-) -> torch.Tensor:
-    """Embeddings [B, T, d]: of tokens, or ready-made ones; sqrt(1/2) (token + position) where there are positions.
-
-    Positions count the real tokens of the mask [B, past + T]; `names` are what the caller calls the two inputs.
-    """
-    embeddings = embed(embed_tokens, input_ids, inputs_embeds, names)
-    if positions is None:
-        return embeddings
-    length = embeddings.shape[1]
-    if mask is None:
-        vectors = positions(length, past)
-    else:
-        ranks = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:]
-        vectors = F.embedding(ranks, positions(past + length))
-    return math.sqrt(0.5) * (embeddings + vectors.to(embeddings.dtype))
 
 
 class JointProjection(nn.Module):
@@ -119,10 +95,15 @@ class MaxAggregation(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
 
+    def features(self, grid: torch.Tensor) -> torch.Tensor:
+        """What is pooled, [B, I, J, f]."""
+        return grid
+
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
         """The real source tokens of the mask [B, J] (None = all) in one [B, I, f or 2f]; ρ [B, I, J], if any."""
+        features = _hide_padding(self.features(grid), source_mask)
         # The gradient goes to the first of equal ones, for which places must be searched
-        return grid.max(dim=2).values if grid.requires_grad else grid.amax(dim=2), None
+        return features.max(dim=2).values if features.requires_grad else features.amax(dim=2), None
 
     def contributions(
         self, grid: torch.Tensor, source_mask: torch.Tensor | None, weights: torch.Tensor, directions: torch.Tensor
@@ -138,16 +119,16 @@ class MaxAggregation(nn.Module):
         Returns:
             α [B, I, J]; its sum over J is the function's value at the aggregated row. For `"attention"` it is ρ.
         """
-        values, columns = grid.max(dim=2)
+        values, columns = _hide_padding(self.features(grid), source_mask).max(dim=2)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
 
-    def pooled_share(self, grid: torch.Tensor) -> torch.Tensor:
+    def pooled_share(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
         """The share of channels whose maximum lies at each source token, |B_ij| / f: [B, I, J].
 
         A channel that is 0 at all source tokens has its maximum at none of them.
         """
-        values, columns = grid.max(dim=2)
-        live = values.gt(0).to(grid.dtype)
+        values, columns = _hide_padding(self.features(grid), source_mask).max(dim=2)
+        live = values.ne(0).to(grid.dtype)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, live) / grid.shape[-1]
 
 
@@ -202,15 +183,35 @@ class MaxAttentionAggregation(AttentionAggregation):
         return scores + MaxAggregation.contributions(self, grid, source_mask, weights, pooled)
 
 
+class GatedMaxAggregation(MaxAggregation):
+    """The maximum of a gated linear unit of the features, of the authors' later network."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.gate = nn.Linear(channels, 2 * channels)
+
+    def features(self, grid: torch.Tensor) -> torch.Tensor:
+        return F.glu(self.gate(grid), dim=-1)
+
+
 AGGREGATIONS = {
     "max": MaxAggregation,
     "average": AverageAggregation,
     "attention": AttentionAggregation,
     "max_attention": MaxAttentionAggregation,
+    "gated_max": GatedMaxAggregation,
 }
-# What makes the cells [R, out_channels] of H: `block(inputs, canvas, cache)`; with `needs_norm` the decoder's final
+# What makes the cells [R, f_L] of H: `block(inputs, canvas, cache)`; with `needs_norm` the decoder's final
 # norm follows, which checkpoints and adapters know by that place
-BLOCKS = {"dense": DenseBlock}
+BLOCKS = {"dense": DenseBlock, "residual": ResidualBlock}
+
+
+def _hide_padding(features: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
+    """Features [B, I, J, f], at padding so low that it is no maximum, unless no token is real."""
+    if source_mask is None:
+        return features
+    hidden = ~source_mask & source_mask.any(dim=1, keepdim=True)
+    return features.masked_fill(hidden[:, None, :, None], torch.finfo(features.dtype).min)
 
 
 def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor | float:
@@ -271,6 +272,9 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         if isinstance(module, FeatureAffine) or (isinstance(module, GridBatchNorm) and module.affine):
             init.ones_(module.weight)
             init.zeros_(module.bias)
+        elif isinstance(module, DepthwiseConvolution):
+            init.uniform_(module.weight, -1.0 / module.weight.shape[3], 1.0 / module.weight.shape[3])
+            init.zeros_(module.bias)
         elif isinstance(module, PointwiseConvolution | MaskedConvolution):
             init.normal_(module.weight, mean=0.0, std=math.sqrt(2.0 / module.weight[0].numel()))
         elif isinstance(module, JointProjection | nn.Linear):
@@ -290,6 +294,34 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
                 "nothing to run: leave `attn_implementation` unset."
             )
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
+    def _embed(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        past: int = 0,
+        prefix: str = "",
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Embeddings [B, T, d] with positions, which count real tokens, and the mask [B, past + T] as booleans.
+
+        `prefix` stands before the names of the inputs in messages.
+        """
+        own: Any = self  # an encoder or a decoder
+        names = f"{prefix}input_ids", f"{prefix}inputs_embeds"
+        embeddings = embed(own.embed_tokens, input_ids, inputs_embeds, names)
+        real, scale = real_tokens(mask, embeddings, f"{prefix}attention_mask", past), self.config.scale_embedding
+        if scale:
+            embeddings = math.sqrt(embeddings.shape[-1]) * embeddings
+        if own.embed_positions is not None:
+            length = embeddings.shape[1]
+            if real is None:
+                vectors = own.embed_positions(length, past)
+            else:
+                ranks = (real.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:]
+                vectors = F.embedding(ranks, own.embed_positions(past + length))
+            embeddings = (1.0 if scale else math.sqrt(0.5)) * (embeddings + vectors.to(embeddings.dtype))
+        return drop(embeddings, self.config.embedding_dropout, self.training), real
 
     def synchronize_batch_norm(self, process_group: Any) -> None:
         """Let the batch normalisations share their statistics with the other processes in training.
@@ -322,6 +354,8 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
             The number of batches; with 0 nothing has changed.
         """
         norms = [norm for norm in self._norms() if not norm.is_frozen]
+        if not norms:
+            return 0
         momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
         if not self.training:
             self.train()
@@ -369,12 +403,7 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
 
         Positions count the real tokens of the mask [B, J].
         """
-        names = ("input_ids", "inputs_embeds")
-        mask = _token_mask(attention_mask, input_ids, inputs_embeds, "attention_mask")
-        embeddings = embed_with_positions(
-            self.embed_tokens, self.embed_positions, input_ids, inputs_embeds, names, mask
-        )
-        embeddings = drop(embeddings, self.config.embedding_dropout, self.training)
+        embeddings, _ = self._embed(input_ids, inputs_embeds, attention_mask)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         return BaseModelOutput(
@@ -393,8 +422,8 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         block = BLOCKS[config.block](config)
         self.add_module(f"{config.block}_block", block)
         if block.needs_norm:
-            self.final_norm = GridBatchNorm(block.out_channels, config.batch_norm_eps, config.batch_norm_momentum)
-        self.aggregation = AGGREGATIONS[config.aggregation](block.out_channels)
+            self.final_norm = GridBatchNorm(config.grid_channels, config.batch_norm_eps, config.batch_norm_momentum)
+        self.aggregation = AGGREGATIONS[config.aggregation](config.grid_channels)
         self.output_projection: nn.Module = nn.Identity()
         if config.tie_word_embeddings:
             self.output_projection = nn.Linear(config.aggregated_channels, config.target_embed_dim)
@@ -444,12 +473,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
                 "torch.no_grad(), or pass use_cache=False."
             )
-        names = ("decoder_input_ids", "decoder_inputs_embeds")
-        target_mask = _token_mask(attention_mask, input_ids, inputs_embeds, "decoder_attention_mask", past)
-        embeddings = embed_with_positions(
-            self.embed_tokens, self.embed_positions, input_ids, inputs_embeds, names, target_mask, past
-        )
-        embeddings = drop(embeddings, self.config.embedding_dropout, self.training)
+        embeddings, target_mask = self._embed(input_ids, inputs_embeds, attention_mask, past, prefix="decoder_")
         source = encoder_hidden_states
         if 0 in (*embeddings.shape[:2], *source.shape[:2]):
             raise ValueError(
@@ -457,7 +481,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
                 f"{list(embeddings.shape[:2])} and sources {list(source.shape[:2])} ([batch, length])."
             )
         check_as_many(source.shape[0], embeddings.shape[0])
-        source_mask = _token_mask(encoder_attention_mask, None, source, "attention_mask")
+        source_mask = real_tokens(encoder_attention_mask, source, "attention_mask")
         if target_mask is not None:
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
@@ -479,7 +503,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         )
         if self.config.output_attentions if output_attentions is None else output_attentions:
             outputs.grid = canvas.unpack(cells)
-            share = self.aggregation.pooled_share(outputs.grid) if attention is None else attention
+            share = self.aggregation.pooled_share(outputs.grid, source_mask) if attention is None else attention
             outputs.cross_attentions = (share.unsqueeze(1),)
         return outputs
 
@@ -494,21 +518,6 @@ def _grid_cache(past_key_values: Cache | None) -> GridCache | None:
             "`past_key_values` and `cache_implementation` unset, or pass use_cache=False."
         )
     return cache
-
-
-def _token_mask(
-    mask: torch.Tensor | None,
-    input_ids: torch.Tensor | None,
-    inputs_embeds: torch.Tensor | None,
-    name: str,
-    past: int = 0,
-) -> torch.Tensor | None:
-    """A mask [B, past + T] of tokens [B, T] or embeddings [B, T, d] as booleans; None = all are real."""
-    tokens = inputs_embeds if input_ids is None else input_ids
-    dimensions = 3 if input_ids is None else 2
-    if mask is None or not isinstance(tokens, torch.Tensor) or tokens.dim() != dimensions:  # `embed` refuses these
-        return None
-    return padding_mask(mask, tokens.shape[0], past + tokens.shape[1], name)
 
 
 class PervasiveAttentionModel(Seq2SeqEmbeddings, PervasiveAttentionPreTrainedModel):  # type: ignore[override]

@@ -18,6 +18,9 @@ MODELS = {
     "csan, area": lambda **options: tiny.csan(**{**AREA, **options}),
     "csan, everything": lambda **options: tiny.csan(**{**ONE_LAYER, **options}),
     "pervasive attention": lambda **options: tiny.grid(num_layers=1, **options),
+    "pervasive attention, residual": lambda **options: tiny.grid(
+        num_layers=1, **tiny.RESIDUAL, aggregation="gated_max", **options
+    ),
 }
 # Neither batch size nor any length twice, and no two lengths of one batch equal: equal sizes would be one symbol
 SHAPES = (

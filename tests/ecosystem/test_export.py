@@ -21,6 +21,9 @@ MODELS = {
     "csan, plain": lambda: tiny.csan(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
     "csan, everything": lambda: tiny.csan(seed=1, max_position_embeddings=256, **ONE_LAYER),
     "pervasive attention": lambda: tiny.grid(seed=1, num_layers=1),
+    "pervasive attention, residual": lambda: tiny.grid(
+        seed=1, num_layers=1, **tiny.RESIDUAL, aggregation="gated_max", position_embeddings="sinusoidal"
+    ),
     "pervasive attention, gated, max and attention": lambda: tiny.grid(
         seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
     ),

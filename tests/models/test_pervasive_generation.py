@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tiny import AGGREGATIONS, padded_sources, padded_targets
+from tiny import AGGREGATIONS, RESIDUAL, padded_sources, padded_targets
 from tiny import grid as tiny_model
 
 LENGTHS = (6, 3, 5)
@@ -29,6 +29,8 @@ MODELS = {
     "gated, untied, k=7": {"gated": True, "kernel_size": 7, "num_layers": 3, "tie_word_embeddings": False},
     "learned positions": {"position_embeddings": "learned", "kernel_size": 3},
     "sinusoidal positions": {"position_embeddings": "sinusoidal", "kernel_size": 3},
+    "residual, k=3": {**RESIDUAL, "kernel_size": 3, "position_embeddings": "sinusoidal"},
+    "residual, gated_max, k=7": {**RESIDUAL, "kernel_size": 7, "aggregation": "gated_max", "scale_embedding": True},
 }
 every_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 from reference import pervasive_attention as oracle
-from tiny import AGGREGATIONS, SHARED, TARGET_VOCABULARY, padded_batch
+from tiny import AGGREGATIONS, RESIDUAL, SHARED, TARGET_VOCABULARY, padded_batch
 from tiny import grid as tiny_model
 from torch import Tensor
 
@@ -38,6 +38,8 @@ def _cases() -> dict[str, dict]:
         name = f"{aggregation}, {'gated, ' if gated else ''}k={kernel_size}, {variant}"
         options = {"aggregation": aggregation, "gated": gated, "kernel_size": kernel_size}
         cases[name] = {**options, **VARIANTS[variant]}
+        if not gated:
+            cases[f"residual, {name}"] = {**options, **VARIANTS[variant], **RESIDUAL}
     return cases
 
 
@@ -127,8 +129,18 @@ def test_other_paddings(aggregation, batch, gated, training):
         {"num_layers": 4, "kernel_size": 3},
         {"num_layers": 1, "growth_rate": 4, "bottleneck_factor": 2, "aggregation": "attention"},
         {"batch_norm_eps": 0.3, "batch_norm_momentum": 0.4},
+        {"position_embeddings": "sinusoidal", "scale_embedding": True, **RESIDUAL, "aggregation": "gated_max"},
+        {"position_embeddings": "learned", "scale_embedding": True, **RESIDUAL, **SHARED, "num_layers": 4},
     ],
-    ids=["positions", "positions, shared", "deeper", "another bottleneck", "another epsilon"],
+    ids=[
+        "positions",
+        "positions, shared",
+        "deeper",
+        "another bottleneck",
+        "another epsilon",
+        "residual, sinusoids",
+        "residual, learned positions",
+    ],
 )
 def test_other_sizes(options, training):
     assert_equals_oracle(options, PADDED, training, seed=3)
@@ -194,7 +206,7 @@ def test_running_statistics(batch, gated, momentum):
 
 @every_aggregation
 @pytest.mark.parametrize("batch", [PADDED, HOLES], ids=["padded", "holes"])
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS.values(), RESIDUAL], ids=[*VARIANTS, "residual"])
 @torch.no_grad()
 def test_alignments(aggregation, batch, variant):
     """cross_attentions are rho ("attention") or the contributions alpha to the logit of the label (the others)."""

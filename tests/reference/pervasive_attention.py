@@ -115,13 +115,20 @@ class Network:
         return {cell: torch.relu((vector - mean) / deviation * weight + bias) for cell, vector in grid.items()}
 
     def embedding(self, side: str, token: int, position: int) -> Tensor:
-        """x_j or y_i: the token's vector, or sqrt(1/2) of its sum with the position's."""
+        """x_j or y_i: the token's vector, or sqrt(1/2) of its sum with the position's; or sqrt(d) token + position."""
         owner = "model.shared" if self.config.share_encoder_decoder_embeddings else f"model.{side}.embed_tokens"
         vector = self.state[f"{owner}.weight"][token]
-        if self.config.position_embeddings is None:
+        width, kind, scale = len(vector), self.config.position_embeddings, self.config.scale_embedding
+        if scale:
+            vector = math.sqrt(width) * vector
+        if kind is None:
             return vector
-        assert self.config.position_embeddings == "learned"
-        return math.sqrt(0.5) * (vector + self.state[f"model.{side}.embed_positions.weight"][position])
+        if kind == "learned":
+            place = self.state[f"model.{side}.embed_positions.weight"][position]
+        else:
+            angles = [position / 10000 ** (2 * n / width) for n in range(width // 2)]
+            place = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])
+        return vector + place if scale else math.sqrt(0.5) * (vector + place)
 
     def input_grid(self, input_ids: Tensor, source_mask: Tensor, decoder_ids: Tensor, target_mask: Tensor) -> Grid:
         """Equation 1, and the convolution that halves its channels: real cells only."""
@@ -149,8 +156,30 @@ class Network:
         g = self.config.growth_rate
         return {cell: torch.sigmoid(vector[:g]) * vector[g:] for cell, vector in new.items()}
 
+    def linear(self, vector: Tensor, name: str) -> Tensor:
+        return self.state[f"{name}.weight"] @ vector + self.state[f"{name}.bias"]
+
+    def residual_features(self, grid: Grid) -> Grid:
+        """H of the residual block: the mean of its input and of what each layer makes."""
+        made = [grid]
+        for index in range(self.config.num_layers):
+            name = f"{DECODER}.residual_block.layers.{index}"
+            of_channels, bias = self.state[f"{name}.conv2.weight"], self.state[f"{name}.conv2.bias"]  # [C, 1, r, k]
+            kernel = of_channels.new_zeros(len(of_channels), len(of_channels), *of_channels.shape[2:])
+            for channel in range(len(of_channels)):
+                kernel[channel, channel] = of_channels[channel, 0]
+            new = masked_convolution({cell: self.linear(v, f"{name}.conv1") for cell, v in grid.items()}, kernel)
+            grid = {cell: math.sqrt(0.5) * (grid[cell] + new[cell] + bias) for cell in grid}
+            for cell, vector in grid.items():
+                hidden = torch.relu(self.linear(vector, f"{name}.fc1"))
+                grid[cell] = math.sqrt(0.5) * (vector + self.linear(hidden, f"{name}.fc2"))
+            made.append(dict(grid))
+        return {cell: sum(layer[cell] for layer in made) / len(made) for cell in grid}
+
     def features(self, grid: Grid) -> Grid:
-        """H: the dense block, the transition, the last norm."""
+        """H: the dense block, the transition, the last norm; or the residual block."""
+        if self.config.block == "residual":
+            return self.residual_features(grid)
         for index in range(self.config.num_layers):
             new = self.dense_layer(grid, index)
             grid = {cell: torch.cat([vector, new[cell]]) for cell, vector in grid.items()}
@@ -175,7 +204,10 @@ class Network:
         columns = columns_of(grid, b, i)
         length = len(columns)  # |s|
         parts: dict[int, list[Tensor]] = {j: [] for j in columns}
-        if self.config.aggregation in ("max", "max_attention"):
+        if self.config.aggregation == "gated_max":
+            gates = {j: self.linear(grid[(b, i, j)], f"{DECODER}.aggregation.gate").chunk(2) for j in columns}
+            grid = {(b, i, j): value * torch.sigmoid(gate) for j, (value, gate) in gates.items()}
+        if self.config.aggregation in ("max", "max_attention", "gated_max"):
             channels = len(grid[(b, i, columns[0])])
             winners = [max(columns, key=lambda j: grid[(b, i, j)][d].item()) for d in range(channels)]
             for j in columns:
