@@ -77,6 +77,14 @@ def check_writable(path: Path | str) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
 
+def check_not_read(output: Path | str | None, inputs: Iterable[Path | str | None]) -> None:
+    """Raises a `ValueError` if the file of an output is one of the inputs, which would be lost."""
+    if output is None or not os.path.exists(output):
+        return
+    if any(given is not None and os.path.realpath(given) == os.path.realpath(output) for given in inputs):
+        raise ValueError(f"{output} is read, too, and would be overwritten: choose another file.")
+
+
 def apply_umask(paths: Iterable[Path]) -> None:
     """Gives files the permissions of the umask; safetensors writes its own for the owner alone."""
     os.umask(mask := os.umask(0))

@@ -10,7 +10,7 @@ from csan_hf.analysis import align_stream, draw_heat_map
 from csan_hf.evaluation.alignment_files import read_alignments
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import load_metric
-from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing
+from csan_hf.text_files import STANDARD_STREAM, check_not_read, one_line, open_for_writing
 
 from . import Dtype, PositiveInt, open_parallel
 
@@ -60,6 +60,8 @@ def align(
         raise ValueError("--translations and --num_beams are for the model's own translations: leave out --target")
     if gold is not None and target is None:
         raise ValueError("--gold belongs to given translations: give --target too")
+    for written in (output, translations, heat_map):
+        check_not_read(written, (source, target, gold))
     sources, *targets = open_parallel(source, *([] if target is None else [target]))
     drawn = 1 if sentence is None else sentence
     if heat_map is not None and not 1 <= drawn <= len(sources):

@@ -10,7 +10,7 @@ from csan_hf.comparison.publish import check_target
 from csan_hf.evaluation.metrics import DEFAULT_METRICS
 from csan_hf.report import check_card, check_settings, compare_systems, load_systems, show_in_card, write_report
 from csan_hf.report.systems import name_and_paths
-from csan_hf.text_files import check_writable
+from csan_hf.text_files import check_not_read, check_writable
 
 from . import NotEmptyStr, PositiveInt, open_parallel
 
@@ -110,6 +110,10 @@ def report(
     if card:
         check_card(run)
     # Before checkpoints translate, which may take hours
+    paths = [path for system in systems for path in name_and_paths(system)[1]]
+    check_not_read(output, (source, reference, *paths))
+    if output.is_file() and output.suffix not in (".html", ".htm"):
+        raise ValueError(f"{output} is there already and is no page (.html): choose another name.")
     check_writable(output)
     if plots is not None:
         check_writable(plots / "scores_by_length.png")

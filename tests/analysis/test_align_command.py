@@ -111,6 +111,7 @@ def test_standard_input_and_the_models_translations(folder, model, tokenizers, t
         ({"--num_beams": "2"}, "leave out --target"),
         ({"--translations": "{none}"}, "leave out --target"),
         ({"--target": None, "--gold": "{none}"}, "give --target too"),
+        ({"--target": "{short}", "--heat_map": "{short}"}, "short.de is read, too, and would be overwritten"),
     ],
 )
 def test_errors_are_one_line(folder, files, tmp_path, capsys, changes, message):

@@ -241,6 +241,8 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
     ("arguments", "message"),
     [
         (["--output", "{folder}"], "{folder}: Is a directory"),
+        (["--output", "{folder}/s"], "{folder}/s is read, too, and would be overwritten"),
+        (["--output", __file__], f"{__file__} is there already and is no page"),
         (["--output", "{folder}/s/x.html"], "{folder}/s/x.html: Not a directory"),
         (["--plots", "{folder}/s"], "{folder}/s/scores_by_length.png: Not a directory"),
         (["--bleu_tokenize", "31a"], "tokenize must be one of none, zh"),
