@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from csan_hf import hub
 from csan_hf.data import TokenizerPair
@@ -63,13 +63,15 @@ def convert_attn2d(
     pad_token_id: int = 0,
     eos_token_id: int = 2,
     decoder_start_token_id: int = 3,
+    residual: bool = False,
 ) -> None:
-    """Convert a checkpoint of the Pervasive Attention authors' 2018 code (elbayadm/attn2d).
+    """Convert a checkpoint of the Pervasive Attention authors' code (elbayadm/attn2d).
 
         csan-hf convert-attn2d save/l24/model-best.pth runs/l24
+        csan-hf convert-attn2d checkpoints/pa_iwslt_de_en/checkpoint_best.pt runs/residual --residual true
 
-    CHECKPOINT is what their trainer saved, model.pth or model-best.pth. Their vocabularies lie beside the data, not in
-    the checkpoint, so no tokenizer is saved.
+    CHECKPOINT is what their trainer saved: of 2018 model.pth or model-best.pth, of 2020 a checkpoint of fairseq. Their
+    vocabularies lie beside the data, not in the checkpoint, so no tokenizer is saved.
 
     Args:
         checkpoint: file with a state dict
@@ -78,11 +80,18 @@ def convert_attn2d(
         pad_token_id: their <PAD>
         eos_token_id: their <EOS>
         decoder_start_token_id: their <BOS>
+        residual: the checkpoint is of 2020, a residual network; the other options are for 2018
     """
     _check_new(directory)
+    if residual:
+        _save(hub.convert_attn2d_residual(checkpoint), directory)
+        return
     tokens = {"pad_token_id": pad_token_id, "eos_token_id": eos_token_id}
     tokens["decoder_start_token_id"] = decoder_start_token_id
-    model = hub.convert_attn2d(checkpoint, aggregation=aggregation, **tokens)
+    _save(hub.convert_attn2d(checkpoint, aggregation=aggregation, **tokens), directory)
+
+
+def _save(model: PreTrainedModel, directory: Path) -> None:
     hub.save_self_contained(model, None, directory)
     print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
 

@@ -28,6 +28,7 @@ SIGNIFICANT = 0.05
 _FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
 REPORT = "report.md"
+FLOPS = "FLOPs a target token (×10⁵)"
 
 
 def write_report(
@@ -91,6 +92,7 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
         facts[name] = {
             "parameters": done[0]["parameters"] if done else speed and speed.parameters,
             "relative_speed": speed and round(speed.relative, 3),
+            **({"flops": speed.flops} if speed and speed.flops else {}),
             "minutes": round(statistics.median(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
             "updates": done[0]["training"]["updates"] if done else None,
             "runs": len(done),
@@ -133,6 +135,7 @@ def _markdown(
         failed=failed,
         shown=shown,
         significant=SIGNIFICANT,
+        flops=FLOPS,
         number=_number,
         plain=_plain,
     )
@@ -141,11 +144,17 @@ def _markdown(
 def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> str:
     base = facts[suite.baseline]["parameters"]
     rows = [["system", "parameters", "Δ parameters", "speed of training", "minutes a run (median)", "runs"]]
+    has_flops = any("flops" in found for found in facts.values())
+    rows[0] += [FLOPS] * has_flops
+    published = list(dict.fromkeys(key for figures in suite.published.values() for key in figures))
+    rows[0] += [f"published {key}" for key in published]
     for name, found in facts.items():
         own = found["parameters"]
         difference = None if None in (own, base) or name == suite.baseline else own - base
         shown = [_shown(own, ","), _shown(difference, "+,"), _shown(found["relative_speed"], ".2f", "× ")]
-        rows.append([name, *shown, _shown(found["minutes"], ".1f"), str(found["runs"])])
+        shown += [_shown(found["minutes"], ".1f"), str(found["runs"])]
+        shown += [_shown(found.get("flops", 0.0) / 1e5 or None, ",.0f")] * has_flops
+        rows.append([name, *shown, *(str(suite.published.get(name, {}).get(key, "")) for key in published)])
     return _aligned(rows)
 
 

@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from csan_hf.data import tokenize_dataset
 from csan_hf.data.corpora import load_translation_dataset
+from csan_hf.training.dry_run import counted_flops
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import Recipe, RecipeError
 from csan_hf.training.trainer import TranslationTrainer
@@ -35,7 +36,8 @@ class Speed:
     """How fast a system trains: medians of an update's seconds and tokens, source and target without padding.
 
     `relative` is its tokens per second as a multiple of the first system's, the median over the rounds; `evaluation`
-    and `scoring` are the seconds of one evaluation during training and of the final scores.
+    and `scoring` are the seconds of one evaluation during training and of the final scores; `flops` are the
+    floating-point operations for a target token, see `target_token_flops`.
     """
 
     parameters: int
@@ -44,6 +46,7 @@ class Speed:
     relative: float
     evaluation: float
     scoring: float
+    flops: float | None = None
 
     def run_seconds(self, recipe: Recipe) -> float:
         """Seconds of a whole run."""
@@ -85,6 +88,7 @@ def measure_speed(recipes: dict[str, Recipe], *, rounds: int = ROUNDS, seconds: 
                     tokens=statistics.median(tokens for _, tokens in taken[name]),
                     relative=statistics.median(rate / other for rate, other in zip(*rates, strict=True)),
                     **_evaluation_seconds(trainer, splits),
+                    flops=target_token_flops(trainer.model, *_mean_lengths(splits)),
                 )
             return found
     finally:
@@ -152,6 +156,25 @@ def _updates(trainer: TranslationTrainer) -> Iterator[float]:
         model.zero_grad()
         wait()
         yield count
+
+
+def target_token_flops(model: Any, source_length: int, target_length: int) -> float:
+    """Floating-point operations of matrix products and convolutions for a target token.
+
+    Counted by `torch.utils.flop_counter` in a forward pass over one pair of these lengths, encoder included.
+    """
+    source, target = (torch.full((1, length), 2, device=model.device) for length in (source_length, target_length))
+    model.eval()
+    with counted_flops() as counter:
+        model(input_ids=source, decoder_input_ids=target, use_cache=False)
+    return counter.get_total_flops() / target_length
+
+
+def _mean_lengths(splits: dict[str, Any]) -> tuple[int, int]:
+    """Tokens of a source and of a target sentence, rounded means of the first split."""
+    split = next(iter(splits.values()))
+    source, target = (sum(map(len, split[column])) / len(split) for column in ("input_ids", "labels"))
+    return round(source), round(target)
 
 
 def _evaluation_seconds(trainer: TranslationTrainer, splits: dict[str, Any]) -> dict[str, float]:

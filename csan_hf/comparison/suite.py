@@ -59,6 +59,7 @@ class Suite:
         cells: The runs: first all systems and data sets with the first seed, then with the second...
         tables: Title of a table -> its columns.
         systems: Names of the systems, in order.
+        published: System -> figures of its paper by name, columns of the report.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Suite:
     cells: tuple[Cell, ...]
     tables: dict[str, Columns]
     systems: tuple[str, ...]
+    published: dict[str, dict[str, Any]]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -129,6 +131,7 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         cells=tuple(cells),
         tables=_tables(content, {name: splits_of(recipes[name, baseline]) for name in data}, f"{path}"),
         systems=tuple(systems),
+        published={name: system["published"] for name, system in systems.items() if system.get("published")},
     )
 
 
@@ -143,6 +146,8 @@ def _with_size(content: Settings, size: Settings, key: str, where: str) -> Setti
         check_file_name(name, f"{where}: {key}")  # runs lie in folders of these names
         merged[name] = merge(_settings(entry, at), _settings(own.get(name), at))
         count = merged[name].get("seeds", 1) if key == "systems" else 1
+        if "published" in merged[name]:
+            _named(merged[name], "published", at)
         _require(type(count) is int and count > 0, f"{at}.seeds must say how many seeds, 1 or more, got {count!r}.")
     return merged
 
@@ -153,7 +158,7 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
     A system of another family than the base's keeps nothing of the section config; one with a preset keeps nothing
     that makes the base local.
     """
-    own = {key: value for key, value in system.items() if key not in ("preset", "seeds")}
+    own = {key: value for key, value in system.items() if key not in ("preset", "seeds", "published")}
     recipe = merge(base, data)
     if "model" in own:
         recipe = merge(recipe, {"model": own["model"]})

@@ -2,6 +2,7 @@
 """Sharing: self-contained checkpoints, model cards, conversion of foreign checkpoints."""
 
 from .attn2d import convert_attn2d
+from .attn2d_residual import convert_attn2d_residual
 from .checkpoint import save_self_contained
 from .conversion import convert_m2m100, convert_marian, to_marian
 from .model_card import build_model_card, card_problems, copy_model_card, write_model_card
@@ -13,6 +14,7 @@ __all__ = [
     "card_problems",
     "check_checkpoint",
     "convert_attn2d",
+    "convert_attn2d_residual",
     "convert_m2m100",
     "convert_marian",
     "copy_model_card",

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,7 +153,7 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
     # Apart: the counter hooks every module, and hooked modules keep what their fused computation does not
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
-    with FlopCounterMode(display=False) as counter:
+    with counted_flops() as counter:
         run()
     backward = 3 if args.activation_checkpointing else 2  # in units of forward passes, recomputation included
     return Estimate(
@@ -160,6 +162,13 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         activations=sum(kept.values()),
         flops=(1 + backward) * counter.get_total_flops() * args.gradient_accumulation_steps,
     )
+
+
+@contextlib.contextmanager
+def counted_flops() -> Iterator[FlopCounterMode]:
+    """Counts operations of matrix products and convolutions, also those of LSTMs, which oneDNN would hide."""
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), FlopCounterMode(display=False) as counter:
+        yield counter
 
 
 def matrix_product_rate(args: TranslationTrainingArguments, size: int = 1024) -> float:
