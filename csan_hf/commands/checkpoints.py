@@ -68,7 +68,7 @@ def convert_attn2d(
     """Convert a checkpoint of the Pervasive Attention authors' code (elbayadm/attn2d).
 
         csan-hf convert-attn2d save/l24/model-best.pth runs/l24
-        csan-hf convert-attn2d checkpoints/pa_iwslt_de_en/checkpoint_best.pt runs/residual --residual true
+        csan-hf convert-attn2d checkpoints/pa_iwslt_de_en/checkpoint_best.pt runs/residual --residual
 
     CHECKPOINT is what their trainer saved: of 2018 model.pth or model-best.pth, of 2020 a checkpoint of fairseq. Their
     vocabularies lie beside the data, not in the checkpoint, so no tokenizer is saved.

@@ -70,6 +70,7 @@ def test_a_suite_becomes_cells(tmp_path):
         ({"metric": "wre"}, "no metric 'wre'"),
         ({"metric": None}, "the key metric is missing"),
         ({"baseline": "none"}, "the baseline 'none' is not one of the systems plain"),
+        ({"systems": {"x": {"published": 3}}}, r"systems\.x: published must hold names and their settings, got 3"),
         ({"systems": {"x": {"preset": "local_sft"}}}, "Did you mean 'local_soft'"),
         ({"systems": {"a/b": {}}}, "'a/b' cannot be the name of a file"),
         ({"seeds": [-1]}, r"seeds must be a list of different whole numbers from 0 to 2\^32 - 1, got \[-1\]"),

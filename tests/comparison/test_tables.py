@@ -85,6 +85,19 @@ def test_the_report_of_a_small_suite_is_frozen(tmp_path):
         assert (tmp_path / name).read_text() == (FIXTURES / f"suite_{name}").read_text()
 
 
+def test_operations_and_published_figures_are_columns(tmp_path):
+    suite = replace(finished_suite(tmp_path, lambda cell: 20), published={"1D": {"BLEU": 27.1, "parameters": "6M"}})
+    speeds = {"plain": Speed(7, 0.5, 10.0, 1.0, 0.0, 0.0, 2.5e7), "1D": Speed(9, 0.5, 10.0, 1.25, 0.0, 0.0)}
+    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, speeds, {})
+    text = (tmp_path / "report.md").read_text()
+    head, _, plain, local, *_ = (line for line in text.splitlines() if line.startswith("|"))
+    assert head.endswith(" | runs | FLOPs a target token (×10⁵) | published BLEU | published parameters |")
+    assert plain.endswith(" | 250 |  |  |")
+    assert local.endswith(" |  | 27.1 | 6M |")
+    assert "matrix products and convolutions of a forward pass" in text
+    assert "of the papers' own data" in text
+
+
 def test_what_a_seed_changes_is_learned_from_others(tmp_path):
     wrong = {"plain": lambda seed: 20 + 4 * seed, "1D": lambda seed: 10, "2D": lambda seed: 10 if seed == 1 else None}
     suite = finished_suite(tmp_path, lambda cell: wrong[cell.system](cell.seed), systems=[*wrong])

@@ -112,7 +112,7 @@ def test_the_same_logits(variant, tmp_path):
 
 def test_the_command(tmp_path, capsys):
     path = save(tmp_path / "checkpoint_best.pt", weights_of())
-    assert csan_hf_cli.main(["convert-attn2d", str(path), str(tmp_path / "model"), "--residual", "true"]) == 0
+    assert csan_hf_cli.main(["convert-attn2d", str(path), str(tmp_path / "model"), "--residual"]) == 0
     assert "Pervasive Attention with" in capsys.readouterr().out
     assert "model.decoder.residual_block.layers.1.fc2.bias" in load_file(tmp_path / "model" / "model.safetensors")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from training.tiny_runs import save_tiny_marian
 
-from csan_hf import CsanConfig, CsanForConditionalGeneration
+from csan_hf import CsanConfig, CsanForConditionalGeneration, RnnSearchConfig, RnnSearchForConditionalGeneration
+from csan_hf.comparison.speed import target_token_flops
 from csan_hf.training import dry_run as module
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.recipe import RecipeError, load_recipe
@@ -80,6 +81,16 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
     (tmp_path / "val.en").write_text("one sentence\n")
     with pytest.raises(RecipeError, match=r"val\.de has 2 lines and .*val\.en has 1"):
         report("multi30k_transformer", data_dir=str(tmp_path))
+
+
+def test_operations_of_an_lstm_count():
+    """oneDNN has an operation of its own for it."""
+    sizes = {"source_embed_dim": 8, "target_embed_dim": 8, "hidden_size": 8, "tie_word_embeddings": False}
+    model = RnnSearchForConditionalGeneration(RnnSearchConfig(vocab_size=30, **sizes))
+    lstm = 2 * 25 * 2 * 4 * 4 * (8 + 4) + 2 * 20 * 4 * 8 * (8 + 8)  # two directions of 4, one of 8
+    attention = 2 * 20 * 25 * 8 * 2 + 2 * 20 * 16 * 8
+    rest = 2 * 20 * 8 * 30 + 2 * 8 * 16  # the output projection, and the first state
+    assert target_token_flops(model, source_length=25, target_length=20) * 20 == lstm + attention + rest
 
 
 def test_layers_that_training_drops_count():
