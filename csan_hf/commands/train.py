@@ -55,6 +55,7 @@ def format_help(model: str = "csan") -> str:
         "Trains what a recipe describes: a file, or a name that `csan-hf recipes` lists. Every key can be overridden:",
         "  csan-hf train numbers --training.learning_rate 1e-3 --local_window 5",
         "A key may be written without its section where only one section has it. Values are YAML.",
+        "A recipe with the key `base` (a recipe's name or path) changes what it says of that one.",
         "The same command again resumes an interrupted run; --overwrite starts anew.",
     ]
     titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
