@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up .venv (first time), trains a small CSAN to translate English number-words, dates and times into German
-# (recipe scripts/recipes/numbers.yaml), scores it on held-out sentences and translates three sentences.
+# (recipe csan_hf/recipes/numbers.yaml), scores it on held-out sentences and translates three sentences.
 # OUTPUT chooses the folder (default runs/numbers); further arguments go to csan-hf train.
 source "$(dirname "${BASH_SOURCE[0]}")/setup_environment.sh"
 export TOKENIZERS_PARALLELISM=false

@@ -73,7 +73,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("recipes nmbers", "There is no recipe or suite nmbers. Did you mean numbers?"),
         ("recipes G2P.yaml", "Did you mean g2p?"),
         ("compare ./g2p --output runs", "There is no suite ./g2p."),
-        ("train scripts/recipes/nmbers.yaml", "Did you mean numbers?"),
+        ("train csan_hf/recipes/nmbers.yaml", "Did you mean numbers?"),
         ("compare naacl_tabel1 --output runs", "Did you mean naacl_table1?"),
         ("compare g2p --output runs --jobs 0", '"jobs": Not of type PositiveInt'),
         ("compare g2p --output runs --only all --publish ''", '"publish": Not of type NotEmptyStr'),

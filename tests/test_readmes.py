@@ -126,3 +126,20 @@ def test_links_lead_somewhere(readme):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", readme.read_text()):
         path = readme.parent / (target[0] or target[1])
         assert path.exists(), path
+
+
+def test_every_path_in_a_guide_or_a_recipe_is_there():
+    texts = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("[!.]*/**/*.md"),
+        *ROOT.glob("csan_hf/**/*.yaml"),
+        *ROOT.glob("csan_hf/**/*.sbatch"),
+    ]
+    named = {
+        path.rstrip(".")
+        for text in texts
+        if text.name != "CHANGELOG.md"
+        for path in re.findall(r"(?<![\w/.])(?:csan_hf|scripts|tests)/[\w./-]+", text.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert not [path for path in named if not (ROOT / path).exists()]

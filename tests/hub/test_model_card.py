@@ -280,7 +280,7 @@ by_name = pytest.mark.parametrize("path", CARDS, ids=lambda path: path.stem)
 def test_there_are_cards_and_the_template():
     assert len(CARDS) >= 6
     assert (FOLDER / "model_card.md.jinja").resolve() == TEMPLATE.resolve()
-    recipes = {path.stem for path in (FOLDER.parent / "scripts/recipes").glob("*.yaml")}
+    recipes = {path.stem for path in (FOLDER.parent / "csan_hf/recipes").glob("*.yaml")}
     assert {path.stem for path in CARDS} <= recipes
     assert {path.stem for path in FOLDER.glob("*.json")} == {path.stem for path in CARDS}
 

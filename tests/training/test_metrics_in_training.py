@@ -131,7 +131,7 @@ def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_pat
 # ---- the recipe of grapheme-to-phoneme conversion, on a corpus that a child could learn
 
 
-RECIPE = Path(__file__).parents[2] / "scripts/recipes/g2p_csan_2d.yaml"
+RECIPE = Path(__file__).parents[2] / "csan_hf/recipes/g2p_csan_2d.yaml"
 PHONES = {"a": "ɑ", "b": "b", "e": "eː", "n": "n̪"}
 
 

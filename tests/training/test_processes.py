@@ -58,7 +58,7 @@ def launched(tmp_path_factory, tokenizers, tokenized):
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     (folder / "tiny.yaml").write_text(yaml.safe_dump(RUN))
     command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += ["--config_file", "scripts/recipes/accelerate/2_cpu_processes.yaml", "tests/training/launched.py"]
+    command += ["--config_file", "csan_hf/recipes/accelerate/2_cpu_processes.yaml", "tests/training/launched.py"]
     command += map(str, [folder, folder / "tiny.yaml", "--output_dir", folder / "run"])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
