@@ -39,7 +39,7 @@ def run_lstm(
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
-class Attention(nn.Module):
+class AlignmentModel(nn.Module):
     """Attention of decoder states on encoder states, and the attentional state tanh(W [context; state])."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
@@ -129,7 +129,7 @@ class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignor
         self.bridge = nn.Linear(d, 2 * d)
         fed = config.output_dim if config.input_feeding else 0
         self.lstm = nn.LSTM(config.target_embed_dim + fed, d, batch_first=True)
-        self.attention = Attention(config)
+        self.attention = AlignmentModel(config)
         self.post_init()
 
     def make_cache(self) -> Cache:
