@@ -27,6 +27,8 @@ def run_lstm(
 
     They are zero at padding, wherever it stands; `state` is h and c [1, B, d] before the first token, None = zeros.
     """
+    if torch.compiler.is_exporting():
+        raise ValueError("RNNsearch cannot be exported: torch.export unrolls an LSTM for one length.")
     if mask is None:
         return lstm(inputs, state)[0]
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
