@@ -11,8 +11,9 @@ from csan_hf import CsanConfig, CsanForSequenceClassification, CsanForTokenClass
 SOURCE = "input_ids attention_mask"
 TARGET = "decoder_input_ids decoder_attention_mask encoder_outputs past_key_values inputs_embeds decoder_inputs_embeds"
 ENCODER = f"self {SOURCE} inputs_embeds labels kwargs"
-MODELS = (csan_hf.CsanModel, csan_hf.PervasiveAttentionModel)
-TRANSLATORS = (csan_hf.CsanForConditionalGeneration, csan_hf.PervasiveAttentionForConditionalGeneration)
+FAMILIES = ("Csan", "PervasiveAttention", "RnnSearch", "ConvS2S")
+MODELS = [getattr(csan_hf, f"{family}Model") for family in FAMILIES]
+TRANSLATORS = [getattr(csan_hf, f"{family}ForConditionalGeneration") for family in FAMILIES]
 SIGNATURES = {
     csan_hf.local_attention: "query key value window head_area head_boundary bias key_padding_mask causal scale "
     "dropout_p backend",
@@ -40,6 +41,9 @@ SIGNATURES = {
 
 def test_public_names():
     assert sorted(csan_hf.__all__) == [
+        "ConvS2SConfig",
+        "ConvS2SForConditionalGeneration",
+        "ConvS2SModel",
         "CsanConfig",
         "CsanForConditionalGeneration",
         "CsanForSequenceClassification",
@@ -48,6 +52,9 @@ def test_public_names():
         "PervasiveAttentionConfig",
         "PervasiveAttentionForConditionalGeneration",
         "PervasiveAttentionModel",
+        "RnnSearchConfig",
+        "RnnSearchForConditionalGeneration",
+        "RnnSearchModel",
         "TranslationPipeline",
         "__version__",
         "local_attention",

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Tiny random models of both families, batches and tokenizers for them."""
+"""Tiny random models of every family, batches and tokenizers for them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from csan_hf import (
+    ConvS2SConfig,
+    ConvS2SForConditionalGeneration,
     CsanConfig,
     CsanForConditionalGeneration,
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
 )
 
 PAD, EOS = 0, 1  # PAD starts the decoder, too
@@ -87,14 +91,27 @@ def transformer_sizes(width: int, *, layers: int, heads: int, ffn: int) -> dict[
     return sizes
 
 
-CSAN_SIZES = {
-    **transformer_sizes(32, layers=LAYERS, heads=HEADS, ffn=48),
+TOKENS = {
     "vocab_size": VOCABULARY,
-    "max_position_embeddings": 128,
     "pad_token_id": PAD,
     "eos_token_id": EOS,
     "decoder_start_token_id": PAD,
     "dropout": 0.0,
+}
+CSAN_SIZES = {
+    **transformer_sizes(32, layers=LAYERS, heads=HEADS, ffn=48),
+    **TOKENS,
+    "max_position_embeddings": 128,
+}
+RECURRENT_SIZES = {**TOKENS, "source_embed_dim": 16, "target_embed_dim": 16, "hidden_size": 16}
+CONVOLUTIONAL_SIZES = {
+    **TOKENS,
+    "embed_dim": 16,
+    "hidden_size": 16,
+    "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 128,
 }
 
 
@@ -140,6 +157,32 @@ def grid(seed: int = 0, **options) -> PervasiveAttentionForConditionalGeneration
                 buffer.copy_(0.3 * normal(buffer))
             elif name.endswith("running_var"):
                 buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
+    return model.eval()
+
+
+def recurrent(seed: int = 0, **options) -> RnnSearchForConditionalGeneration:
+    """A model in eval mode whose weights are large enough for outputs that differ."""
+    model = RnnSearchForConditionalGeneration(RnnSearchConfig(**{**RECURRENT_SIZES, **options}))
+    return _drawn(model, seed)
+
+
+def convolutional(seed: int = 0, **options) -> ConvS2SForConditionalGeneration:
+    """A model in eval mode whose weights are large enough for outputs that differ."""
+    model = ConvS2SForConditionalGeneration(ConvS2SConfig(**{**CONVOLUTIONAL_SIZES, **options}))
+    return _drawn(model, seed)
+
+
+@torch.no_grad()
+def _drawn(model, seed: int):
+    """The model with large weights and embeddings."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        std = 2.0 / parameter[0].numel() ** 0.5 if parameter.ndim > 1 else 0.3
+        if "embed" in name or "shared" in name:
+            std = 0.7
+        numbers = torch.randn(parameter.shape, generator=generator)
+        # The magnitudes of weight normalisation, beside directions of any length
+        parameter.copy_(1.0 + 0.2 * numbers if name.endswith("original0") else std * numbers)
     return model.eval()
 
 

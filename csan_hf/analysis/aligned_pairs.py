@@ -206,4 +206,4 @@ def _measure(model: PreTrainedModel, layer: int, heads: int) -> str:
         return "attention weight ρ"
     if aggregation is not None:
         return "contribution to the target token's logit"
-    return f"attention weight, decoder layer {layer}, mean of {heads} heads"
+    return f"attention weight, decoder layer {layer}" + (f", mean of {heads} heads" if heads > 1 else "")

@@ -85,7 +85,7 @@ class FeatureDecoder:
             raise ValueError("`encoder_hidden_states` must be given: the decoder attends to the source.")
         names = "decoder_input_ids", "decoder_inputs_embeds"
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
-        check_as_many(len(source), len(embeddings))
+        check_as_many(source.shape[0], embeddings.shape[0])
         if past_key_values is None and (config.use_cache and not self.training if use_cache is None else use_cache):
             past_key_values = self.make_cache()
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)

@@ -286,15 +286,6 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         elif isinstance(module, SinusoidalPositionalEmbedding):
             init.copy_(module.weight, module.create_weight(module.num_positions))
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
-        """Refuse a choice that would have no effect; the library's own error would suggest to ask for support."""
-        if attn_implementation not in (None, "eager"):
-            raise ValueError(
-                f"Pervasive Attention has no attention modules, so attn_implementation={attn_implementation!r} has "
-                "nothing to run: leave `attn_implementation` unset."
-            )
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
-
     def _embed(
         self,
         input_ids: torch.Tensor | None,

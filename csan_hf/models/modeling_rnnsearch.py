@@ -27,6 +27,8 @@ def run_lstm(
 
     They are zero at padding, wherever it stands; `state` is h and c [1, B, d] before the first token, None = zeros.
     """
+    if torch.compiler.is_exporting():
+        raise ValueError("RNNsearch cannot be exported: torch.export unrolls an LSTM for one length.")
     if mask is None:
         return lstm(inputs, state)[0]
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
@@ -39,7 +41,7 @@ def run_lstm(
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
-class Attention(nn.Module):
+class AlignmentModel(nn.Module):
     """Attention of decoder states on encoder states, and the attentional state tanh(W [context; state])."""
 
     def __init__(self, config: RnnSearchConfig) -> None:
@@ -129,7 +131,7 @@ class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignor
         self.bridge = nn.Linear(d, 2 * d)
         fed = config.output_dim if config.input_feeding else 0
         self.lstm = nn.LSTM(config.target_embed_dim + fed, d, batch_first=True)
-        self.attention = Attention(config)
+        self.attention = AlignmentModel(config)
         self.post_init()
 
     def make_cache(self) -> Cache:

@@ -91,6 +91,12 @@ class Seq2SeqPreTrained:
         if self.translates and not getattr(self.config, "share_encoder_decoder_embeddings", True):
             _keep_target_tokenizer(self.config, directory / TARGET_TOKENIZER_SUBFOLDER)
 
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> Any:
+        """Refuse a choice that would have no effect; the library's own error would suggest to ask for support."""
+        if attn_implementation not in (None, "eager") and not self._supports_sdpa:  # type: ignore[attr-defined]
+            raise ValueError(f"{self.config.model_type} attends in one way: leave {attn_implementation=} unset.")
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)  # type: ignore[misc]
+
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> Any:
         """The tied weights under the current config; shared embeddings are tied whatever `tie_word_embeddings` is."""
         if all_submodels:

@@ -101,6 +101,14 @@ def grid(vocab_size, aggregation="max"):
     return tiny.grid(vocab_size=vocab_size, decoder_vocab_size=vocab_size, dropout=0.3, aggregation=aggregation)
 
 
+def recurrent(vocab_size):
+    return tiny.recurrent(vocab_size=vocab_size, dropout=0.3)
+
+
+def convolutional(vocab_size):
+    return tiny.convolutional(vocab_size=vocab_size, dropout=0.3)
+
+
 def test_errors(tokenizers):
     model = csan(len(tokenizers.source))
     with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
@@ -170,6 +178,16 @@ def test_csan(tokenizers, implementation):
     assert not np.allclose(first, last, atol=1e-3)
 
 
+@pytest.mark.parametrize(("make", "layers"), [(recurrent, 1), (convolutional, 2)], ids=["rnnsearch", "conv_s2s"])
+def test_attention_without_heads(tokenizers, make, layers):
+    model = make(len(tokenizers.source))
+    for alignment, outputs in aligned_in_training(model, tokenizers):
+        assert len(outputs.cross_attentions) == layers
+        np.testing.assert_allclose(alignment.matrix, outputs.cross_attentions[-1][0, 0], atol=1e-5)
+        np.testing.assert_allclose(alignment.matrix.sum(1), 1, atol=1e-5)
+        assert alignment.measure == f"attention weight, decoder layer {layers - 1}"
+
+
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max_attention"])
 def test_pervasive_attention(tokenizers, aggregation):
     model = grid(len(tokenizers.source), aggregation)
@@ -189,7 +207,7 @@ def test_pervasive_attention(tokenizers, aggregation):
         np.testing.assert_allclose(total + bias[ids].numpy(), logits, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", [csan, marian, grid])
+@pytest.mark.parametrize("family", [csan, marian, grid, recurrent, convolutional])
 def test_the_models_own_translations(tokenizers, family):
     model = family(len(tokenizers.source))
     model.generation_config.max_length = 10

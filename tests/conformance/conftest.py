@@ -9,10 +9,17 @@ from conformance.report import reason_to_skip
 from transformers.models.auto import modeling_auto
 
 NAMES = {
-    "MODEL_MAPPING_NAMES": {"csan": "CsanModel", "pervasive_attention": "PervasiveAttentionModel"},
+    "MODEL_MAPPING_NAMES": {
+        "csan": "CsanModel",
+        "pervasive_attention": "PervasiveAttentionModel",
+        "rnnsearch": "RnnSearchModel",
+        "conv_s2s": "ConvS2SModel",
+    },
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": {
         "csan": "CsanForConditionalGeneration",
         "pervasive_attention": "PervasiveAttentionForConditionalGeneration",
+        "rnnsearch": "RnnSearchForConditionalGeneration",
+        "conv_s2s": "ConvS2SForConditionalGeneration",
     },
     "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForSequenceClassification"},
     "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"csan": "CsanForTokenClassification"},

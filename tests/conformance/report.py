@@ -15,7 +15,9 @@ import pytest
 from conformance.library_tests import CHECKOUT_VARIABLE
 
 _FILE = "conformance/test_conformance.py"
-_GENERATIVE = ("CsanForConditionalGeneration", "PervasiveAttentionForConditionalGeneration")
+_GENERATIVE = tuple(
+    f"{family}ForConditionalGeneration" for family in ("Csan", "PervasiveAttention", "RnnSearch", "ConvS2S")
+)
 
 Outcomes = dict[str, dict[str, str]]
 
@@ -23,13 +25,14 @@ _ONE_FUNCTION = (
     "dense connections: all layers read and write one feature matrix, in one autograd function that recomputes by "
     "itself; there are no separate layers to wrap in the library's checkpoint function"
 )
+_ONE_WAY = "test_attention_outputs test_can_set_attention_dynamically test_eager_matches_sdpa_inference_* "
+_ONE_WAY += "test_sdpa_can_dispatch_non_composite_models"
 # Pattern of classes -> reason in their architecture -> tests that cannot apply to them. Nothing else in these tests
 # skips anything: the library's own conditions (no accelerator, no Flash Attention ...) skip for Marian alike.
 SKIPS = {
     "PervasiveAttention*": {
         "convolutions in the place of self-attention: there is no attention implementation to choose or mask": (
-            "test_attention_outputs test_can_set_attention_dynamically test_custom_4d_attention_mask "
-            "test_eager_matches_sdpa_inference_* test_sdpa_can_dispatch_non_composite_models"
+            f"{_ONE_WAY} test_custom_4d_attention_mask"
         ),
         "a layer adds channels to one grid over target and source; there is no sequence of hidden states, one per "
         "layer, and the encoder is an embedding": "test_capture_outputs_decorator test_hidden_states_output",
@@ -41,6 +44,17 @@ SKIPS = {
             "test_generate_compilation_all_outputs test_generate_compile_model_forward_fullgraph "
             "test_past_key_values_format test_static_cache_no_recompile_with_smaller_length"
         ),
+    },
+    "RnnSearch*": {
+        "LSTMs in the place of self-attention: there is no attention implementation to choose": _ONE_WAY,
+        "one LSTM on either side: no layer's outputs to record with a hook, and no layers to compute again": (
+            "test_capture_outputs_decorator test_enable_input_require_grads_with_gradient_checkpointing"
+        ),
+    },
+    "ConvS2S*": {
+        "convolutions in the place of self-attention: there is no attention implementation to choose": _ONE_WAY,
+        "encoder and decoder gather hidden states and attentions in their loops over the layers, without the hooks of "
+        "the library's decorator": "test_capture_outputs_decorator",
     },
 }
 

@@ -17,6 +17,9 @@ from transformers import Cache, EncoderDecoderCache, MarianConfig, MarianModel, 
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from csan_hf import (
+    ConvS2SConfig,
+    ConvS2SForConditionalGeneration,
+    ConvS2SModel,
     CsanConfig,
     CsanForConditionalGeneration,
     CsanForSequenceClassification,
@@ -25,6 +28,9 @@ from csan_hf import (
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
+    RnnSearchModel,
 )
 
 try:
@@ -56,6 +62,27 @@ GRID = {
     "dropout": 0.1,
     **TOKENS,
 }
+RECURRENT = {
+    "vocab_size": WORDS,
+    "source_embed_dim": WIDTH,
+    "target_embed_dim": WIDTH,
+    "hidden_size": WIDTH,
+    "share_encoder_decoder_embeddings": True,
+    "dropout": 0.1,
+    **TOKENS,
+}
+CONVOLUTIONAL = {
+    "vocab_size": WORDS,
+    "embed_dim": WIDTH,
+    "hidden_size": WIDTH,
+    "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+    "dropout": 0.1,
+    "max_position_embeddings": 100,
+    **TOKENS,
+}
 
 CSAN_CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "plain": tiny.PLAIN,
@@ -76,7 +103,6 @@ class ModelTester:
     decoder_seq_length = LENGTH
     vocab_size = WORDS
     hidden_size = WIDTH
-    num_hidden_layers = LAYERS
     num_attention_heads = HEADS
 
     def __init__(
@@ -84,6 +110,7 @@ class ModelTester:
     ) -> None:
         self.parent = parent
         self.config_class, self.options, self.is_encoder_decoder = config_class, options, is_encoder_decoder
+        self.num_hidden_layers = self.get_config().num_hidden_layers
 
     def get_config(self) -> PreTrainedConfig:
         return self.config_class(**self.options)
@@ -136,9 +163,16 @@ def _named(self: unittest.TestCase, message: str = "", **parameters: Any) -> Ite
         raise
 
 
-_FAMILY_SIZES = {MarianConfig: TRANSFORMER, CsanConfig: TRANSFORMER, PervasiveAttentionConfig: GRID}
+_FAMILY_SIZES = {
+    MarianConfig: TRANSFORMER,
+    CsanConfig: TRANSFORMER,
+    PervasiveAttentionConfig: GRID,
+    RnnSearchConfig: RECURRENT,
+    ConvS2SConfig: CONVOLUTIONAL,
+}
 _CACHES = {CsanConfig: (_WindowedCache,), PervasiveAttentionConfig: (_RowCache,)}
-_COMMON_PROPERTIES = {PervasiveAttentionConfig: ["hidden_size", "num_hidden_layers"]}
+_WITHOUT_HEADS = ["hidden_size", "num_hidden_layers"]
+_COMMON_PROPERTIES = dict.fromkeys((PervasiveAttentionConfig, RnnSearchConfig, ConvS2SConfig), _WITHOUT_HEADS)
 
 
 def add(model_class: type, name: str = "", options: dict[str, Any] | None = None) -> None:
@@ -163,7 +197,7 @@ def add(model_class: type, name: str = "", options: dict[str, Any] | None = None
         "subTest": _named,
         "all_model_classes": (model_class,),
         "is_encoder_decoder": is_encoder_decoder,
-        "has_attentions": config_class is not PervasiveAttentionConfig,  # self-attention, that is
+        "has_attentions": config_class in (MarianConfig, CsanConfig),  # self-attention, that is
         "setUp": set_up,
         "test_config": test_config,
     }
@@ -185,5 +219,7 @@ for model_class, names in {  # each configuration once, and generation where it 
 }.items():
     for name in names:
         add(model_class, name, CSAN_CONFIGURATIONS[name])
-for pervasive in (PervasiveAttentionModel, PervasiveAttentionForConditionalGeneration):
-    add(pervasive)
+for model_class in (PervasiveAttentionModel, PervasiveAttentionForConditionalGeneration):
+    add(model_class)
+for model_class in (RnnSearchModel, RnnSearchForConditionalGeneration, ConvS2SModel, ConvS2SForConditionalGeneration):
+    add(model_class)

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Both families as tiny models, under one roof: what transformers' users rely on is tested alike for both."""
+"""The families as tiny models, under one roof: what transformers' users rely on is tested alike for all."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import torch
 from torch import Tensor
 
 from csan_hf import (
+    ConvS2SConfig,
+    ConvS2SForConditionalGeneration,
     CsanConfig,
     CsanForConditionalGeneration,
     PervasiveAttentionConfig,
     PervasiveAttentionForConditionalGeneration,
+    RnnSearchConfig,
+    RnnSearchForConditionalGeneration,
 )
 
-PAD, EOS, START = 0, 1, 0  # in both families
-WORDS = (2, 11)  # first, and one after the last: tokens that both families' tiny vocabularies have
+PAD, EOS, START = 0, 1, 0  # in every family
+WORDS = (2, 11)  # first, and one after the last: tokens that the tiny vocabularies of all have
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
 LOCAL = {**tiny.EVERYWHERE, "local_window": 5, "head_area": 3, "localness_window": "query", "localness_window_size": 4}
@@ -31,14 +35,13 @@ PLAIN_LAYER = {**tiny.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
 
 @dataclass(frozen=True)
 class Family:
-    """A family: how a tiny model of it is made, its classes, and fields for vocabularies and for quick compilation."""
+    """A family: how a tiny model of it is made, its classes, and fields for one and for two vocabularies."""
 
     tiny_model: Callable
     config_class: type
     model_class: type
     shared: dict
     separate: dict
-    small: dict
 
 
 FAMILIES = {
@@ -48,7 +51,6 @@ FAMILIES = {
         CsanForConditionalGeneration,
         shared={},
         separate={"share_encoder_decoder_embeddings": False, "vocab_size": 50, "decoder_vocab_size": 37},
-        small=ONE_LAYER,
     ),
     "pervasive attention": Family(
         tiny.grid,
@@ -56,11 +58,27 @@ FAMILIES = {
         PervasiveAttentionForConditionalGeneration,
         shared=tiny.SHARED,
         separate={},
-        small={"num_layers": 1},
+    ),
+    "rnnsearch": Family(
+        tiny.recurrent,
+        RnnSearchConfig,
+        RnnSearchForConditionalGeneration,
+        shared={"share_encoder_decoder_embeddings": True},
+        separate={"decoder_vocab_size": 37},
+    ),
+    "conv_s2s": Family(
+        tiny.convolutional,
+        ConvS2SConfig,
+        ConvS2SForConditionalGeneration,
+        shared={"share_encoder_decoder_embeddings": True},
+        separate={"decoder_vocab_size": 37},
     ),
 }
 
-both_families = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+CHECKPOINTED = {name: each for name, each in FAMILIES.items() if each.model_class.supports_gradient_checkpointing}
+
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+checkpointed_families = pytest.mark.parametrize("family", CHECKPOINTED.values(), ids=CHECKPOINTED)
 
 
 def sources(lengths: tuple[int, ...] = (7, 4, 6), seed: int = 0) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from families import FAMILIES, gradients, sources, targets, training_batch
 from safetensors.torch import load_file, save_file
 
-from csan_hf import CsanConfig, PervasiveAttentionConfig
+from csan_hf import ConvS2SConfig, CsanConfig, PervasiveAttentionConfig, RnnSearchConfig
 from csan_hf.models import seq2seq_model
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -17,6 +17,8 @@ MODELS = {
     "csan, plain": lambda: tiny.csan(**tiny.PLAIN),
     "csan, everything": FAMILIES["csan"].tiny_model,
     "pervasive attention": FAMILIES["pervasive attention"].tiny_model,
+    "rnnsearch": tiny.recurrent,
+    "conv_s2s": tiny.convolutional,
 }
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 IDS = sources()["input_ids"]  # [3, 7]
@@ -129,8 +131,15 @@ def test_sinusoids_extend_past_max_position_embeddings(make):
     assert torch.equal(short.generate(ids, **search), long.generate(ids, **search))
 
 
-def test_learned_positions_refuse_what_they_do_not_have():
-    model = tiny.grid(position_embeddings="learned", max_position_embeddings=8)
+LEARNED = {
+    "pervasive attention": lambda size: tiny.grid(position_embeddings="learned", max_position_embeddings=size),
+    "conv_s2s": lambda size: tiny.convolutional(max_position_embeddings=size),
+}
+
+
+@pytest.mark.parametrize("make", LEARNED.values(), ids=LEARNED)
+def test_learned_positions_refuse_what_they_do_not_have(make):
+    model = make(8)
     short = LONG["input_ids"][:, :5]
     for call in (
         lambda: model(**LONG),
@@ -252,10 +261,31 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         **each("aggregation block", NO_NAMES),
         "position_embeddings": NO_NAMES[1:],
     },
+    RnnSearchConfig: {
+        **each("vocab_size source_embed_dim target_embed_dim", NO_SIZES),
+        "decoder_vocab_size": NO_SIZES[1:],
+        "hidden_size": [1, 5, *NO_SIZES],
+        "dropout": [1.0, *NO_PROBABILITIES],
+        "init_std": NO_POSITIVE_NUMBERS[1:],
+        **each("share_encoder_decoder_embeddings tie_word_embeddings input_feeding use_cache", NO_FLAGS),
+        **BAD_TOKENS,
+        "attention": NO_NAMES,
+    },
+    ConvS2SConfig: {
+        **each("vocab_size embed_dim hidden_size max_position_embeddings", NO_SIZES),
+        "decoder_vocab_size": NO_SIZES[1:],
+        **each("encoder_layers decoder_layers", NO_DEPTHS),
+        "kernel_size": [2, 10, *NO_SIZES],
+        "dropout": [1.0, *NO_PROBABILITIES],
+        **each("share_encoder_decoder_embeddings tie_word_embeddings use_cache", NO_FLAGS),
+        **BAD_TOKENS,
+    },
 }
 GOOD = {
     CsanConfig: {"vocab_size": 50, "d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
     PervasiveAttentionConfig: tiny.SIZES,
+    RnnSearchConfig: tiny.RECURRENT_SIZES,
+    ConvS2SConfig: tiny.CONVOLUTIONAL_SIZES,
 }
 BAD_CONFIGS = [
     (config, field, value)
@@ -264,6 +294,7 @@ BAD_CONFIGS = [
     for value in values
 ]
 SEPARATE = {"share_encoder_decoder_embeddings": False}
+ONE_VOCABULARY = {"share_encoder_decoder_embeddings": True}
 # Fields that are fine alone and impossible together, and the one that the message names
 BAD_PAIRS = [
     (CsanConfig, {"d_model": 30}, "d_model"),
@@ -279,6 +310,11 @@ BAD_PAIRS = [
     (PervasiveAttentionConfig, {**tiny.SHARED, "target_embed_dim": 6}, "target_embed_dim"),
     (PervasiveAttentionConfig, {"pad_token_id": 12}, "pad_token_id"),
     (PervasiveAttentionConfig, {"decoder_vocab_size": 20, "pad_token_id": 15}, "pad_token_id"),
+    (RnnSearchConfig, {**ONE_VOCABULARY, "target_embed_dim": 8}, "target_embed_dim"),
+    (RnnSearchConfig, {**ONE_VOCABULARY, "decoder_vocab_size": 40}, "decoder_vocab_size"),
+    (RnnSearchConfig, {"decoder_vocab_size": 30, "eos_token_id": 40}, "eos_token_id"),
+    (ConvS2SConfig, {**ONE_VOCABULARY, "decoder_vocab_size": 40}, "decoder_vocab_size"),
+    (ConvS2SConfig, {"decoder_vocab_size": 30, "decoder_start_token_id": 40}, "decoder_start_token_id"),
 ]
 
 

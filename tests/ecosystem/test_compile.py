@@ -21,6 +21,7 @@ MODELS = {
     "pervasive attention, residual": lambda **options: tiny.grid(
         num_layers=1, **tiny.RESIDUAL, aggregation="gated_max", **options
     ),
+    "conv_s2s": lambda **options: tiny.convolutional(encoder_layers=1, decoder_layers=1, **options),
 }
 # Neither batch size nor any length twice, and no two lengths of one batch equal: equal sizes would be one symbol
 SHAPES = (
@@ -47,9 +48,9 @@ def constant_numbers():
         yield
 
 
-@pytest.mark.parametrize("name", ["csan, everything", "pervasive attention"])
+@pytest.mark.parametrize("name", ["csan, everything", "pervasive attention", "conv_s2s"])
 def test_training_step_is_compiled_once_for_all_lengths(name, request):
-    if name == "csan, everything":
+    if name != "pervasive attention":
         request.getfixturevalue("constant_numbers")
     model = MODELS[name](seed=1).train()
     twin = copy.deepcopy(model)
@@ -67,6 +68,22 @@ def test_training_step_is_compiled_once_for_all_lengths(name, request):
         expected.loss.backward()
         found.loss.backward()
         same(gradients(twin), gradients(model))
+        frames.append(counter.frame_count)
+    assert frames == [frames[0]] * len(SHAPES), f"compiled anew for new lengths: {frames}"
+
+
+@pytest.mark.usefixtures("constant_numbers")
+@torch.no_grad()
+def test_lstms_stay_between_graphs():
+    """The compiler leaves them to torch's kernels; what surrounds them is compiled once for all lengths."""
+    model = tiny.recurrent(seed=1)
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=counter, dynamic=True)
+    frames = []
+    for shapes in SHAPES:
+        batch = training_batch(*shapes)
+        torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-5)
         frames.append(counter.frame_count)
     assert frames == [frames[0]] * len(SHAPES), f"compiled anew for new lengths: {frames}"
 

@@ -27,6 +27,7 @@ MODELS = {
     "pervasive attention, gated, max and attention": lambda: tiny.grid(
         seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
     ),
+    "conv_s2s": lambda: tiny.convolutional(seed=1, encoder_layers=1, decoder_layers=1),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
 SEEN = ((6, 4, 5), 5)
@@ -78,7 +79,7 @@ def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
 PERVASIVE = {name: make for name, make in MODELS.items() if "pervasive" in name}
 # Of local attention a window alone, for speed; the checkpoint of the script's test has every kind
 WINDOW = {**PLAIN_LAYER, "local_window": 5, "localness_layers": [0]}
-ONNX_MODELS = {"csan, window": lambda: tiny.csan(seed=1, **WINDOW), **PERVASIVE}
+ONNX_MODELS = {"csan, window": lambda: tiny.csan(seed=1, **WINDOW), **PERVASIVE, "conv_s2s": MODELS["conv_s2s"]}
 
 
 @pytest.mark.parametrize("name", ONNX_MODELS)
@@ -126,4 +127,6 @@ def test_what_cannot_be_exported_is_said(tmp_path):
         export_onnx(model, tmp_path / "onnx", precision="int4")
     with pytest.raises(ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"):
         export_onnx(model.bfloat16(), tmp_path / "onnx")
+    with pytest.raises(ValueError, match=r"RNNsearch cannot be exported: torch\.export unrolls an LSTM"):
+        export_onnx(tiny.recurrent(), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()

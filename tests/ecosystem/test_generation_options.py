@@ -1,13 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""What `generate` offers: each option does what it says, for both families.
+"""What `generate` offers: each option does what it says, for every family.
 
-Beam search, greedy search and sampling with a cache equal those without one: see tests/models/test_generation_cache.py
-and tests/models/test_pervasive_generation.py.
+Beam search, greedy search and sampling with a cache equal those without one: see test_generation_cache.py,
+test_pervasive_generation.py and test_rnnsearch_and_conv_s2s.py in tests/models.
 """
 
 import pytest
 import torch
-from families import EOS, START, both_families, sources, targets
+from families import EOS, FAMILIES, START, every_family, sources, targets
 
 LENGTHS = (7, 4, 6)
 STEPS = 10
@@ -27,7 +27,7 @@ OPTIONS = {
 }
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("lengths", [(5,), LENGTHS], ids=["batch of one", "batch of many"])
 def test_options(family, options, lengths):
@@ -40,7 +40,7 @@ def test_options(family, options, lengths):
     assert found.max() < model.config.decoder_vocab_size
 
 
-@both_families
+@every_family
 def test_returned_sequences_differ_and_are_sorted(family):
     model = family.tiny_model(seed=1)
     outputs = model.generate(
@@ -64,7 +64,7 @@ def test_returned_sequences_differ_and_are_sorted(family):
 ASSISTED = {"max_new_tokens": STEPS, "min_new_tokens": STEPS}
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("helper", ["itself", "a stranger", "prompt lookup"])
 def test_assisted_generation_equals_greedy(family, helper):
     model, batch = family.tiny_model(seed=1), sources((5,))
@@ -75,7 +75,7 @@ def test_assisted_generation_equals_greedy(family, helper):
     assert model.generate(**batch, **ASSISTED, **helps).tolist() == expected.tolist()
 
 
-@both_families
+@every_family
 def test_decoder_prompts(family):
     """A batch of prompts is continued as each of them is alone."""
     model = family.tiny_model(seed=1)
@@ -88,7 +88,7 @@ def test_decoder_prompts(family):
         assert alone[0].tolist() == together[row].tolist()
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_other_ways_to_give_the_source(family, num_beams):
     model, batch = family.tiny_model(seed=1), sources(LENGTHS)
@@ -100,10 +100,12 @@ def test_other_ways_to_give_the_source(family, num_beams):
     assert model.generate(encoder_outputs=encoded, attention_mask=mask, **search).tolist() == expected
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_outputs_of_every_step(family, num_beams):
-    outputs = family.tiny_model(seed=1, **({"attn_implementation": "eager"} if family.shared == {} else {})).generate(
+    outputs = family.tiny_model(
+        seed=1, **({"attn_implementation": "eager"} if family is FAMILIES["csan"] else {})
+    ).generate(
         **sources(LENGTHS),
         **VARIED,
         num_beams=num_beams,
@@ -120,7 +122,7 @@ def test_outputs_of_every_step(family, num_beams):
     assert all(step[-1].shape[-1] == max(LENGTHS) for step in outputs.cross_attentions)
 
 
-@both_families
+@every_family
 def test_a_config_that_asks_for_tuples(family):
     model, inputs = family.tiny_model(), {**sources(), "decoder_input_ids": targets(3, 5)}
     logits, translations = model(**inputs).logits, model.generate(**sources())

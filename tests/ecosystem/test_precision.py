@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """bfloat16 and float16: near float32 in logits and gradients, and finite where numbers are large.
 
-On a CPU, too, all operations of both families exist in both types.
+On a CPU, too, all operations of every family exist in both types.
 """
 
 import copy
@@ -9,7 +9,7 @@ import copy
 import pytest
 import tiny
 import torch
-from families import FAMILIES, both_families, gradients, training_batch
+from families import FAMILIES, every_family, gradients, training_batch
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 both_types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -18,7 +18,7 @@ CSAN = FAMILIES["csan"]
 TOLERANCE = {torch.bfloat16: 0.06, torch.float16: 0.008}
 
 
-@both_families
+@every_family
 @both_types
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_near_float32(family, dtype, training):
@@ -71,7 +71,7 @@ def test_float16_stays_finite(locality, implementation):
     assert model.half()(**training_batch()).logits.isfinite().all()
 
 
-@both_families
+@every_family
 def test_autocast(family):
     """Mixed precision: weights and their gradients stay float32."""
     model = family.tiny_model(seed=1).train()

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from families import FAMILIES, both_families, logits_of
+from families import FAMILIES, every_family, logits_of
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -28,7 +28,7 @@ def assert_same(first, second) -> None:
     torch.testing.assert_close(logits_of(first), logits_of(second))
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize(("options", "expected"), VARIANTS.values(), ids=VARIANTS)
 def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
     model = family.tiny_model(seed=1, **options(family))
@@ -47,7 +47,7 @@ def test_save_and_load_is_bitwise(family, options, expected, tmp_path):
     assert type(AutoModelForSeq2SeqLM.from_config(AutoConfig.from_pretrained(tmp_path))) is family.model_class
 
 
-@both_families
+@every_family
 def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(family, tmp_path):
     model = family.tiny_model(seed=1, **family.shared)
     model.save_pretrained(tmp_path / "whole")
@@ -61,7 +61,7 @@ def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(family,
     assert torch.equal(whole.lm_head.weight, model.lm_head.weight)
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_shards_and_dtype_auto_which_is_the_type_that_was_saved(family, dtype, tmp_path):
     model = family.tiny_model(seed=1, **family.shared).to(dtype)
@@ -72,7 +72,7 @@ def test_shards_and_dtype_auto_which_is_the_type_that_was_saved(family, dtype, t
     assert_same(model, loaded)
 
 
-@both_families
+@every_family
 def test_a_device_map_that_offloads_to_disk(family, tmp_path):
     """What does not fit stays on disk; only Pervasive Attention rounds otherwise, led from its fused computation."""
     model = family.tiny_model(seed=1, **family.separate)
@@ -88,7 +88,7 @@ def test_a_device_map_that_offloads_to_disk(family, tmp_path):
     torch.testing.assert_close(logits_of(loaded), logits_of(model), rtol=1e-5, atol=1e-5)
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("size", [60, 9], ids=["larger", "smaller"])
 def test_resizing_a_shared_vocabulary(family, tied, size, tmp_path):
@@ -104,7 +104,7 @@ def test_resizing_a_shared_vocabulary(family, tied, size, tmp_path):
     assert_still_a_model(family, model, tmp_path)
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_resizing_separate_vocabularies(family, tied, tmp_path):
     model = family.tiny_model(seed=1, **{**family.separate, "tie_word_embeddings": tied})
@@ -137,7 +137,10 @@ def assert_still_a_model(family, model, folder) -> None:
     assert torch.equal(logits_of_words(loaded, 9), logits_of_words(model, 9))
 
 
-@pytest.mark.parametrize(("family", "files", "lines"), [("csan", 16, 4000), ("pervasive attention", 10, 2900)])
+@pytest.mark.parametrize(
+    ("family", "files", "lines"),
+    [("csan", 16, 4000), ("pervasive attention", 10, 2900), ("rnnsearch", 6, 1500), ("conv_s2s", 6, 1550)],
+)
 def test_a_checkpoint_is_read_by_strangers(family, files, lines, tmp_path):
     """Whoever loads it with `trust_remote_code=True` is asked to trust its code, and so has to read it."""
     FAMILIES[family].tiny_model().save_pretrained(tmp_path)

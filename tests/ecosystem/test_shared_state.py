@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from families import both_families, sources, targets
+from families import every_family, sources, targets
 
 from csan_hf.analysis import align
 from csan_hf.data import TokenizerPair, train_tokenizer
@@ -33,7 +33,7 @@ def attribute_writes(monkeypatch):
     return watch
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("call", CALLS)
 def test_inference_writes_nothing(family, call, attribute_writes):
     model = family.tiny_model(**family.separate)
@@ -53,7 +53,7 @@ def test_inference_writes_nothing(family, call, attribute_writes):
     assert written == []
 
 
-@both_families
+@every_family
 @pytest.mark.parametrize("function", ["align", "translate"])
 def test_helpers_leave_a_model_in_training_as_it_is(family, function, attribute_writes):
     tokenizer = train_tokenizer([*SENTENCES, "eins zwei"] * 3, 300)

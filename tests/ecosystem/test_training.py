@@ -5,13 +5,18 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from families import FAMILIES, both_families, gradients, training_batch
+from families import FAMILIES, checkpointed_families, every_family, gradients, training_batch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 MODELS = {
     f"csan, {name}": lambda name=name: tiny.csan(**tiny.LOCALITIES[f"everything, {name}"]) for name in tiny.STRATEGIES
 }
 MODELS |= {f"grid, {name}": lambda name=name: tiny.grid(aggregation=name) for name in tiny.AGGREGATIONS}
+MODELS |= {
+    f"rnnsearch, {name}": lambda name=name: tiny.recurrent(attention=name, input_feeding=True, hidden_size=12)
+    for name in ("dot", "general", "additive")
+}
+MODELS["conv_s2s"] = tiny.convolutional
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
@@ -26,7 +31,7 @@ def test_every_parameter_learns(make):
             assert parameter.grad.any(), name
 
 
-@both_families
+@every_family
 def test_labels_are_smoothed(family, tmp_path):
     """The Trainer takes the labels away; the model still gets the decoder's inputs, and the loss is torch's."""
     model = family.tiny_model(**family.shared)
@@ -45,7 +50,7 @@ REENTRANT = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
 WAYS = {"every layer": {}, "every second layer": {"every_n_layers": 2}, "reentrant": REENTRANT}
 
 
-@both_families
+@checkpointed_families
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_the_same(family, way, dropout):
@@ -68,7 +73,7 @@ def test_gradients_are_the_same(family, way, dropout):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-@both_families
+@checkpointed_families
 def test_less_is_kept(family):
     """Something is computed again: fewer bytes wait for the backward pass."""
     kept = []

@@ -52,3 +52,21 @@ def grid():
     model = PervasiveAttentionForConditionalGeneration(config).eval()
     model.generation_config.update(num_beams=2, max_length=12)
     return model, pair
+
+
+@pytest.fixture
+def recurrent():
+    """An RNNsearch model and its pair of tokenizers."""
+    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
+    model = tiny.recurrent(vocab_size=len(pair.source), decoder_vocab_size=len(pair.target))
+    model.generation_config.update(num_beams=2, max_length=12)
+    return model, pair
+
+
+@pytest.fixture
+def convolutional():
+    """A ConvS2S model and its pair of tokenizers."""
+    pair = TokenizerPair(tiny.tokenizer(SOURCE), tiny.tokenizer(TARGET))
+    model = tiny.convolutional(vocab_size=len(pair.source), decoder_vocab_size=len(pair.target))
+    model.generation_config.update(num_beams=2, max_length=12)
+    return model, pair

@@ -35,6 +35,8 @@ CODE = {
         "modeling_pervasive_attention.py",
         "grid_cache.py",
     },
+    "rnnsearch": {"configuration_rnnsearch.py", "modeling_rnnsearch.py", "encoder_decoder.py"},
+    "conv_s2s": {"configuration_conv_s2s.py", "modeling_conv_s2s.py", "encoder_decoder.py"},
 }
 for names in CODE.values():
     names.update({"configuration_seq2seq.py", "seq2seq_model.py", "translation.py"})
@@ -109,9 +111,10 @@ def run_elsewhere(tmp_path, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_loads_where_the_package_is_not_installed(joint, separate, grid, tmp_path):
+def test_loads_where_the_package_is_not_installed(joint, separate, grid, recurrent, convolutional, tmp_path):
     """Translators of every kind, and both classifiers."""
     translators = {"joint": joint, "separate": separate, "grid": grid}
+    translators |= {"recurrent": recurrent, "convolutional": convolutional}
     for kind, (model, tokenizers) in translators.items():
         for part in (tokenizers, model):  # plainly, as transformers' own scripts do
             part.save_pretrained(tmp_path / kind)
@@ -156,7 +159,7 @@ def assert_same_classifier(classifier, tokenizer, task, found, tmp_path):
     assert set(os.listdir(tmp_path / task)) <= set(os.listdir(tmp_path / f"{task}-again"))
 
 
-@pytest.mark.parametrize("kind", ["joint", "separate", "grid"])
+@pytest.mark.parametrize("kind", ["joint", "separate", "grid", "recurrent", "convolutional"])
 def test_a_plain_save_is_complete_unasked(kind, request, tmp_path, caplog):
     model, tokenizers = request.getfixturevalue(kind)
     complete, plain = save_self_contained(model, tokenizers, tmp_path / "complete"), tmp_path / "plain"
