@@ -59,6 +59,13 @@ FAMILIES = {
         shared=tiny.SHARED,
         separate={},
     ),
+    "pervasive attention, residual": Family(
+        lambda seed=0, **options: tiny.grid(seed, **{**tiny.RESIDUAL, "aggregation": "gated_max", **options}),
+        PervasiveAttentionConfig,
+        PervasiveAttentionForConditionalGeneration,
+        shared=tiny.SHARED,
+        separate={},
+    ),
     "rnnsearch": Family(
         tiny.recurrent,
         RnnSearchConfig,
