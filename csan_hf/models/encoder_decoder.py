@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLa
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
-from .seq2seq_model import check_as_many, drop, embed, real_tokens
+from .seq2seq_model import check_as_many, drop, embed, padding_mask
 
 
 class FeatureEncoder:
@@ -32,7 +32,7 @@ class FeatureEncoder:
     ) -> BaseModelOutput:
         """Encode tokens [B, J] (or `inputs_embeds` [B, J, e]) under a mask [B, J], 1 = a real token."""
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
-        states, seen = self.encode(embeddings, real_tokens(attention_mask, embeddings, "attention_mask"))
+        states, seen = self.encode(embeddings, _real_tokens(attention_mask, embeddings, "attention_mask"))
         shown = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         return BaseModelOutput(last_hidden_state=states, hidden_states=tuple(seen) if shown else None)
 
@@ -90,8 +90,8 @@ class FeatureDecoder:
             past_key_values = self.make_cache()
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         past = 0 if cache is None else cache.get_seq_length()
-        mask = real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
-        source_mask = real_tokens(encoder_attention_mask, source, "attention_mask")
+        mask = _real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
+        source_mask = _real_tokens(encoder_attention_mask, source, "attention_mask")
         states, weights, seen = self.decode(embeddings, mask, source, source_mask, cache)
         outputs = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=drop(states, config.dropout, self.training), past_key_values=past_key_values
@@ -145,3 +145,8 @@ def attention_weights(energies: torch.Tensor, mask: torch.Tensor | None) -> torc
     hidden = ~mask.unsqueeze(1)
     precise = precise.masked_fill(hidden, torch.finfo(precise.dtype).min).softmax(dim=-1)
     return precise.masked_fill(hidden, 0.0).to(energies.dtype)  # zeros for a source without a real token
+
+
+def _real_tokens(mask: torch.Tensor | None, states: torch.Tensor, name: str, past: int = 0) -> torch.Tensor | None:
+    """A padding mask [B, past + T] for states [B, T, C] as booleans, True = a real token; None = all are real."""
+    return None if mask is None else padding_mask(mask, states.shape[0], past + states.shape[1], name)

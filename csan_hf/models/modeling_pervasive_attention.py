@@ -39,7 +39,7 @@ from .seq2seq_model import (
     check_as_many,
     drop,
     embed,
-    real_tokens,
+    padding_mask,
 )
 
 
@@ -301,11 +301,12 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         own: Any = self  # an encoder or a decoder
         names = f"{prefix}input_ids", f"{prefix}inputs_embeds"
         embeddings = embed(own.embed_tokens, input_ids, inputs_embeds, names)
-        real, scale = real_tokens(mask, embeddings, f"{prefix}attention_mask", past), self.config.scale_embedding
+        batch, length = embeddings.shape[:2]
+        real = None if mask is None else padding_mask(mask, batch, past + length, f"{prefix}attention_mask")
+        scale = self.config.scale_embedding
         if scale:
             embeddings = math.sqrt(embeddings.shape[-1]) * embeddings
         if own.embed_positions is not None:
-            length = embeddings.shape[1]
             if real is None:
                 vectors = own.embed_positions(length, past)
             else:
@@ -472,7 +473,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
                 f"{list(embeddings.shape[:2])} and sources {list(source.shape[:2])} ([batch, length])."
             )
         check_as_many(source.shape[0], embeddings.shape[0])
-        source_mask = real_tokens(encoder_attention_mask, source, "attention_mask")
+        source_mask = encoder_attention_mask
+        if source_mask is not None:
+            source_mask = padding_mask(source_mask, source.shape[0], source.shape[1], "attention_mask")
         if target_mask is not None:
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])

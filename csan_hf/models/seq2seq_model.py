@@ -453,11 +453,6 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
     return mask.bool()
 
 
-def real_tokens(mask: torch.Tensor | None, states: torch.Tensor, name: str, past: int = 0) -> torch.Tensor | None:
-    """A padding mask [B, past + T] for states [B, T, C] as booleans, True = a real token; None = all are real."""
-    return None if mask is None else padding_mask(mask, states.shape[0], past + states.shape[1], name)
-
-
 def check_forward_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> None:
     """Refuse misspelt arguments among the `keywords` of a forward pass; warn about others but transformers' own."""
     if torch.compiler.is_compiling() or _OF_A_FORWARD.issuperset(keywords):
