@@ -49,6 +49,14 @@ LOCALITIES = {
     "decoder area": {**DECODER, "local_window": 7, "head_area": 3},
     "decoder circular area": {**DECODER, "local_window": 5, "head_area": 3, "head_boundary": "circular"},
 }
+RELATIVE = [{"window": 5, "relative_positions": 2}] * LAYERS
+LOCALITIES["no positions"] = {**PLAIN, "sinusoids": None}
+LOCALITIES["relative positions alone"] = {
+    **PLAIN,
+    "sinusoids": None,
+    "encoder_locality": RELATIVE,
+    "decoder_locality": RELATIVE,
+}
 for strategy in STRATEGIES:
     gaussian = {"localness_window": strategy, "localness_window_size": 4}
     LOCALITIES[f"encoder {strategy}"] = {**ENCODER, **gaussian}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import random
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ from datasets import Dataset, DatasetDict, IterableDataset
 
 from csan_hf.text_files import check_file_name, check_folder_or_name
 
+from .joining import joined, random_counts
 from .numbers import load_numbers
 from .readers import file_format, pair_of, read_table, read_text_pair, table_pairs, table_rows
 
@@ -30,6 +32,7 @@ _LEAST = {
     **dict.fromkeys(("train_size", "validation_size", "test_size", "max_length_ratio"), 1),
     **dict.fromkeys(("max_source_length", "max_target_length"), 2),
     "data_seed": 0,
+    "join": 1,
 }
 
 Pair = tuple[str, str]
@@ -92,6 +95,14 @@ class DataArguments:
         "start of another set (default: all).",
     )
     test_size: int | None = _option(None, "Pairs per test set: as validation_size.")
+    join: int = _option(
+        1,
+        "Join up to so many neighbouring pairs of the training and the validation set to one, each number equally "
+        "often: longer texts of a corpus of sentences.",
+    )
+    join_test: list[int] | None = _option(  # noqa: RUF009
+        None, "Further test sets: [2, 4] adds TEST_x2 and TEST_x4, in which so many neighbouring pairs are one."
+    )
     data_seed: int = _option(0, "Seed of the 'numbers' corpus and of selections.")
     max_source_length: int | None = _option(
         256, "Tokens of a source, </s> included: longer training pairs are dropped, other sources cut."
@@ -110,6 +121,7 @@ class DataArguments:
             check_file_name(name, "test: the test set")  # its hypotheses' file has this name
         names = ("train", "validation", "test", "data_dir", "dataset_config", "dataset_revision")
         given = [name for name in names if getattr(self, name)]
+        longer = self.join_test or []
         languages = f"source_lang and target_lang are both {self.source_lang!r}"
         values = {name: getattr(self, name) for name in _LEAST}
         contradictions = {
@@ -129,6 +141,9 @@ class DataArguments:
             f"{languages}; choose two different languages": any(source == target for source, target in self.pairs),
             "language_pairs finds columns by language: leave out source_column, target_column": (
                 self.language_pairs and (self.source_column or self.target_column)
+            ),
+            f"join_test must hold different numbers from 2 on, got {longer}": (
+                any(count < 2 for count in longer) or len({*longer}) < len(longer)
             ),
             "test has an entry called train or validation; give the test set another name": (
                 {*_SHARED} & {*self.test_patterns}
@@ -168,7 +183,8 @@ class DataArguments:
         """Name of every split of the loaded corpus -> its pattern; with several pairs each has test splits."""
         shared = [(name, pattern) for name, pattern in self.split_patterns.items() if name in _SHARED]
         tests = [(self.name_split(name, pair), at) for pair in self.pairs for name, at in self.test_patterns.items()]
-        return dict([*shared, *tests])
+        longer = [(f"{name}_x{count}", at) for name, at in tests for count in self.join_test or ()]
+        return dict([*shared, *tests, *longer])
 
     def name_split(self, name: str, pair: Pair) -> str:
         """The name in the loaded corpus of the split that one pair of languages has."""
@@ -291,15 +307,23 @@ def load_translation_dataset(
     tagged = bool(language_tags(args.pairs))
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair)).items():
-            names.append(split := args.name_split(name, pair))
-            if splits is None or split in splits:
+            split = args.name_split(name, pair)
+            longer = {f"{split}_x{count}": count for count in args.join_test or () if name not in _SHARED}
+            names += [split, *longer]
+            if splits is None or {split, *longer} & {*splits}:
                 rows = _finish(name, split, *load(), args, report)
-                if tagged:
-                    rows = rows.map(_add_tag, fn_kwargs={"tag": f">>{pair[1]}<<"}, batched=True)
-                parts[split].append(rows)
+                if name in _SHARED and args.join > 1:
+                    rows = joined(rows, random_counts(args.join, args.data_seed))
+                found = {split: rows, **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()}}
+                for each in (each for each in found if splits is None or each in splits):
+                    parts[each].append(_tagged(found[each], pair) if tagged else found[each])
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}")
     return DatasetDict({split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}), report
+
+
+def _tagged(rows: Dataset, pair: Pair) -> Dataset:
+    return rows.map(_add_tag, fn_kwargs={"tag": f">>{pair[1]}<<"}, batched=True)
 
 
 def _add_tag(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:

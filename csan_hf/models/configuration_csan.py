@@ -56,7 +56,7 @@ class CsanConfig(Seq2SeqConfig):
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
         sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
-            and NLLB); see `SinusoidalPositionalEmbedding`.
+            and NLLB); see `SinusoidalPositionalEmbedding`. `None` = no absolute positions.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
         init_gain, init_std: Gain of `"xavier"`, for matrices and embeddings alike; standard deviation of `"normal"`.
@@ -111,7 +111,7 @@ class CsanConfig(Seq2SeqConfig):
     decoder_layerdrop: float | int = bounded(0.0, 0, 1)
     normalize_before: bool = False
     max_position_embeddings: int = bounded(1024, 1)
-    sinusoids: Literal["marian", "m2m_100"] = "marian"
+    sinusoids: Literal["marian", "m2m_100"] | None = "marian"
     scale_embedding: bool = True
     initialization: Literal["xavier", "normal"] = "xavier"
     init_gain: float | int = bounded(0.5, above=0)

@@ -69,6 +69,19 @@ def test_padding_on_the_left_and_on_the_right_give_the_same_logits(locality, imp
 
 
 @every_implementation
+@torch.no_grad()
+def test_without_positions_order_is_what_locality_says(implementation):
+    """Full attention sees a set of tokens; windows and relative positions see neighbours, wherever these stand."""
+    ids = torch.randperm(20)[None] + 2
+    for name, kept in (("no positions", torch.randperm(20)), ("relative positions alone", torch.arange(3, 18))):
+        encoder = tiny_model(attn_implementation=implementation, **LOCALITIES[name]).get_encoder()
+        states, found = encoder(ids).last_hidden_state, encoder(ids[:, kept]).last_hidden_state
+        inside = slice(None) if name == "no positions" else slice(4, -4)  # two layers of windows of 5
+        torch.testing.assert_close(found[:, inside], states[:, kept][:, inside], rtol=0, atol=TOLERANCE)
+    assert (encoder(ids.flip(1)).last_hidden_state.flip(1) - states).abs().max() > 0.1, "order counts"
+
+
+@every_implementation
 @every_locality
 def test_no_gradient_from_future_targets(locality, implementation):
     model = tiny_model(attn_implementation=implementation, **locality)

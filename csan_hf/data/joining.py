@@ -1,0 +1,41 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Longer texts of a corpus of sentences: neighbouring pairs joined (Varis and Bojar, EMNLP 2021)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+
+from datasets import Dataset
+
+
+def joined(rows: Dataset, counts: Iterable[int]) -> Dataset:
+    """Joins neighbouring pairs by a space.
+
+    Args:
+        rows: Columns source and target.
+        counts: How many pairs each text takes; those that are left at the end are too few for the next, and go.
+    """
+    columns, places = rows.select_columns(["source", "target"])[:], list(_runs(len(rows), counts))
+    texts = {name: [_join(column[start:end]) for start, end in places] for name, column in columns.items()}
+    return Dataset.from_dict(texts, features=rows.select_columns(["source", "target"]).features)
+
+
+def random_counts(most: int, seed: int) -> Iterator[int]:
+    """Numbers of pairs from 1 to `most`, each equally often, without end."""
+    generator = random.Random(seed)
+    return (generator.randint(1, most) for _ in itertools.count())
+
+
+def _runs(length: int, counts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for count in counts:
+        if start + count > length:
+            return
+        yield start, start + count
+        start += count
+
+
+def _join(sentences: list[str]) -> str:
+    return " ".join(sentence.strip() for sentence in sentences)
