@@ -199,7 +199,7 @@ def describe_pervasive_attention(config: dict[str, Any], task: str) -> dict[str,
     parts = f"dense layers of growth rate {config['growth_rate']} with {'gated ' * bool(config.get('gated'))}"
     if config.get("block") == "residual":
         kind, network = "Pervasive Attention, residual", "residual network"
-        parts = f"layers, each a depthwise convolution and a feed-forward network of {config['ffn_dim']}, with "
+        parts = f"layers, each a feed-forward network of {config['ffn_dim']} and a depthwise convolution with "
     grid = (
         f"one masked 2D {network} over the grid of target and source tokens, without an encoder beside the "
         f"embeddings; {layers} {parts}"
