@@ -38,4 +38,4 @@ def _runs(length: int, counts: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _join(sentences: list[str]) -> str:
-    return " ".join(sentence.strip() for sentence in sentences)
+    return " ".join(filter(None, map(str.strip, sentences)))

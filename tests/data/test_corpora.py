@@ -47,6 +47,30 @@ def test_text_files(folder):
     assert str(report).splitlines()[0] == "train: 3 of 5 pairs; dropped: 2 with an empty side"
 
 
+def test_neighbouring_pairs_are_joined_to_longer_texts(folder):
+    write(folder / "long.en", [f"word {number}" for number in range(9)])
+    write(folder / "long.de", [f"Wort {number}" for number in range(9)])
+    options = {"train": "long.{lang}", "validation": "long.{lang}", "test": {"far": "long.{lang}"}}
+    args = DataArguments(data_dir=str(folder), **options, join=3, join_test=[2, 4])
+    data, _ = load_translation_dataset(args)
+    assert [*data] == [*args.split_names] == ["train", "validation", "far", "far_x2", "far_x4"]
+    assert data["far_x4"]["source"] == ["word 0 word 1 word 2 word 3", "word 4 word 5 word 6 word 7"]
+    assert data["far_x2"]["target"][-1] == "Wort 6 Wort 7", "the last alone is too short"
+    counts = [len(text.split()) // 2 for text in data["train"]["source"]]
+    assert sum(counts) > 6
+    assert {*counts} <= {1, 2, 3}
+    assert len({*counts}) > 1
+    assert " ".join(data["train"]["source"]).split() == " ".join(f"word {n}" for n in range(sum(counts))).split()
+    assert [text.replace("word", "Wort") for text in data["train"]["source"]] == data["train"]["target"][:]
+    assert load_translation_dataset(args)[0]["train"][:] == data["train"][:], "the same again"
+    again, _ = load_translation_dataset(args, splits=["far_x4"])
+    assert again["far_x4"][:] == data["far_x4"][:]
+    assert [*again] == ["far_x4"]
+    for wrong in ([1], [3, 3]):
+        with pytest.raises(ValueError, match="join_test must hold different numbers from 2 on"):
+            DataArguments(dataset="numbers", join_test=wrong)
+
+
 def test_the_languages_choose_the_direction_and_splits_can_be_chosen(folder):
     args = arguments(folder, source_lang="de", target_lang="en", test="test_a.{lang}", train="missing.{lang}")
     data, _ = load_translation_dataset(args, splits=["test"])
