@@ -20,6 +20,7 @@ from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, 
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, drop
 
 
+@torch.compiler.disable
 def run_lstm(
     lstm: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor | None, state: tuple[torch.Tensor, ...] | None = None
 ) -> torch.Tensor:

@@ -76,7 +76,7 @@ def test_training_step_is_compiled_once_for_all_lengths(name, request):
 @torch.no_grad()
 def test_lstms_stay_between_graphs():
     """The compiler leaves them to torch's kernels; what surrounds them is compiled once for all lengths."""
-    model = tiny.recurrent(seed=1)
+    model = tiny.recurrent(seed=1, input_feeding=True)
     counter = CompileCounterWithBackend("eager")
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=counter, dynamic=True)
