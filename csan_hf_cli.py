@@ -38,7 +38,7 @@ COMMANDS = {
     "convert": ("checkpoints:convert", "convert a Marian, M2M100 or NLLB checkpoint to a CSAN"),
     "convert-attn2d": (
         "checkpoints:convert_attn2d",
-        "convert a checkpoint of the Pervasive Attention authors' 2018 code",
+        "convert a checkpoint of the Pervasive Attention authors' code",
     ),
     "export-onnx": ("checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
     "push": ("checkpoints:push", "upload a checkpoint to the Hub"),

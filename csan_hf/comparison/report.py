@@ -154,7 +154,7 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> str:
         shown = [_shown(own, ","), _shown(difference, "+,"), _shown(found["relative_speed"], ".2f", "× ")]
         shown += [_shown(found["minutes"], ".1f"), str(found["runs"])]
         shown += [_shown(found.get("flops", 0.0) / 1e5 or None, ",.0f")] * has_flops
-        rows.append([name, *shown, *(str(suite.published.get(name, {}).get(key, "")) for key in published)])
+        rows.append([name, *shown, *(_plain(str(suite.published.get(name, {}).get(key) or "")) for key in published)])
     return _aligned(rows)
 
 

@@ -23,8 +23,8 @@ _LAYER = "decoder.net.residual_blocks"
 _POSITIONS = 1024  # as their README evaluates
 # Options of theirs that change the function and are not offered here, with the value that is
 _DEFAULTS = {
-    "unidirectional": False, "downsample": False, "add_conv_relu": False, "conv_stride": 1, "source_dilation": 1,
-    "target_dilation": 1,
+    "convnet": "resnet", "unidirectional": False, "downsample": False, "add_conv_relu": False, "conv_stride": 1,
+    "source_dilation": 1, "target_dilation": 1,
 }  # fmt: skip
 _DROPOUTS = {"dropout": 0.2, "embedding_dropout": 0.2}
 
@@ -57,18 +57,20 @@ def convert_attn2d_residual(
         OSError: The file cannot be read.
     """
     weights, options = _read(checkpoint)
+    if options.get("aggregator", "max") not in ("max", "gated-max"):  # others have weights of the same names
+        raise ValueError(f"{checkpoint} has the aggregator {options['aggregator']}; only max and gated-max convert.")
     if changed := {name: options[name] for name, value in _DEFAULTS.items() if options.get(name, value) != value}:
         raise ValueError(f"{checkpoint} was trained with {changed}, which this package does not offer.")
     try:
-        config = PervasiveAttentionConfig(**{**_infer(weights, options), **_DROPOUTS, **_TOKENS, **overrides})
+        fields = _infer(weights)
+        if fixed := fields.keys() & overrides.keys():
+            raise ValueError(f"{', '.join(sorted(fixed))} cannot be given: the weights say it.")
+        config = PervasiveAttentionConfig(**{**fields, **_DROPOUTS, **_TOKENS, **overrides})
         converted = _convert(weights, config)
         model: Any = PervasiveAttentionForConditionalGeneration(config)
         model.to(converted["lm_head.bias"].dtype).load_state_dict(converted)
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(
-            f"{checkpoint} is no checkpoint of attn2d's `--arch pervasive --convnet resnet` with the aggregator "
-            f"gated-max or max: {error}"
-        ) from error
+    except (KeyError, RuntimeError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ValueError(f"{checkpoint} is no checkpoint of attn2d's residual network: {error}") from error
     return model.eval()
 
 
@@ -78,16 +80,30 @@ def _read(checkpoint: str | os.PathLike) -> tuple[Weights, dict[str, Any]]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(checkpoint, map_location="cpu", weights_only=True)
         return dict(content["model"]), vars(content.get("args") or argparse.Namespace())
-    except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{checkpoint} is no checkpoint of fairseq that holds tensors and options alone.") from error
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+        IndexError,
+        ValueError,
+        OSError,
+    ) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # one without a name comes of reading where a damaged file points
+        raise ValueError(
+            f"{checkpoint} is damaged, or no checkpoint of fairseq that holds tensors and options alone."
+        ) from error
 
 
-def _infer(weights: Weights, options: dict[str, Any]) -> dict[str, Any]:
-    """The config's fields that follow from shapes and options."""
+def _infer(weights: Weights) -> dict[str, Any]:
+    """The config's fields that follow from the weights."""
     source, target = weights["encoder.embed_tokens.weight"], weights["decoder.embed_tokens.weight"]
     gated = "decoder.aggregator.linear.weight" in weights
-    if not gated and options.get("aggregator", "max") != "max":
-        raise KeyError(f"aggregator {options['aggregator']}")
+    height, width = weights[f"{_LAYER}.0.mconv2.weight"].shape[2:]
+    if height != width:
+        raise RuntimeError(f"a kernel of {height} × {width} is not square")
     numbers = [int(found[1]) for name in weights if (found := re.match(re.escape(_LAYER) + r"\.(\d+)\.", name))]
     has_positions = any("embed_positions" in name for name in weights)
     return {
@@ -100,7 +116,7 @@ def _infer(weights: Weights, options: dict[str, Any]) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": source.shape == target.shape and torch.equal(source, target),
         "tie_word_embeddings": torch.equal(weights["decoder.prediction.weight"], target),
         "num_layers": 1 + max(numbers, default=-1),
-        "kernel_size": weights[f"{_LAYER}.0.mconv2.weight"].shape[-1],
+        "kernel_size": width,
         "ffn_dim": len(weights[f"{_LAYER}.0.fc1.weight"]),
         "scale_embedding": True,
         "position_embeddings": "learned" if has_positions else None,

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+)
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
@@ -89,6 +95,12 @@ class FeatureDecoder:
         if past_key_values is None and (config.use_cache and not self.training if use_cache is None else use_cache):
             past_key_values = self.make_cache()
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        growing = DynamicLayer, DynamicSlidingWindowLayer
+        if any(type(layer) not in growing for layer in getattr(cache, "layers", ())):
+            raise ValueError(
+                f"{config.model_type} keeps features of the last positions, which a {type(cache).__name__} of another "
+                "kind cannot hold: leave `past_key_values` and `cache_implementation` unset, or pass use_cache=False."
+            )
         past = 0 if cache is None else cache.get_seq_length()
         mask = _real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
         source_mask = _real_tokens(encoder_attention_mask, source, "attention_mask")

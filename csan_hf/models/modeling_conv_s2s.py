@@ -10,8 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
-from torch.nn.utils.parametrize import is_parametrized
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
@@ -25,8 +23,29 @@ from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, dr
 _ROOT_HALF = math.sqrt(0.5)
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    return weight_norm(nn.Linear(inputs, outputs))
+class WeightNormalized(nn.Module):
+    """A linear map, or a convolution of a kernel size, whose weights are g v / |v| for each output (section 3.5).
+
+    torch's parametrisation computes the same, but makes weights anew at each access: an adapter that is merged into
+    them is lost, and the model cannot be pickled.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *kernel_size: int) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(torch.empty(outputs, inputs, *kernel_size))  # v
+        self.magnitude = nn.Parameter(torch.empty(outputs))  # g
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def weight(self) -> torch.Tensor:
+        """[outputs, inputs], or [outputs, inputs, k]."""
+        norm = self.direction.flatten(1).norm(dim=1)
+        return self.direction * (self.magnitude / norm).view(-1, *[1] * (self.direction.dim() - 1))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[..., inputs] -> [..., outputs], or [B, inputs, T] -> [B, outputs, T - k + 1]."""
+        compute: Any = F.linear if self.direction.dim() == 2 else F.conv1d
+        convolved: torch.Tensor = compute(states, self.weight(), self.bias)
+        return convolved
 
 
 class ScaledGradient(torch.autograd.Function):
@@ -49,7 +68,7 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.convolution = weight_norm(nn.Conv1d(config.hidden_size, 2 * config.hidden_size, config.kernel_size))
+        self.convolution = WeightNormalized(config.hidden_size, 2 * config.hidden_size, config.kernel_size)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Each output sees k inputs; the caller pads."""
@@ -78,8 +97,8 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
         super().__init__()
         self.dropout, self.above, self.layer_idx = config.dropout, config.kernel_size - 1, layer_idx
         self.convolution = GatedConvolution(config)
-        self.query_projection = _linear(config.hidden_size, config.embed_dim)
-        self.context_projection = _linear(config.embed_dim, config.hidden_size)
+        self.query_projection = WeightNormalized(config.hidden_size, config.embed_dim)
+        self.context_projection = WeightNormalized(config.embed_dim, config.hidden_size)
 
     def forward(
         self,
@@ -89,7 +108,7 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
         values: torch.Tensor,
         mask: torch.Tensor | None,
         source_mask: torch.Tensor | None,
-        cache: Cache | None,
+        past_key_values: Cache | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The states [B, I, d] after this layer and the attention weights [B, I, J].
 
@@ -100,12 +119,13 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
             values: Encoder states with the source embeddings, (z + e) √½, [B, J, e].
             mask: [B, I, 1], True = a real target token.
             source_mask: [B, J], True = a real source token.
-            cache: Holds the last inputs of the convolution.
+            past_key_values: Holds the last inputs of the convolution; where activations are checkpointed, the library
+                takes a cache of this name away.
         """
         inputs = drop(states if mask is None else states * mask, self.dropout, self.training)
-        if cache is not None:
+        if past_key_values is not None:
             rows = inputs.unsqueeze(1)
-            inputs = cache.update(rows, rows[..., :0], self.layer_idx)[0][:, 0]
+            inputs = past_key_values.update(rows, rows[..., :0], self.layer_idx)[0][:, 0]
         convolved = self.convolution(F.pad(inputs, (0, 0, self.above + states.shape[1] - inputs.shape[1], 0)))
         query = (self.query_projection(convolved) + embeddings) * _ROOT_HALF
         weights = attention_weights(query @ keys.transpose(1, 2), source_mask)
@@ -134,19 +154,14 @@ class ConvS2SPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignor
         """Variances that keep those of activations (section 3.5); embeddings and positions N(0, 0.1)."""
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, mean=0.0, std=0.1)
-        elif isinstance(module, nn.Linear | nn.Conv1d):
-            gates = 4.0 if isinstance(module, nn.Conv1d) else 1.0
-            keep = 1.0 - self.config.dropout
-            std = math.sqrt(gates * keep / module.weight[0].numel())
-            if is_parametrized(module):
-                weight = torch.empty_like(module.weight).normal_(0.0, std)
-                parts: Any = module.get_submodule("parametrizations.weight")
-                scale, direction = parts.original0, parts.original1
-                init.copy_(direction, weight)
-                init.copy_(scale, weight.flatten(1).norm(dim=1).view_as(scale))
-            else:
-                init.normal_(module.weight, mean=0.0, std=std)
-            assert module.bias is not None  # for the type checker
+        elif isinstance(module, WeightNormalized):
+            gates = 4.0 if module.direction.dim() == 3 else 1.0
+            std = math.sqrt(gates * (1.0 - self.config.dropout) / module.direction[0].numel())
+            init.normal_(module.direction, mean=0.0, std=std)
+            init.copy_(module.magnitude, module.direction.flatten(1).norm(dim=1))
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            init.normal_(module.weight, mean=0.0, std=math.sqrt((1.0 - self.config.dropout) / module.in_features))
             init.zeros_(module.bias)
 
 
@@ -157,8 +172,8 @@ class _Embedding(ConvS2SPreTrainedModel):
         config = self.config
         self.embed_tokens = nn.Embedding(vocab_size, config.embed_dim)
         self.embed_positions = nn.Embedding(config.max_position_embeddings, config.embed_dim)
-        self.input_projection = _linear(config.embed_dim, config.hidden_size)
-        self.output_projection = _linear(config.hidden_size, config.embed_dim)
+        self.input_projection = WeightNormalized(config.embed_dim, config.hidden_size)
+        self.output_projection = WeightNormalized(config.hidden_size, config.embed_dim)
 
     def _add_positions(
         self, embeddings: torch.Tensor, mask: torch.Tensor | None, past: int
@@ -228,7 +243,7 @@ class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
         keys, values = source.chunk(2, dim=-1)
         seen, attentions = [self.input_projection(embeddings)], []
         for layer in self.layers:
-            states, weights = layer(seen[-1], embeddings, keys, values, mask, source_mask, cache)
+            states, weights = layer(seen[-1], embeddings, keys, values, mask, source_mask, past_key_values=cache)
             seen.append(states)
             attentions.append(weights)
         return self.output_projection(seen[-1]), attentions, seen

@@ -346,7 +346,7 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
             The number of batches; with 0 nothing has changed.
         """
         norms = [norm for norm in self._norms() if not norm.is_frozen]
-        if not norms:
+        if not self._norms():
             return 0
         momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
         if not self.training:

@@ -352,10 +352,12 @@ def read_recipe(path: Path | str) -> dict[str, Any]:
     base = content.pop("base", None)
     if base is None:
         return content
+    refuse_credentials({"base": base}, str(path))
     below = read_yaml(find_base(base, RECIPES.locate(path)))
     if "base" in below:
         raise RecipeError(f"{path}: the base {base} has a base itself: name that one, and repeat what {base} changes.")
     for recipe, source in ((below, base), (content, path)):
+        refuse_credentials(recipe, str(source))
         check_sections(recipe, str(source))
     return merge({key: value for key, value in below.items() if key != "output_dir"}, content)
 

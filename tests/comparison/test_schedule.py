@@ -116,6 +116,8 @@ def test_a_cell_that_fails_is_reported_and_tried_again(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_the_runs(tmp_path, number):
+    if number == signal.SIGINT:
+        signal.signal(number, signal.default_int_handler)  # a shell's background job begins with it ignored
     suite, running, handler = make_suite(tmp_path, steps=100_000), [], signal.getsignal(signal.SIGTERM)
 
     def end(progress):

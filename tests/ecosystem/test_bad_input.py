@@ -248,7 +248,7 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
     },
     PervasiveAttentionConfig: {
         **each("vocab_size source_embed_dim target_embed_dim growth_rate", NO_SIZES),
-        **each("bottleneck_factor max_position_embeddings", NO_SIZES),
+        **each("bottleneck_factor max_position_embeddings ffn_dim", NO_SIZES),
         "num_layers": NO_DEPTHS,
         "decoder_vocab_size": NO_SIZES[1:],
         "kernel_size": [2, 10, *NO_SIZES],
@@ -256,7 +256,7 @@ BAD_FIELDS: dict[type, dict[str, list]] = {
         "batch_norm_eps": NO_POSITIVE_NUMBERS,
         "batch_norm_momentum": NO_PROBABILITIES,
         "init_std": NO_POSITIVE_NUMBERS[1:],
-        **each("share_encoder_decoder_embeddings tie_word_embeddings gated use_cache", NO_FLAGS),
+        **each("share_encoder_decoder_embeddings tie_word_embeddings gated scale_embedding use_cache", NO_FLAGS),
         **BAD_TOKENS,
         **each("aggregation block", NO_NAMES),
         "position_embeddings": NO_NAMES[1:],

@@ -127,13 +127,20 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
     less = {name: tensor for name, tensor in weights.items() if "fc2" not in name}
     for content, options, message in (
         (less, {}, r"no checkpoint of attn2d's .*residual_blocks.0.fc2.weight"),
+        ({**weights, "encoder.embed_tokens.weight": torch.ones(3)}, {}, "no checkpoint of attn2d's residual network"),
         (weights, {"unidirectional": True}, "trained with {'unidirectional': True}"),
-        (weights_of(gated=False), {"aggregator": "attn"}, "aggregator attn"),
+        (weights, {"convnet": "densenet"}, "trained with {'convnet': 'densenet'}"),
+        (weights, {"aggregator": "path-gated-max"}, "has the aggregator path-gated-max"),
     ):
         with pytest.raises(ValueError, match=message):
             convert_attn2d_residual(save(path, content, **options))
-    for content in ({"weights": 1}, [Trap()]):
-        torch.save(content, path)
-        with pytest.raises(ValueError, match="no checkpoint of fairseq that holds tensors and options alone"):
+    with pytest.raises(ValueError, match="num_layers cannot be given: the weights say it"):
+        convert_attn2d_residual(save(path, weights), num_layers=1)
+    whole = path.read_bytes()
+    for content in ({"weights": 1}, [Trap()], whole[: len(whole) // 2], whole[:-30]):
+        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+        with pytest.raises(
+            ValueError, match="is damaged, or no checkpoint of fairseq that holds tensors and options alone"
+        ):
             convert_attn2d_residual(path)
     assert "run" not in capsys.readouterr().out

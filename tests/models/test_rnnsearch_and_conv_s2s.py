@@ -1,9 +1,12 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """RNNsearch and ConvS2S beside loops over single sentences, and their published sizes."""
 
+import pickle
+
 import pytest
 import torch
 from reference import conv_s2s, rnnsearch
+from transformers import DynamicCache, EncoderDecoderCache
 
 from csan_hf.models.configuration_conv_s2s import ConvS2SConfig
 from csan_hf.models.configuration_rnnsearch import RnnSearchConfig
@@ -140,12 +143,42 @@ def test_nothing_is_seen_of_later_target_tokens(options):
     assert (gradient[0, :3].abs().amax(dim=-1) > 0).any()
 
 
+@every_network
+def test_a_cache_of_a_fixed_size_is_refused(options):
+    model = make(options)
+    settings = {"max_new_tokens": 3, "pad_token_id": 0}
+    with pytest.raises(ValueError, match="keeps features of the last positions, which a StaticCache"):
+        model.generate(torch.tensor(SOURCES[:1]), cache_implementation="static", **settings)
+    expected = model.generate(torch.tensor(SOURCES[:1]), **settings)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    assert torch.equal(model.generate(torch.tensor(SOURCES[:1]), past_key_values=cache, **settings), expected)
+
+
+def test_checkpointed_layers_keep_nothing_in_a_cache():
+    """Computed again in the backward pass, a layer would find its own inputs there."""
+    source, gradients = torch.tensor(SOURCES[:1]), []
+    for checkpointed in (False, True):
+        model = make(CONVOLUTIONAL["k 3, 2 + 2"]).train()
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        model(source, decoder_input_ids=source, use_cache=checkpointed).logits.square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+@every_network
+def test_a_model_can_be_pickled(options):
+    model, source = make(options), torch.tensor(SOURCES[:1])
+    copy = pickle.loads(pickle.dumps(model))
+    assert torch.equal(copy(source, decoder_input_ids=source).logits, model(source, decoder_input_ids=source).logits)
+
+
 def test_weight_normalised_layers_start_as_drawn():
     """The magnitudes are the norms of the directions, so that the first weights have the variances of section 3.5."""
     model = ConvS2SForConditionalGeneration(ConvS2SConfig(hidden_size=64, embed_dim=64, vocab_size=50, dropout=0.2))
     convolution = model.model.encoder.layers[0].convolution.convolution
-    torch.testing.assert_close(convolution.weight, convolution.parametrizations.weight.original1)
-    assert convolution.weight.std().item() == pytest.approx((4 * 0.8 / (3 * 64)) ** 0.5, rel=0.03)
+    torch.testing.assert_close(convolution.weight(), convolution.direction)
+    assert convolution.weight().std().item() == pytest.approx((4 * 0.8 / (3 * 64)) ** 0.5, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ SQRT_HALF = math.sqrt(0.5)  # keeps the variance of a sum of two terms
 
 def normalized_weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
     """w = g v / ||v|| for every output unit (Salimans and Kingma, 2016), shaped as the directions v."""
-    magnitudes = weights[f"{name}.parametrizations.weight.original0"]
-    directions = weights[f"{name}.parametrizations.weight.original1"]
+    magnitudes = weights[f"{name}.magnitude"]
+    directions = weights[f"{name}.direction"]
     return torch.stack([g * v / v.square().sum().sqrt() for g, v in zip(magnitudes, directions, strict=True)])
 
 

@@ -161,7 +161,7 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
         with pytest.raises((RecipeError, ValueError), match=words):
             load_recipe(recipe_file(text))
     (tmp_path / "first.yaml").write_text("config: {token: hf_" + "x" * 30 + "}")
-    with pytest.raises(RecipeError, match=r"config\.token is a credential"):
+    with pytest.raises(RecipeError, match=r"first.yaml: config\.token is a credential"):
         load_recipe(recipe_file("base: first.yaml"))
 
 
