@@ -229,9 +229,9 @@ class _CsanStack(CsanPreTrainedModel):
         part = self.layer_class.part
         vocab_size = config.vocab_size if part == "encoder" else config.decoder_vocab_size
         self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
-        table, kind = (config.max_position_embeddings, config.d_model), config.sinusoids
-        positions = None if kind is None else SinusoidalPositionalEmbedding(*table, kind, config.pad_token_id)
-        self.embed_positions = positions
+        self.embed_positions = SinusoidalPositionalEmbedding(
+            config.max_position_embeddings, config.d_model, config.sinusoids, config.pad_token_id
+        )
         depth = getattr(config, f"{part}_layers")
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(depth)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -259,7 +259,7 @@ class _CsanStack(CsanPreTrainedModel):
         self, embeddings: torch.Tensor, offset: int | torch.Tensor, masks: AttentionMasks, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
         """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
-        if self.embed_positions is not None:
+        if self.config.sinusoids is not None:
             embeddings = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
         hidden_states = drop(embeddings, self.config.dropout, self.training)
         layerdrop = getattr(self.config, f"{self.layer_class.part}_layerdrop")
