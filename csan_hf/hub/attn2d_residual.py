@@ -21,10 +21,11 @@ _TOKENS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_sta
 _FIRST_POSITION = _TOKENS["pad_token_id"] + 1
 _LAYER = "decoder.net.residual_blocks"
 _POSITIONS = 1024  # as their README evaluates
-# Options of theirs that change the function and are not offered here, with the value that is
-_DEFAULTS = {
-    "convnet": "resnet", "unidirectional": False, "downsample": False, "add_conv_relu": False, "conv_stride": 1,
-    "source_dilation": 1, "target_dilation": 1,
+# Options of theirs that change the function, with the values that are offered here; other aggregators have weights of
+# the same names
+_OFFERED: dict[str, tuple[Any, ...]] = {
+    "convnet": ("resnet",), "aggregator": ("max", "gated-max"), "unidirectional": (False,), "downsample": (False,),
+    "add_conv_relu": (False,), "conv_stride": (1,), "source_dilation": (1,), "target_dilation": (1,),
 }  # fmt: skip
 _DROPOUTS = {"dropout": 0.2, "embedding_dropout": 0.2}
 
@@ -57,19 +58,19 @@ def convert_attn2d_residual(
         OSError: The file cannot be read.
     """
     weights, options = _read(checkpoint)
-    if options.get("aggregator", "max") not in ("max", "gated-max"):  # others have weights of the same names
-        raise ValueError(f"{checkpoint} has the aggregator {options['aggregator']}; only max and gated-max convert.")
-    if changed := {name: options[name] for name, value in _DEFAULTS.items() if options.get(name, value) != value}:
+    if changed := {
+        name: options[name] for name, values in _OFFERED.items() if options.get(name, values[0]) not in values
+    }:
         raise ValueError(f"{checkpoint} was trained with {changed}, which this package does not offer.")
     try:
         fields = _infer(weights)
         if fixed := fields.keys() & overrides.keys():
-            raise ValueError(f"{', '.join(sorted(fixed))} cannot be given: the weights say it.")
+            raise ValueError(f"{', '.join(sorted(fixed))} cannot be given, as the weights say it")
         config = PervasiveAttentionConfig(**{**fields, **_DROPOUTS, **_TOKENS, **overrides})
         converted = _convert(weights, config)
         model: Any = PervasiveAttentionForConditionalGeneration(config)
         model.to(converted["lm_head.bias"].dtype).load_state_dict(converted)
-    except (KeyError, RuntimeError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{checkpoint} is no checkpoint of attn2d's residual network: {error}") from error
     return model.eval()
 
@@ -101,9 +102,7 @@ def _infer(weights: Weights) -> dict[str, Any]:
     """The config's fields that follow from the weights."""
     source, target = weights["encoder.embed_tokens.weight"], weights["decoder.embed_tokens.weight"]
     gated = "decoder.aggregator.linear.weight" in weights
-    height, width = weights[f"{_LAYER}.0.mconv2.weight"].shape[2:]
-    if height != width:
-        raise RuntimeError(f"a kernel of {height} × {width} is not square")
+    (kernel_size,) = {*weights[f"{_LAYER}.0.mconv2.weight"].shape[2:]}  # it is square
     numbers = [int(found[1]) for name in weights if (found := re.match(re.escape(_LAYER) + r"\.(\d+)\.", name))]
     has_positions = any("embed_positions" in name for name in weights)
     return {
@@ -116,7 +115,7 @@ def _infer(weights: Weights) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": source.shape == target.shape and torch.equal(source, target),
         "tie_word_embeddings": torch.equal(weights["decoder.prediction.weight"], target),
         "num_layers": 1 + max(numbers, default=-1),
-        "kernel_size": width,
+        "kernel_size": kernel_size,
         "ffn_dim": len(weights[f"{_LAYER}.0.fc1.weight"]),
         "scale_embedding": True,
         "position_embeddings": "learned" if has_positions else None,

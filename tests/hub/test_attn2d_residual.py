@@ -130,11 +130,11 @@ def test_what_cannot_be_converted_is_said(tmp_path, capsys):
         ({**weights, "encoder.embed_tokens.weight": torch.ones(3)}, {}, "no checkpoint of attn2d's residual network"),
         (weights, {"unidirectional": True}, "trained with {'unidirectional': True}"),
         (weights, {"convnet": "densenet"}, "trained with {'convnet': 'densenet'}"),
-        (weights, {"aggregator": "path-gated-max"}, "has the aggregator path-gated-max"),
+        (weights, {"aggregator": "path-gated-max"}, "trained with {'aggregator': 'path-gated-max'}"),
     ):
         with pytest.raises(ValueError, match=message):
             convert_attn2d_residual(save(path, content, **options))
-    with pytest.raises(ValueError, match="num_layers cannot be given: the weights say it"):
+    with pytest.raises(ValueError, match="num_layers cannot be given, as the weights say it"):
         convert_attn2d_residual(save(path, weights), num_layers=1)
     whole = path.read_bytes()
     for content in ({"weights": 1}, [Trap()], whole[: len(whole) // 2], whole[:-30]):
