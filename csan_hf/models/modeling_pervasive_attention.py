@@ -90,7 +90,12 @@ Aggregated = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class MaxAggregation(nn.Module):
-    """Collapses the source axis of H [B, I, J, f] by its maximum (equation 2)."""
+    """Collapses the source axis of H [B, I, J, f] by its maximum (equation 2).
+
+    Padding is zero in H: after a ReLU (`after_relu`) it is no maximum; otherwise it is hidden.
+    """
+
+    after_relu = False
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -99,9 +104,16 @@ class MaxAggregation(nn.Module):
         """What is pooled, [B, I, J, f]."""
         return grid
 
+    def _pooled(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
+        features = self.features(grid)
+        if source_mask is None or self.after_relu:
+            return features
+        hidden = ~source_mask & source_mask.any(dim=1, keepdim=True)
+        return features.masked_fill(hidden[:, None, :, None], torch.finfo(features.dtype).min)
+
     def forward(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> Aggregated:
         """The real source tokens of the mask [B, J] (None = all) in one [B, I, f or 2f]; ρ [B, I, J], if any."""
-        features = _hide_padding(self.features(grid), source_mask)
+        features = self._pooled(grid, source_mask)
         # The gradient goes to the first of equal ones, for which places must be searched
         return features.max(dim=2).values if features.requires_grad else features.amax(dim=2), None
 
@@ -119,7 +131,7 @@ class MaxAggregation(nn.Module):
         Returns:
             α [B, I, J]; its sum over J is the function's value at the aggregated row. For `"attention"` it is ρ.
         """
-        values, columns = _hide_padding(self.features(grid), source_mask).max(dim=2)
+        values, columns = self._pooled(grid, source_mask).max(dim=2)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, values * directions)
 
     def pooled_share(self, grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
@@ -127,7 +139,7 @@ class MaxAggregation(nn.Module):
 
         A channel that is 0 at all source tokens has its maximum at none of them.
         """
-        values, columns = _hide_padding(self.features(grid), source_mask).max(dim=2)
+        values, columns = self._pooled(grid, source_mask).max(dim=2)
         live = values.ne(0).to(grid.dtype)
         return grid.new_zeros(grid.shape[:3]).scatter_add_(2, columns, live) / grid.shape[-1]
 
@@ -204,14 +216,6 @@ AGGREGATIONS = {
 # What makes the cells [R, f_L] of H: `block(inputs, canvas, cache)`; with `needs_norm` the decoder's final
 # norm follows, which checkpoints and adapters know by that place
 BLOCKS = {"dense": DenseBlock, "residual": ResidualBlock}
-
-
-def _hide_padding(features: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """Features [B, I, J, f], at padding so low that it is no maximum, unless no token is real."""
-    if source_mask is None:
-        return features
-    hidden = ~source_mask & source_mask.any(dim=1, keepdim=True)
-    return features.masked_fill(hidden[:, None, :, None], torch.finfo(features.dtype).min)
 
 
 def _root_of_lengths(grid: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor | float:
@@ -415,7 +419,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         self.add_module(f"{config.block}_block", block)
         if block.needs_norm:
             self.final_norm = GridBatchNorm(config.grid_channels, config.batch_norm_eps, config.batch_norm_momentum)
-        self.aggregation = AGGREGATIONS[config.aggregation](config.grid_channels)
+        aggregation: Any = AGGREGATIONS[config.aggregation](config.grid_channels)
+        aggregation.after_relu = block.needs_norm and config.aggregation != "gated_max"
+        self.aggregation = aggregation
         self.output_projection: nn.Module = nn.Identity()
         if config.tie_word_embeddings:
             self.output_projection = nn.Linear(config.aggregated_channels, config.target_embed_dim)
