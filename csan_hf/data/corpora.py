@@ -315,8 +315,9 @@ def load_translation_dataset(
                 if name in _SHARED and args.join > 1:
                     rows = joined(rows, random_counts(args.join, args.data_seed))
                 found = {split: rows, **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()}}
-                for each in (each for each in found if splits is None or each in splits):
-                    parts[each].append(_tagged(found[each], pair) if tagged else found[each])
+                for each, texts in found.items():
+                    if splits is None or each in splits:
+                        parts[each].append(_tagged(texts, pair) if tagged else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}")
     return DatasetDict({split: datasets.concatenate_datasets(rows) for split, rows in parts.items()}), report

@@ -24,8 +24,9 @@ _ROOT_HALF = math.sqrt(0.5)
 
 
 class WeightNormalized(nn.Module):
-    """A linear map, or a convolution of a kernel size, whose weights are g v / |v| for each output (section 3.5).
+    """A linear map, or a convolution of a kernel size, whose weights are g v / |v| for each output.
 
+    Weight normalisation (Salimans and Kingma, 2016), which the paper applies to all layers but the embeddings.
     torch's parametrisation computes the same, but makes weights anew at each access: an adapter that is merged into
     them is lost, and the model cannot be pickled.
     """

@@ -230,7 +230,7 @@ class _CsanStack(CsanPreTrainedModel):
         vocab_size = config.vocab_size if part == "encoder" else config.decoder_vocab_size
         self.embed_tokens: nn.Embedding = CsanScaledWordEmbedding(config, vocab_size)
         self.embed_positions = SinusoidalPositionalEmbedding(
-            config.max_position_embeddings, config.d_model, config.sinusoids, config.pad_token_id
+            config.max_position_embeddings, config.d_model, config.sinusoids or "marian", config.pad_token_id
         )
         depth = getattr(config, f"{part}_layers")
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(depth)])

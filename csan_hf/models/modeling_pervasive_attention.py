@@ -349,9 +349,9 @@ class PervasiveAttentionPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # 
         Returns:
             The number of batches; with 0 nothing has changed.
         """
-        norms = [norm for norm in self._norms() if not norm.is_frozen]
         if not self._norms():
             return 0
+        norms = [norm for norm in self._norms() if not norm.is_frozen]
         momenta, modes = [norm.momentum for norm in norms], {module: module.training for module in self.modules()}
         if not self.training:
             self.train()

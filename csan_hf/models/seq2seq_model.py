@@ -492,12 +492,12 @@ class SinusoidalPositionalEmbedding(nn.Module):
     weight: torch.Tensor
 
     def __init__(
-        self, num_positions: int, embedding_dim: int, kind: str | None = "marian", pad_token_id: int | None = None
+        self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
     ) -> None:
         super().__init__()
         self.num_positions, self.embedding_dim = min(num_positions, self.LONGEST_TABLE), embedding_dim
         self.kind = kind
-        self.first_position = 0 if pad_token_id is None or kind != "m2m_100" else pad_token_id + 1
+        self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
         # Made where the model is being made, which may be the meta device, and filled there unless it is
         weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
         self.register_buffer("weight", weight, persistent=False)

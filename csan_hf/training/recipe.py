@@ -346,18 +346,18 @@ class _StrictLoader(yaml.SafeLoader):
 def read_recipe(path: Path | str) -> dict[str, Any]:
     """Reads a recipe, a file or the name of one that comes with csan_hf, on top of the one that its `base` names.
 
-    Raises a `RecipeError` if one of them cannot be read, or holds a section that is none.
+    Raises a `RecipeError` if one of them cannot be read, or holds a credential or a section that is none.
     """
     content = read_yaml(path)
+    refuse_credentials(content, str(path))
     base = content.pop("base", None)
     if base is None:
         return content
-    refuse_credentials({"base": base}, str(path))
     below = read_yaml(find_base(base, RECIPES.locate(path)))
     if "base" in below:
         raise RecipeError(f"{path}: the base {base} has a base itself: name that one, and repeat what {base} changes.")
+    refuse_credentials(below, str(base))
     for recipe, source in ((below, base), (content, path)):
-        refuse_credentials(recipe, str(source))
         check_sections(recipe, str(source))
     return merge({key: value for key, value in below.items() if key != "output_dir"}, content)
 
@@ -449,7 +449,6 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
         RecipeError: On an unknown key, which suggests the nearest, or on a value of another type.
     """
     content = read_recipe(path) if path is not None else {}
-    refuse_credentials(content, str(path))
     for name, text in overrides:
         refuse_credentials({name: _as_yaml(text)}, "the command line")
     if isinstance(tokenizer := content.get("tokenizer"), str):
