@@ -1,11 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The models, flat: what a checkpoint on the Hub needs stands here, and transformers copies what a model imports."""
 
-from .backends import local_attention
 from .configuration_conv_s2s import ConvS2SConfig
 from .configuration_csan import CsanConfig
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .configuration_rnnsearch import RnnSearchConfig
+from .functional import local_attention
 from .locality import register_locality
 from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel

@@ -67,12 +67,19 @@ class KeyArea:
             return torch.cat([states[:, -n:], states, states[:, :n]], dim=1)
         return F.pad(states, (0, 0, 0, 0, n, n))
 
+    def with_neighbours(self, states: Tensor) -> Tensor:
+        """Each head's keys and its neighbours', position by position: [B, H, J, D] -> [B, H, J * N, D]."""
+        if self.head_area == 1:
+            return states
+        padded, heads = self.pad_heads(states), states.shape[1]
+        slots = [padded[:, slot : slot + heads] for slot in range(self.head_area)]
+        return torch.stack(slots, dim=3).flatten(2, 3)
+
     def repeat(self, per_position: Tensor) -> Tensor:
-        """[..., J] -> [..., N * J]: the same for every head of the area."""
+        """[..., J] -> [..., J * N]: the same for every head of the area."""
         if self.head_area == 1:
             return per_position
-        repeated = per_position.unsqueeze(-2)
-        return repeated.expand(*repeated.shape[:-2], self.head_area, -1).flatten(-2)
+        return per_position.unsqueeze(-1).expand(*per_position.shape, self.head_area).flatten(-2)
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -247,7 +254,7 @@ class AttentionCall:
         return any(part.requires_grad for part in parts)
 
     def added_energies(self, cells: Cells) -> Tensor | None:
-        """The sum of the terms' energies for all heads of the area, [..., 1 or I, N * J]; None without such terms."""
+        """The sum of the terms' energies for all heads of the area, [..., 1 or I, J * N]; None without such terms."""
         if not self.energy_terms:
             return None
         total = self.energy_terms[0].energy(cells)
@@ -256,9 +263,9 @@ class AttentionCall:
         return self.area.repeat(cells.over_keys(total))
 
     def with_value_terms(self, output: Tensor, cells: Cells, weights: Tensor) -> Tensor:
-        """`output` [..., I, D] with the value terms of `weights` [..., I, N * J]."""
+        """`output` [..., I, D] with the value terms of `weights` [..., I, J * N]."""
         if self.value_terms and self.area.head_area > 1:
-            weights = weights.unflatten(-1, (self.area.head_area, -1)).sum(dim=-2)
+            weights = weights.unflatten(-1, (-1, self.area.head_area)).sum(dim=-1)
         for term in self.value_terms:
             output = output + term.value(cells, weights)
         return output

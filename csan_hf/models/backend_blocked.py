@@ -1,5 +1,8 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Local attention of blocks of queries to their keys and m on either side: linear memory, forward and backward."""
+"""Local attention of blocks of queries to their keys and m on either side: linear memory, forward and backward.
+
+By torch's fused attention where it can compute the call on a CPU, by matrix products elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .attention_call import AttentionCall, Cells, KeyArea, count_from
-from .backend_dense import Masks, attend_by_products, make_masks
+from .backend_dense import Masks, attend_by_products, make_masks, trains_faster_in_float32
 
 # Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
 _BLOCK_SIZE = 32
+# Of the keys that one call of the fused kernel reads: 2 megabytes of float32, whose gradient is added from the cache
+_VALUES_OF_A_RUN = 2**19
 
 
 def blocked_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, computed in blocks of queries."""
     blocks, queries = _blocks_of(call), call.query.shape[2]
+    if fuses_blocks(call):
+        return _attend_fused(call, blocks)[:, :, :queries]
     masks = call.once("blocks", lambda: _block_masks(call, blocks))
-    query = F.pad(call.query, (0, 0, 0, blocks.count * blocks.size - queries))
-    query = query.unflatten(2, (blocks.count, blocks.size))  # [B, H, R, size, D]
-    keys, values = _key_blocks(call.key, call.area, blocks), _key_blocks(call.value, call.area, blocks)
-    output = attend_by_products(call, query, keys, values, masks)  # [B, H, R, size, D]
+    everything = [(slice(None), slice(None))]
+    keys, values = (_keys_of_runs(states, call.area, blocks, everything)[0] for states in (call.key, call.value))
+    output = attend_by_products(call, blocks.of_queries(call.query), keys, values, masks)  # [B, H, R, size, D]
     return output.flatten(2, 3)[:, :, :queries]
 
 
-def span_of_a_block(area: KeyArea) -> int:
+def fuses_blocks(call: AttentionCall) -> bool:
+    """Whether the fused kernel for CPUs has all that the call needs; the masks' runs are read, hence not traced."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    some = call.query.device.type == "cpu" and call.query.shape[0] > 0
+    return some and not (traced or call.terms or call.dropout_p > 0.0)
+
+
+def span_of_a_block(call: AttentionCall) -> int:
     """Positions that a block of queries sees in a long sentence, where there is a window."""
-    m = area.half_window or 0
-    return _block_size(m) + (m if area.causal else 2 * m)
+    m = call.area.half_window or 0
+    return _block_size(m, fuses_blocks(call)) + (m if call.area.causal else 2 * m)
 
 
-def _block_size(half_window: int) -> int:
+def _block_size(half_window: int, fused: bool) -> int:
+    if fused:
+        return max(_BLOCK_SIZE, min(half_window // 2, 4 * _BLOCK_SIZE))
     return _BLOCK_SIZE if 4 * half_window <= 3 * _BLOCK_SIZE else half_window
 
 
@@ -59,6 +74,11 @@ class _Blocks:
             states = states.narrow(axis, self.unreached, states.shape[axis] - self.unreached)
         return F.pad(states, (*(0, 0) * (states.dim() - 1 - axis), self.before, self.after))
 
+    def of_queries(self, states: Tensor, value: float = 0.0) -> Tensor:
+        """[B, H, I, D] -> [B, H, R, size, D]; the queries past the last one are filled with `value`."""
+        padded = F.pad(states, (0, 0, 0, self.count * self.size - states.shape[2]), value=value)
+        return padded.unflatten(2, (self.count, self.size))
+
 
 def _blocks_of(call: AttentionCall) -> _Blocks:
     queries, keys = call.query.shape[2], call.key.shape[2]
@@ -66,7 +86,7 @@ def _blocks_of(call: AttentionCall) -> _Blocks:
     unreached = max(0, keys - queries - call.area.half_window)
     keys -= unreached
     m = min(call.area.half_window, keys - 1)
-    size = _block_size(m)
+    size = _block_size(m, fuses_blocks(call))
     if not torch.compiler.is_compiling() or queries == 1:
         size = min(size, queries)  # compiled, one size serves sentences of all lengths
     count, span = -(-queries // size), size + (m if call.area.causal else 2 * m)
@@ -97,8 +117,7 @@ class _BlockCells(Cells):
         """[B, H, I or 1, K] -> [B, H, R or 1, size or 1, K]; the added queries repeat the value 1, always safe."""
         if values.shape[2] == 1 and self.query_length != 1:
             return values.unsqueeze(2)
-        padded = F.pad(values, (0, 0, 0, self.blocks.count * self.blocks.size - values.shape[2]), value=1.0)
-        return padded.unflatten(2, (self.blocks.count, self.blocks.size))
+        return self.blocks.of_queries(values, 1.0)
 
     def of_pair(self, values: Tensor) -> Tensor:
         """[.., R, size, span]."""
@@ -108,22 +127,33 @@ class _BlockCells(Cells):
 
 
 def _block_masks(call: AttentionCall, blocks: _Blocks) -> Masks:
-    padding = call.key_padding_mask
-    real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=call.query.device) if padding is None else padding
-    real = blocks.of_keys(real, axis=1).unfold(1, blocks.span, blocks.size)  # [B or 1, R, span]
-    masks = make_masks(call, _BlockCells(blocks, call), real[:, None, :, None, :])
-    if padding is None and not call.visibility_terms:
+    masks = make_masks(call, _BlockCells(blocks, call), _real_keys(call, blocks))
+    if call.key_padding_mask is None and not call.visibility_terms:
         masks.fully_masked = None  # only queries past the last one, which are cut off, see no key
     return masks
 
 
-def _key_blocks(states: Tensor, area: KeyArea, blocks: _Blocks) -> Tensor:
-    """The keys of each block: [B, H, J, D] -> [B, H, R, N * span, D]."""
-    return _OverlappingBlocks.apply(area.pad_heads(blocks.of_keys(states, axis=2)), area.head_area, blocks)
+def _real_keys(call: AttentionCall, blocks: _Blocks) -> Tensor:
+    """Which keys of each block are real tokens, [B or 1, 1, R, 1, span]."""
+    real = call.key_padding_mask
+    if real is None:
+        real = torch.ones(1, call.key.shape[2], dtype=torch.bool, device=call.query.device)
+    return blocks.of_keys(real, axis=1).unfold(1, blocks.span, blocks.size)[:, None, :, None, :]
 
 
-class _OverlappingBlocks(torch.autograd.Function):
-    """Copies overlapping windows of heads and positions; backward adds them up again.
+_Runs = list[tuple[slice, slice]]
+"""Neighbouring sentences and blocks that are computed together."""
+
+
+def _keys_of_runs(states: Tensor, area: KeyArea, blocks: _Blocks, runs: _Runs) -> tuple[Tensor, ...]:
+    """The keys of each run's b sentences and r blocks: [B, H, J, D] -> [b, H, r, span * N, D]."""
+    keys, heads = area.with_neighbours(blocks.of_keys(states, axis=2)), area.head_area
+    found: tuple[Tensor, ...] = _OverlappingKeys.apply(keys, blocks.span * heads, blocks.size * heads, runs)
+    return found
+
+
+class _OverlappingKeys(torch.autograd.Function):
+    """Views of overlapping windows of keys; backward adds them up again.
 
     torch's own backward of `unfold` scatters element by element, which costs more than the attention itself.
     """
@@ -131,27 +161,91 @@ class _OverlappingBlocks(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(padded: Tensor, area: int, blocks: _Blocks) -> Tensor:
-        """[B, H + N - 1, (R - 1) * size + span, D] -> [B, H, R, N * span, D]."""
-        windows = padded.unfold(1, area, 1).unfold(2, blocks.span, blocks.size)  # [B, H, R, D, N, span]
-        return windows.permute(0, 1, 2, 4, 5, 3).contiguous().flatten(3, 4)
+    def forward(keys: Tensor, span: int, size: int, runs: _Runs) -> tuple[Tensor, ...]:
+        """[B, H, (R - 1) * size + span, D] -> [b, H, r, span, D] for each run."""
+        windows = keys.unfold(2, span, size).transpose(-1, -2)  # [B, H, R, span, D]
+        return tuple(windows[sentences, :, places] for sentences, places in runs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int, _Blocks], output: Tensor) -> None:
-        padded, ctx.area, ctx.blocks = inputs
-        ctx.shape = padded.shape
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int, _Runs], output: tuple[Tensor, ...]) -> None:
+        keys, ctx.span, ctx.size, ctx.runs = inputs
+        ctx.shape = keys.shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        area, blocks = ctx.area, ctx.blocks
-        batch, padded_heads, length, width = ctx.shape
-        heads = padded_heads - area + 1
-        reach = -(-blocks.span // blocks.size)
-        total = grad.new_zeros(batch, padded_heads, blocks.count + reach - 1, blocks.size, width)
-        grad = grad.unflatten(3, (area, blocks.span))
-        for slot in range(area):
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        batch, heads, length, width = ctx.shape
+        size, reach = ctx.size, -(-ctx.span // ctx.size)
+        count = (length - ctx.span) // size + 1
+        total = grads[0].new_zeros(batch, heads, count + reach - 1, size, width)
+        for (sentences, places), grad in zip(ctx.runs, grads, strict=True):
+            start = places.start or 0
             for block in range(reach):
-                start = block * blocks.size
-                part = grad[:, :, :, slot, start : start + blocks.size]
-                total[:, slot : slot + heads, block : block + blocks.count, : part.shape[3]] += part
-        return total.flatten(2, 3)[:, :, :length], None, None
+                part = grad[:, :, :, block * size : (block + 1) * size]
+                total[sentences, :, start + block : start + block + part.shape[2], : part.shape[3]] += part
+        return total.flatten(2, 3)[:, :, :length], None, None, None
+
+
+# --- by torch's fused attention -----------------------------------------------------------------------------------
+
+
+def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
+    """The output [B, H, R * size, D]; the kernel reads the blocks' keys where they lie, so that nothing is copied."""
+    dtype = call.query.dtype
+    exact = torch.promote_types(dtype, torch.float32) if trains_faster_in_float32(call.query, 0.0) else dtype
+    runs, masks = call.once(("fused blocks", exact), lambda: _runs_and_masks(call, blocks, exact))
+    queries = blocks.of_queries(call.query.to(exact)).transpose(1, 2).flatten(0, 1)  # [B * R, H, size, D]
+    queries = queries.split([places.stop - places.start for _, places in runs])
+    keys, values = (_keys_of_runs(states.to(exact), call.area, blocks, runs) for states in (call.key, call.value))
+    outputs = []
+    for query, (key,), (value,), (mask, empty) in zip(queries, keys, values, masks, strict=True):
+        key, value = key.transpose(0, 1), value.transpose(0, 1)  # [R, H, span * N, D]
+        with torch.autocast("cpu", enabled=False):
+            output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=call.scale)
+        output = output if empty is None else output.masked_fill(empty, 0.0)
+        outputs.append(output.transpose(1, 2))  # as the kernel writes it, [R, size, H, D]
+    output = torch.cat(outputs).unflatten(0, (-1, blocks.count)).flatten(1, 2)
+    return output.transpose(1, 2).to(dtype)
+
+
+def _runs_and_masks(
+    call: AttentionCall, blocks: _Blocks, dtype: torch.dtype
+) -> tuple[_Runs, list[tuple[Tensor, Tensor | None]]]:
+    """Runs of each sentence's blocks, in order, and their masks; the longest stretch of real keys alone shares one.
+
+    A mask is what is added to the energies, [R or 1, H or 1, size, span * N], and which queries see no key,
+    [R, 1, size, 1] (None: none).
+    """
+    cells = _BlockCells(blocks, call)
+
+    def masks_of(real: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        masks = make_masks(call, cells, real)
+        added, empty = masks.additive(dtype), masks.fully_masked
+        assert added is not None  # there is a window
+        added = added[0].transpose(0, 1) if added.dim() == 5 else added
+        return added, None if empty is None else empty[0].transpose(0, 1)
+
+    batch, heads, _, width = call.key.shape
+    shared = masks_of(None)
+    most = max(1, _VALUES_OF_A_RUN // (heads * shared[0].shape[-1] * width))
+    real = _real_keys(call, blocks).expand(batch, -1, -1, -1, -1)
+    runs, masks = [], []
+    for sentence, whole in enumerate(real.all(dim=-1).flatten(1).tolist()):
+        first, last = _longest_stretch(whole)
+        for start, stop in ((0, first), (first, last), (last, blocks.count)):
+            for place in range(start, stop, most):
+                places = slice(place, min(place + most, stop))
+                runs.append((slice(sentence, sentence + 1), places))
+                masks.append(
+                    shared if (start, stop) == (first, last) else masks_of(real[sentence : sentence + 1, :, places])
+                )
+    return runs, masks
+
+
+def _longest_stretch(whole: list[bool]) -> tuple[int, int]:
+    """The first place of the longest stretch of True, and the place after its last."""
+    start = best = end = 0
+    for place, is_whole in enumerate(whole):
+        start = start if is_whole else place + 1
+        if place + 1 - start > end - best:
+            best, end = start, place + 1
+    return best, end

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .attention_call import AttentionCall, Cells, KeyArea
+from .attention_call import AttentionCall, Cells
 from .seq2seq_model import drop
 
 CHUNK_CELLS = 2**21
@@ -24,22 +24,22 @@ LEAST_CHUNK = 16
 
 def eager_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, by matrix products."""
-    keys, values = _keys_of_area(call.key, call.area), _keys_of_area(call.value, call.area)  # [B, H, N * J, D]
+    keys, values = call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)  # [B, H, J * N, D]
     return attend_by_products(call, call.query, keys, values, _dense_masks(call))
 
 
 def attention_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """The output [B, H, I, D], and the weights it is computed from, [B, H, I, J], summed over the area's heads."""
     masks = _dense_masks(call)
-    keys, values = _keys_of_area(call.key, call.area), _keys_of_area(call.value, call.area)  # [B, H, N * J, D]
-    weights = _softmax_weights(call, call.query, keys, masks)  # [B, H, I, N * J]
-    joint = _zero_rows(weights, masks.fully_masked).unflatten(-1, (call.area.head_area, -1))
-    sums = joint.sum(dim=-2)  # [B, H, I, J]
+    keys, values = call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)  # [B, H, J * N, D]
+    weights = _softmax_weights(call, call.query, keys, masks)  # [B, H, I, J * N]
+    joint = _zero_rows(weights, masks.fully_masked).unflatten(-1, (-1, call.area.head_area))
+    sums = joint.sum(dim=-1)  # [B, H, I, J]
     of_positions = weights = sums.to(values.dtype)
     if call.area.head_area > 1:
         # The joint weights again, as a position's weight, which is returned, times each head's share of it
-        shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-2)
-        weights = (of_positions.unsqueeze(-2) * shares).flatten(-2).to(values.dtype)
+        shares = joint / sums.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-1)
+        weights = (of_positions.unsqueeze(-1) * shares).flatten(-2).to(values.dtype)
     weights = drop(weights, call.dropout_p)
     return call.with_value_terms(torch.matmul(weights, values), masks.cells, weights), of_positions
 
@@ -52,14 +52,14 @@ def sdpa_attention(call: AttentionCall) -> Tensor:
         return F.scaled_dot_product_attention(
             query, call.key, call.value, dropout_p=call.dropout_p, is_causal=area.causal, scale=call.scale
         )
-    keys, values = _keys_of_area(call.key, area), _keys_of_area(call.value, area)  # [B, H, N * J, D]
+    keys, values = area.with_neighbours(call.key), area.with_neighbours(call.value)  # [B, H, J * N, D]
     return _attend_fused(call, query, keys, values, _dense_masks(call))
 
 
 def chunked_attention(call: AttentionCall) -> Tensor:
     """The output [B, H, I, D] of a call, computed in chunks of queries."""
     attend = _attend_fused if fused_is_faster(call) else attend_by_products
-    keys, values = _keys_of_area(call.key, call.area), _keys_of_area(call.value, call.area)  # [B, H, N * J, D]
+    keys, values = call.area.with_neighbours(call.key), call.area.with_neighbours(call.value)  # [B, H, J * N, D]
     size = max(LEAST_CHUNK, CHUNK_CELLS // max(1, call.query.shape[0] * call.query.shape[1] * keys.shape[2]))
     if call.query.shape[2] <= size:
         return attend(call, call.query, keys, values, _dense_masks(call))
@@ -81,14 +81,14 @@ def chunked_attention(call: AttentionCall) -> Tensor:
 
 
 def attend_by_products(call: AttentionCall, query: Tensor, keys: Tensor, values: Tensor, masks: Masks) -> Tensor:
-    """The output [..., I, D] of queries [..., I, D] for keys and values [..., N * J, D]."""
-    weights = drop(_softmax_weights(call, query, keys, masks).to(values.dtype), call.dropout_p)  # [..., I, N * J]
+    """The output [..., I, D] of queries [..., I, D] for keys and values [..., J * N, D]."""
+    weights = drop(_softmax_weights(call, query, keys, masks).to(values.dtype), call.dropout_p)  # [..., I, J * N]
     output = call.with_value_terms(torch.matmul(weights, values), masks.cells, weights)
     return _zero_rows(output, masks.fully_masked)
 
 
 def _softmax_weights(call: AttentionCall, query: Tensor, keys: Tensor, masks: Masks) -> Tensor:
-    """Weights [..., I, N * J] in float32 or better."""
+    """Weights [..., I, J * N] in float32 or better."""
     energies = dot_products_in_float32(query * call.scale, keys)
     added = call.added_energies(masks.cells)
     if added is not None:
@@ -176,9 +176,9 @@ def make_masks(call: AttentionCall, cells: Cells, real: Tensor | None) -> Masks:
         visible = visible | fully_masked
     heads = area.visible_heads(call.query.shape[1], call.query.device)
     if heads is not None:  # close the slots of the area in which there is no head
-        heads = heads.view(1, -1, *[1] * (cells.key_position.dim() - 3), area.head_area, 1)
-        heads = heads.expand(*heads.shape[:-1], cells.key_position.shape[-1])
-        visible = (heads if visible is None else visible.unsqueeze(-2) & heads).flatten(-2)
+        heads = heads.view(1, -1, *[1] * (cells.key_position.dim() - 2), area.head_area)
+        heads = heads.expand(*heads.shape[:-2], cells.key_position.shape[-1], -1)
+        visible = (heads if visible is None else visible.unsqueeze(-1) & heads).flatten(-2)
     elif visible is not None:
         visible = area.repeat(visible)
     return Masks(cells, None if visible is None else ~visible, fully_masked)
@@ -189,7 +189,7 @@ def _zero_rows(output: Tensor, fully_masked: Tensor | None) -> Tensor:
     return output if fully_masked is None else output.masked_fill(fully_masked, 0.0)
 
 
-# --- masks and keys, written out for all pairs --------------------------------------------------------------------
+# --- masks written out for all pairs -----------------------------------------------------------------------------
 
 
 class DenseCells(Cells):
@@ -223,40 +223,3 @@ def _dense_masks(call: AttentionCall, chunk: slice | None = None) -> Masks:
         return make_masks(call, DenseCells(call, chunk), None if padding is None else padding[:, None, None, :])
 
     return call.once("dense", make) if chunk is None else make()
-
-
-def _keys_of_area(states: Tensor, area: KeyArea) -> Tensor:
-    """Each head's keys and its neighbours', one head after the other: [B, H, J, D] -> [B, H, N * J, D]."""
-    if area.head_area == 1:
-        return states
-    padded = area.pad_heads(states)
-    if torch.compiler.is_compiling():
-        heads = states.shape[1]
-        return torch.cat([padded[:, slot : slot + heads] for slot in range(area.head_area)], dim=2)
-    return _OverlappingHeads.apply(padded, area.head_area)
-
-
-class _OverlappingHeads(torch.autograd.Function):
-    """A view in which the keys of a head and its neighbours follow one another; backward adds them up again."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(padded: Tensor, area: int) -> Tensor:
-        """[B, H + N - 1, J, D] -> [B, H, N * J, D], nothing copied: a head's keys overlap with its neighbour's."""
-        padded = padded.contiguous()
-        batch, padded_heads, length, width = padded.shape
-        shape = (batch, padded_heads - area + 1, area * length, width)
-        return padded.as_strided(shape, padded.stride(), padded.storage_offset())
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-        ctx.area = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        heads, slots = grad.shape[1], grad.unflatten(2, (ctx.area, -1)).unbind(2)
-        total = F.pad(slots[0], (0, 0, 0, 0, 0, ctx.area - 1))
-        for slot, part in enumerate(slots[1:], start=1):
-            total[:, slot : slot + heads] += part
-        return total, None

@@ -13,7 +13,7 @@ from reference.dispatch import Operations
 from torch import Tensor
 
 from csan_hf import local_attention
-from csan_hf.models import backend_dense
+from csan_hf.models import backend_blocked, backend_dense
 from csan_hf.models.attention_call import Term
 from csan_hf.models.gaussian import GaussianTerm
 
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*flex_attention called without 
 def _several_chunks(monkeypatch):
     monkeypatch.setattr(backend_dense, "CHUNK_CELLS", 600)
     monkeypatch.setattr(backend_dense, "LEAST_CHUNK", 3)
+    monkeypatch.setattr(backend_blocked, "_VALUES_OF_A_RUN", 4000)  # two blocks, with an area of three
 
 
 @dataclass(frozen=True)
@@ -292,6 +293,16 @@ def test_bfloat16_equals_oracle(backend):
         Case(queries=64, keys=64, batch=1, window=1, head_area=5),
         Case(queries=65, keys=65, batch=1, window=33, causal=True, bias="gaussian"),
         Case(queries=69, keys=69, batch=1, window=999, head_boundary="circular"),
+        Case(queries=180, keys=180, window=11, real=((True,) * 180, (True,) * 70 + (False,) * 110)),
+        Case(
+            queries=180,
+            keys=180,
+            window=5,
+            real=((False,) * 50 + (True,) * 130, (True,) * 180),
+            head_boundary="circular",
+        ),
+        Case(queries=180, keys=180, batch=1, window=7, head_area=1, real=(((True,) * 80 + (False,) * 10) * 2,)),
+        Case(queries=110, keys=180, batch=1, window=9, causal=True, real=((False,) * 40 + (True,) * 140,)),
         Case(queries=1, keys=70, window=11, causal=True, bias="gaussian"),
         Case(queries=3, keys=9, window=5, causal=True, real=((False,) * 4 + (True,) * 5, (True,) * 9)),
         Case(real=((False,) * 13, (True,) * 6 + (False,) * 7), bias="gaussian"),
