@@ -20,7 +20,7 @@ SIGNATURES = {
     CsanConfig.base: "overrides",
     CsanConfig.big: "overrides",
     CsanConfig.preset: "name fields",
-    CsanConfig.preset_fields: "name encoder_layers beside",
+    CsanConfig.preset_fields: "name fields",
     CsanConfig.specifications: "self part",
     CsanConfig.layer_locality: "self part index",
     CsanConfig.attention_site: "self part index",

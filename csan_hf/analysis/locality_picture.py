@@ -238,6 +238,7 @@ _CAPTIONS = {
     "neighbor": "Gaussian (around the query, width D predicted; here D = {half:g})",
     "local_hard": "Gaussian (centre P predicted, width D = {0.width:g}{cut}; here P = {half:g})",
     "gaussian": "Gaussian (centre P predicted, width {width}; here P = {place}{example})",
+    "moving_gaussian": "Gaussian (centre P moves on by a predicted step, width D learned for each head)",
     "block": "block self-attention (blocks of {0.length} tokens; paler: seen through a summary of the block)",
     "cnn": "attention after {0.layers} convolutions of {0.kernel_size} tokens",
 }

@@ -164,10 +164,10 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
         recipe = merge(recipe, {"model": own["model"]})
     if "preset" in system:
         config, changes = recipe.get("config") or {}, own.get("config") or {}
-        layers = {**config, **changes}.get("encoder_layers", 6)
-        fields = CsanConfig.preset_fields(system["preset"], layers, changes) if system["preset"] else {}
+        depths = {key: value for key, value in config.items() if key.endswith("coder_layers")}
+        fields = CsanConfig.preset_fields(system["preset"], {**depths, **changes}) if system["preset"] else {}
         kept = {key: value for key, value in config.items() if "local" not in key}
-        given = {key: value for key, value in fields.items() if value is not None}
+        given = {key: value for key, value in fields.items() if value is not None or "local" not in key}
         recipe["config"] = {**kept, "local_window": None, "head_area": 1, **given}
         own["config"] = {key: value for key, value in changes.items() if key not in fields}
     recipe = merge(recipe, own)

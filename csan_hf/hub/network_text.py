@@ -88,6 +88,14 @@ _METHODS = {
         "Gaussian localness",
         "yang-etal-2018-modeling",
     ),
+    "moving_gaussian": _Text(
+        lambda m, site: (
+            "a Gaussian that moves on with every target token by a step predicted from the query, with one learned "
+            "window per head, added to the energies"
+        ),
+        "a moving Gaussian",
+        "graves-2013-generating",
+    ),
     "block": _Text(
         lambda m, site: (
             f"bi-directional block self-attention in place of multi-head attention: blocks of {m.length} tokens, "

@@ -165,6 +165,10 @@ class SharedMasks:
         self.made: dict[Hashable, Any] = {}
 
 
+def _sums_so_far(values: Tensor) -> Tensor:
+    return values.cumsum(dim=-1)
+
+
 @dataclass
 class AttentionCall:
     """One call. Positions are ranks among the real tokens of a sentence, which are neighbours.
@@ -180,6 +184,8 @@ class AttentionCall:
         dropout_p: Probability of dropping an attention weight.
         shared: What other layers of the forward have made; all calls with it agree in padding and positions.
         terms: What the locality methods add.
+        running_sum: Sums of what queries contribute, [B, H, I], over each and all before it; in a decoding step also
+            those that are no longer at hand.
     """
 
     query: Tensor
@@ -193,6 +199,7 @@ class AttentionCall:
     dropout_p: float = 0.0
     shared: SharedMasks = field(default_factory=SharedMasks)
     terms: Sequence[Term] = ()
+    running_sum: Callable[[Tensor], Tensor] = _sums_so_far
 
     def __post_init__(self) -> None:
         queries, keys = self.query.shape[2], self.key.shape[2]

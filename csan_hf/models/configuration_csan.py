@@ -10,11 +10,12 @@ from transformers.utils import logging
 
 from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, Seq2SeqConfig, bounded
 from .distances import BiDirectional, HeadArea, RelativePositions, Window
-from .gaussian import Gaussian, LocalHard, Neighbor
+from .gaussian import Gaussian, LocalHard, MovingGaussian, Neighbor
 from .locality import (
     PARTS,
     AttentionSite,
     LayerLocality,
+    LocalityMethod,
     check_head_area,
     layer_locality,
     locality_presets,
@@ -25,7 +26,8 @@ from .sublayers import Block, Convolution
 logger = logging.get_logger(__name__)
 
 # In the order of a layer's methods
-_METHODS = (Window, HeadArea, BiDirectional, RelativePositions, Neighbor, LocalHard, Gaussian, Block, Convolution)
+_METHODS: tuple[type[LocalityMethod], ...] = (Window, HeadArea, BiDirectional, RelativePositions, Neighbor, LocalHard)
+_METHODS += (Gaussian, MovingGaussian, Block, Convolution)
 LOCALITY_METHODS = [register_locality(method) for method in _METHODS]
 
 
@@ -72,8 +74,8 @@ class CsanConfig(Seq2SeqConfig):
         encoder_locality: One specification for each encoder layer, or `None` for full attention:
             `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16, "window": 5}, None]`.
             Keys are locality methods (`window`, `head_area`, `bi_direct`, `relative_positions`, `neighbor`,
-            `local_hard`, `gaussian`, `block`, `cnn`), values their settings, several as in `{"gaussian": {"width":
-            "fixed", "size": 4}}`, True where there are none. `None` = the short form.
+            `local_hard`, `gaussian`, `moving_gaussian`, `block`, `cnn`), values their settings, several as in
+            `{"gaussian": {"width": "fixed", "size": 4}}`, True where there are none. `None` = the short form.
         decoder_locality, cross_locality: The same for the self- and cross-attention of each decoder layer.
         use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.
@@ -143,31 +145,37 @@ class CsanConfig(Seq2SeqConfig):
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> "CsanConfig":
-        """Transformer-base with a locality method as the papers compare it.
+        """Transformer-base with a locality method as the papers compare it, or for long texts.
 
         Args:
             name: `"bi_direct"`, `"rel_pos"`, `"neighbor"`, `"local_hard"`, `"local_soft"`, `"block"`, `"cnn"`,
-                `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), or a preset of another registered method; `ValueError`
-                where there is none.
+                `"csan_1d"`, `"csan_2d"` (NAACL 2019, Table 1), `"long"` (local everywhere, without sinusoids: for
+                texts longer than those of training), or a preset of another registered method; `ValueError` where
+                there is none.
             **fields: Fields of the config; they win over the preset's. Short-form locality comes beside it:
                 `preset("rel_pos", local_window=11)` is REL_POS within a window.
         """
         others = {key: value for key, value in fields.items() if key not in _SHORT_FORM}
-        return cls(**others | cls.preset_fields(name, fields.get("encoder_layers", cls.encoder_layers), fields))
+        return cls(**others | cls.preset_fields(name, fields))
 
     @classmethod
-    def preset_fields(cls, name: str, encoder_layers: int, beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The fields of a preset for an encoder of a depth; those of locality given `beside` it are added, and win."""
+    def preset_fields(cls, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a preset beside others, of which those of locality win, and those of depth are read."""
         presets = locality_presets()
         if name not in presets:
             close = difflib.get_close_matches(str(name), presets, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"There is no preset {name!r}, only {', '.join(presets)}.{hint}")
-        beside = dict(beside or {})
-        given = {key: beside[key] for key in ("encoder_locality", *_SHORT_FORM) if key in beside}
+        encoder_layers = fields.get("encoder_layers", cls.encoder_layers)
+        depths = dict.fromkeys(PARTS, fields.get("decoder_layers", cls.decoder_layers)) | {"encoder": encoder_layers}
+        of_preset = dict(presets[name])
+        for part, depth in depths.items():
+            if isinstance(every := of_preset.get(f"{part}_locality"), list):
+                of_preset[f"{part}_locality"] = every * depth
+        given = {key: fields[key] for key in ("encoder_locality", *_SHORT_FORM, *of_preset) if key in fields}
         if given.get("encoder_locality", True) is None:
             del given["encoder_locality"]
-        values = {**_FULL_ATTENTION, **presets[name], **given}
+        values = {**_FULL_ATTENTION, **of_preset, **given}
         specification = values.get("encoder_locality")
         if not isinstance(specification, Mapping):
             return values

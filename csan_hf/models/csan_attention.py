@@ -4,6 +4,7 @@
 Shapes: B batch, H heads, I queries, J keys, d model width, D = d / H head width.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -63,6 +64,7 @@ class AttentionMasks(NamedTuple):
     padding: Tensor | None = None  # [B, J] boolean, True = a real token; for local attention. None = all real
     first_real: Tensor | None = None  # [B], place of each sentence's first real token; None = 0
     shared: SharedMasks | None = None  # what the local layers derive from these
+    real_queries: Tensor | None = None  # [B, past + I] boolean, of cross-attention; None = all real
 
 
 def first_real_token(padding: Tensor | None) -> Tensor | None:
@@ -168,7 +170,8 @@ class CsanAttention(nn.Module):
         if self.locality is None:
             output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
-            output, weights = self._attend_locally(query, key, value, masks, query_offset, asked)
+            running_sum = functools.partial(self._running_sum, past_key_values, masks.real_queries)
+            output, weights = self._attend_locally(query, key, value, masks, query_offset, asked, running_sum)
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
     def _attend_fully(
@@ -191,7 +194,14 @@ class CsanAttention(nn.Module):
         return output.to(dtype) if in_float32 else output, None
 
     def _attend_locally(
-        self, query: Tensor, key: Tensor, value: Tensor, masks: AttentionMasks, query_offset: Any, wants_weights: bool
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        masks: AttentionMasks,
+        query_offset: Any,
+        wants_weights: bool,
+        running_sum: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor | None]:
         """The output [B, I, H, D] and, where they are asked for and there are any, the weights [B, H, I, J]."""
         locality: Any = self.locality
@@ -217,7 +227,7 @@ class CsanAttention(nn.Module):
             query_start = query_start if self.is_cross_attention else query_start - masks.first_real
         dropout, shared = self.dropout if self.training else 0.0, masks.shared or SharedMasks()
         rest = self.scaling, padding, query_start, key_start, dropout, shared
-        call = AttentionCall(query, key, value, locality.area, *rest)
+        call = AttentionCall(query, key, value, locality.area, *rest, running_sum=running_sum)
         methods = [method for method in locality.methods if method.term is not None]
         found = [method.term(getattr(self, parameters_name(method)), call) for method in methods]
         call.set_terms([term for term in found if term is not None])
@@ -234,6 +244,23 @@ class CsanAttention(nn.Module):
         if call.area.window is None and backend == "blocked":
             backend = None  # blocks follow a window; a layer without one has nothing to split
         return run(call, backend).transpose(1, 2), None
+
+    def _running_sum(self, past_key_values: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
+        """See `AttentionCall`: of real queries alone; the cache keeps the last sum beside the keys of all layers."""
+        if real is not None:
+            values = values * real[:, None, -values.shape[-1] :]
+        sums = values.cumsum(dim=-1)
+        if not isinstance(past_key_values, EncoderDecoderCache):
+            return sums
+        cache, below = past_key_values.self_attention_cache, range(self.layer_idx)
+        index = self.config.decoder_layers + sum(_keeps_a_sum(self.config, layer) for layer in below)
+        layers: list[Any] = cache.layers
+        if index < len(layers) and layers[index].get_seq_length() > 0:
+            sums = sums + layers[index].keys[:, :, -1:, 0]
+        elif index >= len(layers) and cache.layer_class_to_replicate is None:
+            raise ValueError("A static cache has no place for the sums of `cross_locality`: leave it out.")
+        cache.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
+        return sums
 
     def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
         """The output [B, I, H, D] by the library's FlashAttention and its sliding window."""
@@ -285,6 +312,11 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     return weights if count == max(held, end) else F.pad(weights, (end - count, max(held - end, 0)))
 
 
+def _keeps_a_sum(config: CsanConfig, layer_idx: int) -> bool:
+    locality = config.layer_locality("cross", layer_idx)
+    return locality is not None and any(method.keeps_a_sum for method in locality.methods)
+
+
 class _BeamSharedCache(DynamicCache):
     """Keys and values of the encoder's states, equal for all beams of a sentence."""
 
@@ -309,4 +341,6 @@ def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoder
         past = None if locality is None else locality.past_tokens
         # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
         cache.layers.append(DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2)))
+    for layer_idx in range(config.decoder_layers):
+        cache.layers += [DynamicSlidingWindowLayer(2)] * _keeps_a_sum(config, layer_idx)
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

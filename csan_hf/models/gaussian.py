@@ -5,10 +5,12 @@ The authors' released code has (L - 1) · sigmoid(p) as the centre, 0.1 added to
 predictors; here as in the text, with a floor of the window that has a gradient (`raise_to_floor`).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
@@ -214,3 +216,68 @@ class LocalHard(GaussianMethod):
         center = module(call)
         width = center.new_full((1, 1, 1), float(self.width))
         return (CutOffGaussianTerm if self.cut_off else GaussianTerm)(center, width)
+
+
+class StepPredictor(LocalityModule):
+    """How far each head's centre moves on at each query, softplus(u_h · tanh(W q_i) + b_h) tokens, and its window D.
+
+    W (`query_proj`) is [d/2, d], u and b (`step_proj`) [H, d/2] and [H]; D is exp of `log_width` [H].
+    """
+
+    def __init__(self, site: AttentionSite, width: float) -> None:
+        super().__init__()
+        self.initial_width = width
+        self.query_proj = nn.Linear(site.d_model, site.d_model // 2, bias=False)
+        self.step_proj = nn.Linear(site.d_model // 2, site.num_heads)
+        self.log_width = nn.Parameter(torch.zeros(site.num_heads))
+        self.init_weights(None)
+
+    def init_weights(self, config: Any) -> None:
+        """Start with steps of one token, and the windows of the setting."""
+        init.constant_(self.step_proj.bias, math.log(math.e - 1))
+        init.constant_(self.log_width, math.log(self.initial_width))
+
+    def forward(self, call: AttentionCall) -> GaussianTerm:
+        """The Gaussian of every query, around the sum of all steps so far, the first position being 0."""
+        hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d / 2]
+        steps = F.softplus(at_least_float32(self.step_proj(hidden).transpose(1, 2)))  # [B, H, I]
+        width = torch.exp(at_least_float32(self.log_width))[None, :, None]
+        return GaussianTerm(call.running_sum(steps) - 1.0, width)
+
+
+_WINDOW_WITH_DISTANCES = {"window": 11, "relative_positions": 16}
+
+
+@dataclass(frozen=True)
+class MovingGaussian(GaussianMethod):
+    """A Gaussian that moves on through the source with every target token, so that attention keeps its place.
+
+    The centre is that of Graves (2013, equation 51), with softplus for exp as in Battenberg et al. (2020, GMMv2b); it
+    is added to the energies, which stay content-based. Without other positions it needs no length to be known, and
+    works on texts longer than those of training.
+
+    Attributes:
+        width: D at the start of training, in tokens; each head learns its own.
+    """
+
+    width: float | int = bounded(10.0, 1, MOST_TOKENS)
+
+    key: ClassVar[str] = "moving_gaussian"
+    parts: ClassVar[tuple[str, ...]] = ("cross",)
+    presets: ClassVar = {
+        "long": {
+            "sinusoids": None,
+            "encoder_locality": [_WINDOW_WITH_DISTANCES],
+            "decoder_locality": [_WINDOW_WITH_DISTANCES],
+            "cross_locality": [{"moving_gaussian": True}],
+        }
+    }
+    keeps_a_sum: ClassVar[bool] = True
+
+    def build(self, site: AttentionSite) -> StepPredictor:
+        """See `LocalityMethod`."""
+        return StepPredictor(site, self.width)
+
+    def term(self, module: StepPredictor, call: AttentionCall) -> GaussianTerm:
+        """See `LocalityMethod`."""
+        return cast(GaussianTerm, module(call))

@@ -90,11 +90,12 @@ class LocalityMethod:
         module_name: Name of its parameters in the attention module (state dict); `None` = the key.
         parts: Where it has a meaning.
         presets: Names of `CsanConfig.preset` and the fields that they set. `encoder_locality` there is one
-            specification, that of the lowest three encoder layers.
+            specification, that of the lowest three encoder layers; a list of one is for every layer of the part.
         window: Window M of the layer in tokens, both edges included (odd); `None` = unrestricted.
         heads: Heads N attended to jointly (odd), and the boundary, `"mask"` or `"circular"`.
         has_effect: Whether these settings change anything; a method that does not is left out of the layer.
         needs_all_keys: Whether a decoding step needs the keys of all earlier positions, whatever the window.
+        keeps_a_sum: Whether it calls `AttentionCall.running_sum`, for which the decoder's cache has a place.
     """
 
     key: ClassVar[str]
@@ -108,6 +109,7 @@ class LocalityMethod:
     heads: ClassVar[Any] = 1, "mask"
     has_effect: ClassVar[Any] = True
     needs_all_keys: ClassVar[Any] = False
+    keeps_a_sum: ClassVar[bool] = False
 
     def check(self, site: AttentionSite, name: str) -> None:
         """Raise `ValueError` where the settings, in messages `name` (`encoder_locality[2].window`), do not fit."""

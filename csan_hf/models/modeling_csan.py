@@ -339,7 +339,7 @@ class CsanDecoder(_CsanStack):
             check_as_many(sources, batch)
             mask = "attention_mask", encoder_attention_mask, sources, source_length
             inputs = {"inputs_embeds": embeddings, "encoder_hidden_states": encoder_hidden_states}
-            cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)
+            cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)._replace(real_queries=masks.padding)
         kwargs.update(encoder_attention_mask=cross_masks, past_key_values=past_key_values, query_offset=offset)
         # Encoder states by position, so that gradient checkpointing sees them
         hidden_states = self._run(embeddings, offset, masks, encoder_hidden_states, **kwargs)

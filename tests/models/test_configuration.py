@@ -132,8 +132,10 @@ def test_a_card_can_cite_the_paper_of_every_method_and_family():
     assert all(f"@inproceedings{{{paper}," in cited for family in FAMILIES.values() for paper in family.papers)
     for method in LOCALITY_METHODS:
         specification = {method.key: {"window": 3, "head_area": 3, "gaussian": "query"}.get(method.key, True)}
-        [paper] = locality_papers({"encoder_layers": 1, "encoder_locality": [specification]})
-        assert f"@inproceedings{{{paper}," in cited
+        part = next(iter(method.parts))
+        depth = {"encoder_layers": 1, "decoder_layers": 1, "encoder_locality": [None]}
+        [paper] = locality_papers({**depth, f"{part}_locality": [specification]})
+        assert f"{{{paper},\n" in cited
 
 
 # Specifications of six layers, and what a picture says of each

@@ -40,7 +40,8 @@ ENCODER_ALONE = {
 }
 CASES = [(name, part) for name in (*SPECIFICATIONS, *GAUSSIANS) for part in ("encoder", "decoder")]
 CASES += [(name, "encoder") for name in ENCODER_ALONE]
-CASES += [(name, "cross") for name in ("local hard", *GAUSSIANS)]
+CROSS_ALONE = {"moving gaussian": {"moving_gaussian": 3.0}}
+CASES += [(name, "cross") for name in ("local hard", *GAUSSIANS, *CROSS_ALONE)]
 PADDINGS = ("none", "right", "left")
 
 
@@ -99,6 +100,10 @@ def oracle_method(method, modules):
             width = oracle.Predictor(projection.weight, module.window_proj.weight, of_keys=method.width == "layer")
         center = oracle.Predictor(module.query_proj.weight, module.center_proj.weight)
         return oracle.Gaussian(center, width, method.size, minimum_width=0.1)
+    if method.key == "moving_gaussian":
+        module = modules["moving_gaussian"]
+        steps = oracle.Predictor(module.query_proj.weight, module.step_proj.weight)
+        return oracle.MovingGaussian(steps, module.step_proj.bias, module.log_width)
     predictor = oracle.Predictor(modules[method.key].query_proj.weight, modules[method.key].head_proj.weight)
     if method.key == "neighbor":
         return oracle.Gaussian(width=predictor, minimum_width=0.1)
@@ -133,7 +138,7 @@ def implementations_of(specification, part):
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile.*")
 def test_equals_the_oracle(name, part):
     """Real queries' outputs, and the gradients of states and parameters, whatever stands at padding."""
-    specification = {**SPECIFICATIONS, **GAUSSIANS, **ENCODER_ALONE}[name]
+    specification = {**SPECIFICATIONS, **GAUSSIANS, **ENCODER_ALONE, **CROSS_ALONE}[name]
     for side in PADDINGS:
         states, padding, real = sentences(side)
         masks = AttentionMasks(None, padding, first_real_token(padding))
@@ -259,6 +264,34 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
     )
     whole = model(**sources, decoder_input_ids=generated.sequences[:, :-1], use_cache=False).logits
     torch.testing.assert_close(torch.stack(generated.logits, dim=1), whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "search", [{"num_beams": 3}, {"do_sample": True}, {"num_beams": 2, "num_return_sequences": 2}]
+)
+@torch.no_grad()
+def test_a_moving_gaussian_keeps_its_place_in_the_cache(search):
+    """As without a cache, which adds all steps up again; one layer of two has one."""
+    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": [None, {"moving_gaussian": 3.0}]}
+    model, sources = tiny_model(**{**PLAIN, **locality}), padded_sources((9, 4))
+    found = []
+    for use_cache in (True, False):
+        torch.manual_seed(0)
+        found.append(model.generate(**sources, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache, **search))
+    assert torch.equal(*found)
+    with pytest.raises(ValueError, match="A static cache has no place for the sums of `cross_locality`"):
+        model.generate(**sources, max_new_tokens=2, cache_implementation="static", disable_compile=True)
+
+
+@torch.no_grad()
+def test_padding_before_a_target_moves_no_gaussian():
+    model = tiny_model(**{**PLAIN, "cross_locality": [{"moving_gaussian": 3.0}, None]})
+    sources, targets = padded_sources((9, 9)), padded_sources((6, 4))["input_ids"]
+    targets[1] = targets[1].roll(2)
+    mask = torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
+    padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
+    alone = {name: value[1:] for name, value in sources.items()}
+    torch.testing.assert_close(padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits)
 
 
 # The Gaussian's numbers

@@ -224,6 +224,26 @@ class Gaussian(Method):
         return abs(j - self.center_of(sentence, h, i).item()) <= self.width_of(sentence, h, i).item()
 
 
+@dataclass(frozen=True)
+class MovingGaussian(Method):
+    """The energy -(j - P)^2 / (2 σ^2), σ = D / 2, around a centre that moves on: P_i = Σ_{k <= i} softplus(z_k) - 1.
+
+    Graves (2013, equation 51) has P_i = P_{i-1} + exp(z_i); Battenberg et al. (2020) the softplus. Queries count from
+    the first of the target. z is what `step` predicts, plus bias [H]; D = exp(log_width) [H].
+    """
+
+    step: Predictor
+    bias: Tensor
+    log_width: Tensor
+
+    def energy(self, sentence, h, i, s, j):
+        center = -1.0
+        for k in range(i + 1):
+            center = center + torch.log1p(torch.exp(self.step.scalar(sentence, h, k) + self.bias[h].double()))
+        sigma = torch.exp(self.log_width[h].double()) / 2
+        return -((j - center) ** 2) / (2 * sigma**2)
+
+
 def attend_one_query(sentence: Sentence, methods: Sequence[Method], h: int, i: int) -> Tensor:
     """Output of query i in head h, as wide as the values."""
     H, J, D = sentence.key.shape
