@@ -146,6 +146,33 @@ def plot_scores_by_length(
     return figure
 
 
+def plot_scores_by_joined(scores: Mapping[str, Mapping[int, Sequence[float]]], label: str, trained: int) -> Figure:
+    """Draws scores over how many sentences a text joins: a line for each system, its seeds' range as a band.
+
+    Args:
+        scores: System -> sentences joined -> the scores of its seeds.
+        label: What the scores are.
+        trained: Most sentences joined in training, shaded.
+    """
+    with _chart(7.2, 4.2) as (figure, axes):
+        axes.axvspan(0.8, trained + 0.2, color="0.5", alpha=0.15, linewidth=0)
+        axes.text(trained, 1.01, "trained on", transform=axes.get_xaxis_transform(), ha="right", fontsize="small")
+        for number, (name, of_system) in enumerate(scores.items()):
+            lengths, style = sorted(of_system), style_of(number)
+            seeds = [of_system[length] for length in lengths]
+            axes.plot(lengths, [np.mean(row) for row in seeds], label=plain_label(name), markersize=5, **style)
+            axes.fill_between(
+                lengths, [min(row) for row in seeds], [max(row) for row in seeds], color=style["color"], alpha=0.2
+            )
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        lengths = sorted({length for of_system in scores.values() for length in of_system})
+        axes.set_xticks(lengths, list(map(str, lengths)))
+        axes.set(xlabel="sentences joined", ylabel=label)
+        _add_legend_of_systems(axes, len(scores))
+    return figure
+
+
 def plot_ngram_accuracy(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
     """Draws the accuracy of n-grams by their length, of systems' `csan_hf.evaluation.score_by_ngram`."""
     curves = {name: [entry.accuracy for entry in entries] for name, entries in scores.items()}

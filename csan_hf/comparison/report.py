@@ -12,13 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from csan_hf.analysis.figures import plot_differences, save_figure
+from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import PairedTest
 from csan_hf.report.page import render_template
 from csan_hf.text_files import one_line, write_json, write_text
 from csan_hf.training.recipe import RecipeError
 
+from .lengths import FAILURES, Lengths, read_lengths
 from .results import Row, Score, Table, read_results
 from .schedule import RECIPE, check_cell, is_finished
 from .speed import Speed
@@ -27,6 +28,7 @@ from .suite import Suite
 SIGNIFICANT = 0.05
 _FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
+CURVES = "curves"
 REPORT = "report.md"
 FLOPS = "FLOPs a target token (×10⁵)"
 
@@ -43,9 +45,11 @@ def write_report(
         speeds: System -> its speed of training; may be empty.
         failed: Cells that failed, with the reason.
     """
+    lengths = read_lengths(suite, output)
     facts = system_facts(suite, output, speeds)
     unfinished = [cell.name for cell in suite.cells if not is_finished(cell, output)]
-    write_text(output / REPORT, _markdown(suite, tables, facts, unfinished, failed))  # first: by it a folder is known
+    text = _markdown(suite, tables, facts, unfinished, failed, lengths)
+    write_text(output / REPORT, text)  # first: by it a folder is known
     write_text(output / "scores.csv", _csv(tables))
     content = {
         "suite": suite.name,
@@ -56,9 +60,18 @@ def write_report(
         "tables": [asdict(table) for table in tables],
         "not_finished": unfinished,
         "failed": failed,
+        **({"lengths": asdict(lengths)} if lengths else {}),
     }
     write_json(output / "report.json", content)
     for table in tables:
+        if lengths and table.rows and suite.lengths and table.title == suite.lengths[0]:
+            scores = {
+                name: {int(column): list(score.seeds.values()) for column, score in row.columns.items()}
+                for name, row in table.rows.items()
+            }
+            figure = plot_scores_by_joined(scores, find_metric(suite.metric).label, lengths.trained)
+            for ending in (".png", ".svg"):
+                save_figure(figure, output / f"{CURVES}{ending}")
         if table.rows:
             tests = differences(table, suite.baseline)
             figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, POOLED)
@@ -101,7 +114,12 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
 
 
 def _markdown(
-    suite: Suite, tables: list[Table], facts: dict[str, dict[str, Any]], unfinished: list[str], failed: dict[str, str]
+    suite: Suite,
+    tables: list[Table],
+    facts: dict[str, dict[str, Any]],
+    unfinished: list[str],
+    failed: dict[str, str],
+    lengths: Lengths | None,
 ) -> str:
     metric = find_metric(suite.metric)
     # Of which systems intervals and p-values say nothing of another training, or only what others' seeds say
@@ -133,6 +151,11 @@ def _markdown(
         unfinished=unfinished,
         unfinished_named=unfinished_named,
         failed=failed,
+        lengths=lengths,
+        failures=lengths and _failures_table(lengths),
+        places=lengths and _places_table(lengths, metric),
+        kinds=FAILURES,
+        curves=CURVES,
         shown=shown,
         significant=SIGNIFICANT,
         flops=FLOPS,
@@ -155,6 +178,18 @@ def _systems_table(suite: Suite, facts: dict[str, dict[str, Any]]) -> str:
         shown += [_shown(found["minutes"], ".1f"), str(found["runs"])]
         shown += [_shown(found.get("flops", 0.0) / 1e5 or None, ",.0f")] * has_flops
         rows.append([name, *shown, *(_plain(str(suite.published.get(name, {}).get(key) or "")) for key in published)])
+    return _aligned(rows)
+
+
+def _failures_table(lengths: Lengths) -> str:
+    rows = [["system", *FAILURES]]
+    rows += [[name, *(f"{100 * own[kind]:.0f}%" for kind in FAILURES)] for name, own in lengths.failures.items()]
+    return _aligned(rows)
+
+
+def _places_table(lengths: Lengths, metric: type[CorpusMetric]) -> str:
+    rows = [["system", *(str(place + 1) for place in range(lengths.longest))]]
+    rows += [[name, *(_number(score, metric) for score in scores)] for name, scores in lengths.places.items()]
     return _aligned(rows)
 
 

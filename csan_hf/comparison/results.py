@@ -95,13 +95,13 @@ class Table:
 
 def read_tables(suite: Suite, output: Path, *, samples: int = BOOTSTRAP_SAMPLES) -> list[Table]:
     """Scores what is finished, or raises `RecipeError` if data have changed since runs were scored with them."""
-    texts = _Texts(suite, output)
+    texts = Texts(suite, output)
     return [_table(suite, title, columns, texts, samples) for title, columns in suite.tables.items()]
 
 
 def check_references(suite: Suite, output: Path) -> None:
     """Raises `RecipeError` unless the data are still those that the finished runs were scored with."""
-    texts = _Texts(suite, output)
+    texts = Texts(suite, output)
     for data in dict.fromkeys(cell.data for cell in texts.cells):
         for split in splits_of(texts.first[data].recipe):
             texts.read(data, split)
@@ -125,8 +125,13 @@ def _published_digests(output: Path) -> dict[str, str]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
-class _Texts:
-    """References, kept in the suite's folder, and the finished runs' hypotheses."""
+class Texts:
+    """References, kept in the suite's folder, and the finished runs' hypotheses.
+
+    Attributes:
+        cells: The finished runs.
+        metrics: Data set -> the metric of its language.
+    """
 
     def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
@@ -187,7 +192,7 @@ class _Texts:
         return np.concatenate([count(lines, self.references(data, split)) for lines, split in parts])
 
 
-def _table(suite: Suite, title: str, columns: Columns, texts: _Texts, samples: int) -> Table:
+def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: int) -> Table:
     counts: Counts = {name: {} for name in suite.systems}
     votes: dict[tuple[str, str], float] = {}
     for column, (data, splits) in columns.items():

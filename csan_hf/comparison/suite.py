@@ -14,7 +14,7 @@ from csan_hf.recipes import SUITES
 from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import COMMANDS, RecipeError, check_sections, find_base, merge, read_recipe, read_yaml
 
-_KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "sizes")
+_KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "lengths", "sizes")
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
 _OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
 
@@ -60,6 +60,7 @@ class Suite:
         tables: Title of a table -> its columns.
         systems: Names of the systems, in order.
         published: System -> figures of its paper by name, columns of the report.
+        lengths: The table whose columns are numbers of sentences joined, and the most that training joins.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Suite:
     tables: dict[str, Columns]
     systems: tuple[str, ...]
     published: dict[str, dict[str, Any]]
+    lengths: tuple[str, int] | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -123,16 +125,32 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         not metric.needs_sources and metric.needs != "alignments",
         f"{path}: a suite compares hypotheses with references, {metric.name} needs more: choose another.",
     )
+    tables = _tables(content, {name: splits_of(recipes[name, baseline]) for name in data}, f"{path}")
     return Suite(
         name=f"{one_line(str(content.get('name', ''))).strip() or path.stem}, size {size}",
         description=str(content.get("description", "")),
         metric=metric.name,
         baseline=baseline,
         cells=tuple(cells),
-        tables=_tables(content, {name: splits_of(recipes[name, baseline]) for name in data}, f"{path}"),
+        tables=tables,
         systems=tuple(systems),
         published={name: system["published"] for name, system in systems.items() if system.get("published")},
+        lengths=_lengths(content.get("lengths"), tables, recipes, f"{path}: lengths"),
     )
+
+
+def _lengths(title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings], where: str) -> Any:
+    """The table of lengths, and the most sentences joined in training."""
+    if title is None:
+        return None
+    _require(title in tables, f"{where} must name a table ({', '.join(tables)}), got {title!r}.")
+    columns = tables[title]
+    is_of_one = len({data for data, _ in columns.values()}) == 1 and all(len(own) == 1 for _, own in columns.values())
+    _require(
+        is_of_one and "1" in columns and all(name.isdecimal() for name in columns),
+        f"{where}: columns of {title!r} must be numbers of sentences joined, also 1, a split of one data set each.",
+    )
+    return title, max(recipe["data"].get("join") or 1 for recipe in recipes.values())
 
 
 def _with_size(content: Settings, size: Settings, key: str, where: str) -> Settings:

@@ -99,6 +99,21 @@ def test_presets(preset, millions, count, name, phrase, paper):
     assert locality_papers(config.to_dict()) == [paper]
 
 
+def test_the_preset_for_long_texts_is_local_in_every_layer():
+    config = CsanConfig.preset("long", vocab_size=100, encoder_layers=4, decoder_layers=2)
+    assert config.sinusoids is None
+    assert config.specifications("encoder") == [{"window": 11, "relative_positions": 16}] * 4
+    assert config.specifications("decoder") == [{"window": 11, "relative_positions": 16}] * 2
+    assert config.specifications("cross") == [{"moving_gaussian": True}] * 2
+    [moving] = config.layer_locality("cross", 1).methods
+    assert moving.width == 10
+    own = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
+    assert own.specifications("cross") == [None]
+    assert own.sinusoids == "marian"
+    with pytest.raises(ValueError, match=r"moving_gaussian` has no meaning in the encoder's self-attention"):
+        CsanConfig(encoder_locality=[{"moving_gaussian": True}] * 6)
+
+
 def test_a_preset_takes_fields_and_suggests_names():
     assert CsanConfig.preset("csan_2d").layer_locality("encoder", 0) == CsanConfig().layer_locality("encoder", 0)
     assert CsanConfig.preset("csan_1d", local_window=7).layer_locality("encoder", 2).area.window == 7

@@ -1,0 +1,94 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What a suite says of texts longer than those of training, beside texts that fail in known ways."""
+
+import json
+
+import pytest
+import yaml
+from comparison.test_tables import finish
+from matplotlib.image import imread
+
+from csan_hf.comparison.lengths import failures_of, read_lengths, sentences_of
+from csan_hf.comparison.report import write_report
+from csan_hf.comparison.results import read_tables
+from csan_hf.comparison.suite import load_suite
+from csan_hf.training.recipe import RecipeError
+
+SENTENCES = ["one red house", "two", "we meet at noon today", "page three is missing"]
+WHOLE = " ".join(SENTENCES)
+
+
+def test_a_text_is_cut_where_the_sentences_of_its_reference_end():
+    assert sentences_of(WHOLE, SENTENCES) == SENTENCES
+    longer = WHOLE.replace("house", "house of cards").replace("three", "4")
+    assert sentences_of(longer, SENTENCES)[3] == "page 4 is missing"
+    assert sentences_of(longer, SENTENCES)[2] == SENTENCES[2]
+    assert sentences_of(WHOLE.replace(SENTENCES[2] + " ", ""), SENTENCES) == [*SENTENCES[:2], "", SENTENCES[3]]
+    assert sentences_of("", SENTENCES) == [""] * 4
+    assert sentences_of("nothing of it", ["a b c"]) == ["nothing of it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        (WHOLE, set()),
+        (WHOLE.replace("red", "blue"), set()),
+        (" ".join(SENTENCES[:2]), {"ends early"}),
+        (WHOLE.replace(SENTENCES[2], ""), {"ends early", "skips"}),
+        (WHOLE.replace("two ", ""), {"skips"}),
+        (f"{WHOLE} {WHOLE} and", {"runs on"}),
+        (" ".join([WHOLE, *["page three is missing"] * 3]), {"runs on", "repeats"}),
+    ],
+)
+def test_failures(text, kinds):
+    assert failures_of(sentences_of(text, SENTENCES), SENTENCES) == kinds
+
+
+def suite_of_lengths(folder, **changes):
+    (folder / "dev.tsv").write_text("".join(f"w{n}\t{n % 5} of these it is\n" for n in range(40)))
+    data = {"data_dir": str(folder), "train": "dev.tsv", "test": "dev.tsv", "validation": "dev.tsv"}
+    data |= {"source_lang": "a", "target_lang": "b", "source_column": "0", "target_column": "1", "join": 3}
+    base = {"data": {**data, "join_test": [4]}, "training": {"max_steps": 3}}
+    (folder / "base.yaml").write_text(yaml.safe_dump(base))
+    columns = {"1": ["test"], "4": ["test_x4"]}
+    suite = {"metric": "bleu", "systems": {"plain": {}}, "data": {"one": {}}, "seeds": [1, 2], "lengths": "joined"}
+    suite |= {"tables": {"joined": columns}, "sizes": {"small": {"base": "base.yaml"}}, **changes}
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite, sort_keys=False))
+    return load_suite(folder / "suite.yaml")
+
+
+def test_a_report_shows_curves_failures_and_places(tmp_path):
+    suite = suite_of_lengths(tmp_path)
+    for cell in suite.cells:
+        finish(cell, tmp_path, 0)
+        folder = cell.folder(tmp_path) / "hypotheses"
+        lines = [f"{number % 5} of these it is" for number in range(40)]
+        (folder / "test.txt").write_text("".join(f"{line}\n" for line in lines))
+        texts = [" ".join(lines[start : start + 4]) for start in range(0, 40, 4)]
+        texts[0] = texts[0].split()[0] if cell.seed == 1 else texts[0]
+        (folder / "test_x4.txt").write_text("".join(f"{text}\n" for text in texts))
+    found = read_lengths(suite, tmp_path)
+    assert (found.trained, found.longest) == (3, 4)
+    assert found.failures == {"plain": {"ends early": 0.05, "runs on": 0.0, "repeats": 0.0, "skips": 0.0}}
+    assert len(found.places["plain"]) == 4
+    assert found.places["plain"][0] > found.places["plain"][3]
+    write_report(suite, read_tables(suite, tmp_path, samples=20), tmp_path, {}, {})
+    text = (tmp_path / "report.md").read_text()
+    assert "training joins up to 3](curves.png)" in text
+    assert "| plain | 5% | 0% | 0% | 0% |" in text
+    assert "\n| system | 1 | 2 | 3 | 4 |\n" in text
+    assert json.loads((tmp_path / "report.json").read_text())["lengths"]["longest"] == 4
+    assert imread(tmp_path / "curves.png").std() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": "joind"}, r"lengths must name a table \(joined\), got 'joind'"),
+        ({"tables": {"joined": {"4": ["test_x4"]}}}, "must be numbers of sentences joined, also 1"),
+        ({"tables": {"joined": {"1": ["test"], "all": ["test_x4"]}}}, "must be numbers of sentences joined"),
+    ],
+)
+def test_a_suite_without_lengths_is_refused(changes, message, tmp_path):
+    with pytest.raises(RecipeError, match=message):
+        suite_of_lengths(tmp_path, **changes)
