@@ -1,0 +1,132 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Whole documents in two languages: the help of LibreOffice, whose pages agree paragraph by paragraph in their ids.
+
+Debian has it in packages such as `libreoffice-help-de` and `libreoffice-help-en-us` (MPL 2.0).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+from csan_hf.text_files import write_lines
+
+_SHARES = {"test": 0.015, "validation": 0.03}
+_LEAST_PIECE = 10  # words
+Page = list[tuple[str, str]]
+"""Source and target of each paragraph."""
+
+
+class _Paragraphs(HTMLParser):
+    """Texts of a page's paragraphs and headings by their ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: dict[str, str] = {}
+        self.inside: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        name = dict(attrs).get("id") or ""
+        if name.startswith(("par_id", "hd_id")):
+            self.inside = name
+            self.texts[name] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6"):
+            self.inside = None
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.texts[self.inside] += data
+
+
+def prepare_help(
+    source: Path | str,
+    target: Path | str,
+    output: Path | str,
+    languages: tuple[str, str] = ("de", "en"),
+    *,
+    piece_words: int = 160,
+    page_words: tuple[int, int] = (600, 2400),
+) -> dict[str, int]:
+    """Writes a corpus of documents: short pieces of pages to train on, whole long pages to test on.
+
+    `train` and `validation` have pieces of pages, of random lengths, `test_pages` whole pages of `page_words`,
+    `test_segments` the paragraphs of the same pages. No paragraph of a test page is trained on; paragraphs that repeat
+    an earlier one's source word for word, of which a help has many, are left out of pages.
+
+    Args:
+        source, target: Folders of the two languages, such as `usr/share/libreoffice/help/de`.
+        output: Folder to write to; created if missing.
+        languages: Endings of the files.
+        piece_words: Most source words of a piece (a longer paragraph is one alone).
+        page_words: Fewest and most source words of a test page.
+
+    Returns:
+        Split -> lines in it.
+
+    Raises:
+        FileNotFoundError: A folder has no pages.
+    """
+    pages = [page for _, page in sorted(_read_pages(Path(source), Path(target)))]
+    generator = random.Random(0)
+    generator.shuffle(pages)
+    sizes = [sum(len(text.split()) for text, _ in page) for page in pages]
+    long = [place for place, size in enumerate(sizes) if page_words[0] <= size <= page_words[1]]
+    tests = set(long[: max(1, int(_SHARES["test"] * len(pages)))])
+    others = [page for place, page in enumerate(pages) if place not in tests]
+    held_out = {text for place in tests for text, _ in pages[place]}
+    others = [[pair for pair in page if pair[0] not in held_out] for page in others]
+    pieces = [list(_pieces(page, piece_words, generator)) for page in others]
+    last = max(1, int(_SHARES["validation"] * len(pieces)))
+    splits = {
+        "train": [piece for page in pieces[last:] for piece in page],
+        "validation": [piece for page in pieces[:last] for piece in page],
+        "test_pages": [_joined(pages[place]) for place in sorted(tests)],
+        "test_segments": [pair for place in sorted(tests) for pair in pages[place]],
+    }
+    for split, lines in splits.items():
+        for language, texts in zip(languages, zip(*lines, strict=True), strict=True):
+            write_lines(Path(output, f"{split}.{language}"), texts)
+    return {split: len(lines) for split, lines in splits.items()}
+
+
+def _read_pages(source: Path, target: Path) -> Iterator[tuple[str, Page]]:
+    paths = sorted(source.glob("text/**/*.html"))
+    if not paths:
+        raise FileNotFoundError(f"{source} has no pages text/**/*.html: give the folder of one language's help.")
+    seen: set[str] = set()
+    for path in paths:
+        name = path.relative_to(source)
+        if (target / name).is_file():
+            own, other = (_paragraphs(folder / name) for folder in (source, target))
+            page = [(own[key], other[key]) for key in own if own[key] and other.get(key) and own[key] not in seen]
+            seen |= {text for text, _ in page}
+            if page:
+                yield str(name), page
+
+
+def _paragraphs(path: Path) -> dict[str, str]:
+    parser = _Paragraphs()
+    parser.feed(path.read_text(encoding="utf-8"))
+    return {name: " ".join(text.split()) for name, text in parser.texts.items()}
+
+
+def _pieces(page: Page, most: int, generator: random.Random) -> Iterator[tuple[str, str]]:
+    """Neighbouring paragraphs joined, up to a number of source words drawn for each piece."""
+    piece: Page = []
+    limit = generator.randint(_LEAST_PIECE, most)
+    for pair in page:
+        if piece and sum(len(text.split()) for text, _ in [*piece, pair]) > limit:
+            yield _joined(piece)
+            piece, limit = [], generator.randint(_LEAST_PIECE, most)
+        piece.append(pair)
+    if piece:
+        yield _joined(piece)
+
+
+def _joined(page: Page) -> tuple[str, str]:
+    source, target = zip(*page, strict=True)
+    return " ".join(source), " ".join(target)

@@ -1,0 +1,53 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The corpus of documents, from pages made here."""
+
+import pytest
+
+from csan_hf.data.libreoffice_help import prepare_help
+
+
+def write_page(folder, name, paragraphs):
+    path = folder / "text" / "guide" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = "".join(f'<p id="{key}" class="paragraph">{text}</p>\n' for key, text in paragraphs.items())
+    path.write_text(f"<html><title>not this</title><body><h1 id='hd_id1'>{name}</h1>{body}</body></html>")
+
+
+def lines_of(folder, name):
+    return (folder / name).read_text().splitlines()
+
+
+def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
+    de, en = tmp_path / "de", tmp_path / "en"
+    for number in range(40):
+        words = 30 if number < 4 else 4
+        for folder, letter in ((de, "d"), (en, "e")):
+            own = {f"par_id{row}": " ".join([f"{letter}{number}.{row}"] * words) for row in range(3)}
+            both = {"par_id8": f"<b>{letter}</b> &amp;\n in every page", "other": "not a paragraph"}
+            alone = {f"par_id9{letter}": "only in one language"}
+            write_page(folder, f"page{number}.html", {**own, **both, **alone})
+    write_page(de, "german.html", {"par_id1": "without a translation"})
+    counts = prepare_help(de, en, tmp_path / "out", piece_words=12, page_words=(60, 100))
+    files = {path.name: lines_of(tmp_path / "out", path.name) for path in (tmp_path / "out").iterdir()}
+    assert counts == {
+        split: len(files[f"{split}.de"]) for split in ("train", "validation", "test_pages", "test_segments")
+    }
+    assert counts["test_pages"] == 1
+    for name, lines in files.items():
+        if name.endswith(".de"):
+            english = files[name.replace(".de", ".en")]
+            assert [line.replace("d", "e") for line in lines] == english
+    [page] = files["test_pages.de"]
+    assert page == " ".join(files["test_segments.de"])
+    assert 90 <= len(page.split()) <= 100
+    trained = " ".join(files["train.de"] + files["validation.de"])
+    assert not set(files["test_segments.de"][1].split()) & set(trained.split())
+    assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (1, 2, 3)
+    assert "without" not in trained
+    assert "only" not in trained
+    assert all(len(set(line.split())) > 1 or len(line.split()) <= 30 for line in files["train.de"])
+
+
+def test_a_folder_without_pages_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no pages text/\*\*/\*.html"):
+        prepare_help(tmp_path, tmp_path, tmp_path / "out")
