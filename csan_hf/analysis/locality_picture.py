@@ -235,6 +235,7 @@ _CAPTIONS = {
     "head_area": "area of {0.size} heads",
     "bi_direct": "first half of the heads: no later tokens; second half, shown here: no earlier ones",
     "relative_positions": "relative positions up to {0.max_distance} tokens",
+    "relative_bias": "biases of {0.buckets} buckets of distances",
     "neighbor": "Gaussian (around the query, width D predicted; here D = {half:g})",
     "local_hard": "Gaussian (centre P predicted, width D = {0.width:g}{cut}; here P = {half:g})",
     "gaussian": "Gaussian (centre P predicted, width {width}; here P = {place}{example})",

@@ -67,6 +67,14 @@ _METHODS = {
         "relative positions",
         "shaw-etal-2018-self",
     ),
+    "relative_bias": _Text(
+        lambda m, site: (
+            f"a learned bias for each head and each of {m.buckets} buckets of distances"
+            f"{', shared by the layers' * m.shared}"
+        ),
+        "biases of distances",
+        "raffel-etal-2020-exploring",
+    ),
     "neighbor": _Text(
         lambda m, site: "a Gaussian around each query, with a window predicted from the query, added to the energies",
         "a Gaussian around each query",

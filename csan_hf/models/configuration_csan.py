@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .configuration_seq2seq import MOST_LAYERS, MOST_TOKENS, Seq2SeqConfig, bounded
-from .distances import BiDirectional, HeadArea, RelativePositions, Window
+from .distances import BiDirectional, HeadArea, RelativeBias, RelativePositions, Window
 from .gaussian import Gaussian, LocalHard, MovingGaussian, Neighbor
 from .locality import (
     PARTS,
@@ -26,8 +26,8 @@ from .sublayers import Block, Convolution
 logger = logging.get_logger(__name__)
 
 # In the order of a layer's methods
-_METHODS: tuple[type[LocalityMethod], ...] = (Window, HeadArea, BiDirectional, RelativePositions, Neighbor, LocalHard)
-_METHODS += (Gaussian, MovingGaussian, Block, Convolution)
+_METHODS: tuple[type[LocalityMethod], ...] = (Window, HeadArea, BiDirectional, RelativePositions, RelativeBias)
+_METHODS += (Neighbor, LocalHard, Gaussian, MovingGaussian, Block, Convolution)
 LOCALITY_METHODS = [register_locality(method) for method in _METHODS]
 
 
@@ -73,9 +73,9 @@ class CsanConfig(Seq2SeqConfig):
         cross_localness_layers: Decoder layers whose cross-attention carries the Gaussian (alone); `None` = none.
         encoder_locality: One specification for each encoder layer, or `None` for full attention:
             `[{"window": 11, "head_area": 3}, {"gaussian": "query"}, {"relative_positions": 16, "window": 5}, None]`.
-            Keys are locality methods (`window`, `head_area`, `bi_direct`, `relative_positions`, `neighbor`,
-            `local_hard`, `gaussian`, `moving_gaussian`, `block`, `cnn`), values their settings, several as in
-            `{"gaussian": {"width": "fixed", "size": 4}}`, True where there are none. `None` = the short form.
+            Keys are locality methods (`window`, `head_area`, `bi_direct`, `relative_positions`, `relative_bias`,
+            `neighbor`, `local_hard`, `gaussian`, `moving_gaussian`, `block`, `cnn`), values their settings, several as
+            in `{"gaussian": {"width": "fixed", "size": 4}}`, True where there are none. `None` = the short form.
         decoder_locality, cross_locality: The same for the self- and cross-attention of each decoder layer.
         use_cache: Whether generation keeps keys and values of earlier steps.
         decoder_start_token_id: First input of the decoder; the padding token, as in Marian.

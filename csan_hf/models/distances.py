@@ -2,9 +2,10 @@
 """Methods that go by distance: a window of positions, an area of heads, directions, relative positions.
 
 Window and area: Yang et al., NAACL 2019. `BI_DIRECT` and `REL_POS` of its Table 1: Shen et al., AAAI 2018 (DiSAN), and
-Shaw et al., NAACL 2018.
+Shaw et al., NAACL 2018. Biases of distances: Raffel et al., JMLR 2020 (T5).
 """
 
+import math
 from dataclasses import MISSING, dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -152,15 +153,17 @@ class RelativePositions(LocalityMethod):
     """A learned vector of the distance j - i is added to every key and to every value.
 
     Distances beyond k count as k. The heads of an area must share the tables. Shaw's base model has k = 16
-    and one table per head, the big model k = 8 and shared tables. Each layer has its own tables.
+    and one table per head, the big model k = 8 and shared tables, every layer its own.
 
     Attributes:
         max_distance: k, in tokens.
         per_head: Whether every head has tables of its own.
+        shared: Whether the part's layers with these settings have the same tables.
     """
 
     max_distance: int = bounded(16, 0, MOST_TOKENS)
     per_head: bool = False
+    shared: bool = False
 
     key: ClassVar[str] = "relative_positions"
     parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
@@ -181,3 +184,72 @@ class RelativePositions(LocalityMethod):
     def term(self, module: RelativePositionTables, call: AttentionCall) -> RelativePositionTerm:
         """See `LocalityMethod`."""
         return cast(RelativePositionTerm, module(call))
+
+
+@dataclass
+class RelativeBiasTerm(Term):
+    """What the bucket of the distance j - i adds to the energy; buckets as in transformers' T5."""
+
+    table: Tensor  # [H, K], float32 or better
+    max_distance: int
+    causal: bool
+
+    def energy(self, cells: Cells) -> Tensor:
+        """The head's entry for the bucket."""
+        return cells.look_up(self.table[None, :, None], self._bucket(cells.distance))
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """Half of a side's buckets are for one distance each, the others ever wider, the last for all beyond."""
+        buckets = self.table.shape[-1] if self.causal else self.table.shape[-1] // 2
+        far, exact = distance.abs(), buckets // 2
+        spread = (buckets - exact) / math.log(self.max_distance / exact)
+        wide = exact + (torch.log(far.clamp(min=1).float() / exact) * spread).long()
+        place = torch.where(far < exact, far, wide.clamp(max=buckets - 1))
+        return place if self.causal else place + buckets * (distance > 0)
+
+
+class RelativeBiasTable(LocalityModule):
+    """The biases [K, H] of all buckets."""
+
+    def __init__(self, buckets: int, site: AttentionSite) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(buckets, site.num_heads))
+
+    def init_weights(self, config: Any) -> None:
+        """As T5 does."""
+        init.normal_(self.weight, mean=0.0, std=config.d_model**-0.5)
+
+    def forward(self, max_distance: int, causal: bool) -> RelativeBiasTerm:
+        """The term of a call."""
+        return RelativeBiasTerm(at_least_float32(self.weight).T, max_distance, causal)
+
+
+@dataclass(frozen=True)
+class RelativeBias(LocalityMethod):
+    """A learned number for each head and bucket of distances is added to the energy, as in T5; cheaper than vectors.
+
+    Attributes:
+        buckets: K, of both sides together; a decoder uses all for the past.
+        max_distance: Tokens from which on all distances are one bucket.
+        shared: Whether the part's layers with these settings have the same table, as in T5.
+    """
+
+    buckets: int = bounded(32, 4, MOST_TOKENS)
+    max_distance: int = bounded(128, 1, MOST_TOKENS)
+    shared: bool = True
+
+    key: ClassVar[str] = "relative_bias"
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
+
+    def check(self, site: AttentionSite, name: str) -> None:
+        """See `LocalityMethod`."""
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(f"`{name}.max_distance` must be more than half of {self.buckets} buckets.")
+
+    def build(self, site: AttentionSite) -> RelativeBiasTable:
+        """See `LocalityMethod`."""
+        return RelativeBiasTable(self.buckets, site)
+
+    def term(self, module: RelativeBiasTable, call: AttentionCall) -> RelativeBiasTerm:
+        """See `LocalityMethod`."""
+        return cast(RelativeBiasTerm, module(self.max_distance, call.area.causal))

@@ -35,7 +35,7 @@ from .csan_attention import (
     make_decoder_cache,
     mask_config,
 )
-from .locality import LocalityModule
+from .locality import LocalityModule, parameters_name
 from .seq2seq_model import (
     Seq2SeqEmbeddings,
     Seq2SeqHead,
@@ -346,7 +346,27 @@ class CsanDecoder(_CsanStack):
         return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
 
 
-class CsanModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
+class CsanEmbeddings(Seq2SeqEmbeddings):
+    """Mixin of the models without output projection: their layers may share the parameters of a locality method."""
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        keys, owners = super()._tied_weights_keys, dict[Any, int]()
+        parts = (("encoder", "self_attn"), ("decoder", "self_attn"), ("decoder", "encoder_attn"))
+        for stack, attention in (part for part in parts if hasattr(self, part[0])):
+            for index, layer in enumerate(getattr(self, stack).layers):
+                locality = getattr(layer, attention).locality
+                for method in locality.methods if locality is not None else ():
+                    if not getattr(method, "shared", False):
+                        continue
+                    module = f"{attention}.{parameters_name(method)}"
+                    owner = owners.setdefault((stack, attention, method), index)
+                    for name, _ in layer.get_submodule(module).named_parameters() if owner != index else ():
+                        keys[f"{stack}.layers.{index}.{module}.{name}"] = f"{stack}.layers.{owner}.{module}.{name}"
+        return keys
+
+
+class CsanModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
     """Encoder and decoder without the output projection."""
 
     def __init__(self, config: CsanConfig) -> None:

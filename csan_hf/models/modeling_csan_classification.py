@@ -15,8 +15,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
-from .modeling_csan import CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
-from .seq2seq_model import Seq2SeqEmbeddings, check_forward_keywords, count_labels
+from .modeling_csan import CsanEmbeddings, CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
+from .seq2seq_model import check_forward_keywords, count_labels
 
 
 def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -33,7 +33,7 @@ def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     return (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
 
 
-class CsanEncoderModel(Seq2SeqEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
+class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
     """The encoder half of `CsanModel`, its weights under the same names."""
 
     # What a checkpoint with a decoder holds beyond the encoder

@@ -10,11 +10,13 @@ from reference.locality_block import block_parameter_shapes, block_self_attentio
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
 from tiny import PLAIN, STRATEGIES, padded_sources
 from tiny import csan as tiny_model
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from csan_hf import CsanConfig
 from csan_hf.models.attention_call import AttentionCall, KeyArea
 from csan_hf.models.backend_dense import DenseCells
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention, first_real_token
+from csan_hf.models.distances import RelativeBiasTerm
 from csan_hf.models.gaussian import MINIMUM_WINDOW, GaussianTerm, raise_to_floor
 
 B, T, H, D = 2, 7, 4, 3
@@ -29,6 +31,12 @@ SPECIFICATIONS = {
     "neighbor": {"neighbor": True},
     "neighbor in an area": {"neighbor": True, "window": 5, "head_area": 3},
     "local hard": {"local_hard": 3.0},
+    "biases of distances": {"relative_bias": {"buckets": 6, "max_distance": 5}},
+    "biases of distances in an area": {
+        "relative_bias": {"buckets": 4, "max_distance": 3},
+        "window": 5,
+        "head_area": 3,
+    },
     "local hard, cut off": {"local_hard": {"width": 1.5, "cut_off": True}, "relative_positions": 2},
 }
 GAUSSIANS = {f"gaussian, {width}": {"gaussian": {"width": width}} for width in STRATEGIES}
@@ -100,6 +108,8 @@ def oracle_method(method, modules):
             width = oracle.Predictor(projection.weight, module.window_proj.weight, of_keys=method.width == "layer")
         center = oracle.Predictor(module.query_proj.weight, module.center_proj.weight)
         return oracle.Gaussian(center, width, method.size, minimum_width=0.1)
+    if method.key == "relative_bias":
+        return oracle.RelativeBias(modules["relative_bias"].weight, method.max_distance)
     if method.key == "moving_gaussian":
         module = modules["moving_gaussian"]
         steps = oracle.Predictor(module.query_proj.weight, module.step_proj.weight)
@@ -292,6 +302,37 @@ def test_padding_before_a_target_moves_no_gaussian():
     padded = model(**sources, decoder_input_ids=targets, decoder_attention_mask=mask).logits
     alone = {name: value[1:] for name, value in sources.items()}
     torch.testing.assert_close(padded[1:, 2:], model(**alone, decoder_input_ids=targets[1:, 2:]).logits)
+
+
+@pytest.mark.parametrize("method", ["relative_bias", "relative_positions"])
+def test_layers_share_tables(method, tmp_path):
+    """One parameter, which all layers train, saved once; without `shared` each has its own."""
+    specification = {"window": 5, method: {"max_distance": 20, "shared": True}}
+    fields = {**PLAIN, "encoder_layers": 3, "encoder_locality": [None, specification, specification]}
+    model, sources = tiny_model(**fields, decoder_locality=[specification] * 2), padded_sources((9, 4))
+    model(**sources, labels=sources["input_ids"]).loss.backward()
+    tables = [list(getattr(layer.self_attn, method).parameters()) for layer in model.model.encoder.layers[1:]]
+    assert all(one is other for one, other in zip(*tables, strict=True))
+    assert all(table.grad.any() for table in tables[0])
+    [decoder] = {id(next(getattr(layer.self_attn, method).parameters())) for layer in model.model.decoder.layers}
+    assert decoder != id(tables[0][0])
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    with torch.no_grad():
+        logits = [each(**sources, labels=sources["input_ids"]).logits for each in (model, loaded)]
+    assert torch.equal(*logits)
+    apart = {"window": 5, method: {"max_distance": 20, "shared": False}}
+    own = tiny_model(**{**fields, "encoder_locality": [None, apart, apart]}).model.encoder.layers
+    assert len({id(next(getattr(layer.self_attn, method).parameters())) for layer in own[1:]}) == 2
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_are_those_of_t5(bidirectional):
+    distances = torch.arange(-300, 301)
+    term = RelativeBiasTerm(torch.zeros(1, 32), 128, causal=not bidirectional)
+    distances = distances if bidirectional else distances[distances <= 0]
+    expected = T5Attention._relative_position_bucket(distances, bidirectional=bidirectional)
+    assert torch.equal(term._bucket(distances), expected)
 
 
 # The Gaussian's numbers

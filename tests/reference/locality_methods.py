@@ -134,6 +134,29 @@ class RelativePositions(Method):
 
 
 @dataclass(frozen=True)
+class RelativeBias(Method):
+    """A number for each head and bucket of distances, the query's head's: table [K, H] (Raffel et al., 2020, T5).
+
+    A bidirectional layer has K / 2 buckets for j <= i, then K / 2 for j > i; a causal one K for the past. Half of a
+    side's are for a distance each, the others grow by equal factors up to `max_distance`, the last takes the rest.
+    """
+
+    table: Tensor
+    max_distance: int
+
+    def energy(self, sentence, h, i, s, j):
+        distance = j - sentence.position(i)
+        side = self.table.shape[0] if sentence.causal else self.table.shape[0] // 2
+        far, exact = abs(distance), side // 2
+        bucket = far
+        if far >= exact:
+            share = math.log(far / exact) / math.log(self.max_distance / exact)
+            bucket = min(side - 1, exact + int(share * (side - exact)))
+        bucket += side if distance > 0 and not sentence.causal else 0
+        return self.table[bucket, h].double()
+
+
+@dataclass(frozen=True)
 class BiDirectional(Method):
     """BI_DIRECT: the first half of the heads sees the past, the second half the future (Shen et al., AAAI 2018).
 
