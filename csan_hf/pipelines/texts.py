@@ -27,10 +27,10 @@ class TextTranslationPipeline(TranslationPipeline):
     ```
 
     **Length.** Every line of a text is translated by itself, and line breaks, blank lines and indents are put back as
-    they were. A line with more tokens than the model takes (`source_limit`) is split into sentences by
-    [sentencex](https://github.com/wikimedia/sentencex) (`pip install csan_hf[text]`). A sentence that is still too
-    long is cut after a clause or between words, with a warning. So nothing is lost, unless `truncation=True` asks for
-    it.
+    they were. A line with more tokens than the model takes (`source_limit`; a CSAN with `sinusoids=None` takes any
+    number) is split into sentences by [sentencex](https://github.com/wikimedia/sentencex) (`pip install
+    csan_hf[text]`). A sentence that is still too long is cut after a clause or between words, with a warning. So
+    nothing is lost, unless `truncation=True` asks for it.
 
     **Batches.** `batch_size` counts lines and sentences; those of similar length share a batch. Of a generator or data
     set, 16 batches' worth of texts are read at a time (one text with a batch size of 1). Batches change nothing but

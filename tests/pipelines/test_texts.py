@@ -103,6 +103,18 @@ def test_long_lines_are_split_and_nothing_is_cut(translator, library_log):
     assert "A sentence is longer than the 64 tokens" in library_log.text
 
 
+def test_a_model_without_absolute_positions_takes_whole_lines(joint):
+    """Its own config has a length of sinusoids all the same, which means nothing then."""
+    tokenizer = copy.deepcopy(joint[1])
+    tokenizer.model_max_length = 10**30
+    for sinusoids, limit in ((None, None), ("marian", 64)):
+        model = tiny.csan(sinusoids=sinusoids, max_position_embeddings=64, vocab_size=len(tokenizer))
+        translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu", max_new_tokens=6)
+        assert translator.source_limit == limit
+        [split] = translator.split([" ".join(["ein Hund und ein Haus!"] * 30)])
+        assert (len(split.segments) == 1) == (limit is None)
+
+
 def test_what_is_no_text_is_refused_at_once(translator):
     with pytest.raises(TypeError, match="must be a string, got"):
         translator({"text": "ein Hund"})
