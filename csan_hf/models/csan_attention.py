@@ -252,12 +252,11 @@ class CsanAttention(nn.Module):
         sums = values.cumsum(dim=-1)
         if not isinstance(past_key_values, EncoderDecoderCache):
             return sums
-        cache, below = past_key_values.self_attention_cache, range(self.layer_idx)
-        index = self.config.decoder_layers + sum(_keeps_a_sum(self.config, layer) for layer in below)
-        layers: list[Any] = cache.layers
-        if index < len(layers) and layers[index].get_seq_length() > 0:
-            sums = sums + layers[index].keys[:, :, -1:, 0]
-        elif index >= len(layers) and cache.layer_class_to_replicate is None:
+        cache: Any = past_key_values.self_attention_cache
+        index = self.config.decoder_layers + sum(_keeps_a_sum(self.config, layer) for layer in range(self.layer_idx))
+        if index < len(cache.layers) and cache.layers[index].get_seq_length() > 0:
+            sums = sums + cache.layers[index].keys[:, :, -1:, 0]
+        elif index >= len(cache.layers) and cache.layer_class_to_replicate is None:
             raise ValueError("A static cache has no place for the sums of `cross_locality`: leave it out.")
         cache.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
         return sums

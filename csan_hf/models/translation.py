@@ -121,9 +121,9 @@ class TranslationPipeline(Pipeline):
 
     @property
     def _positions(self) -> int | None:
-        config = self.model.config
-        has_none = getattr(config, "sinusoids", "") is None  # a CSAN without absolute positions takes any length
-        return None if has_none else getattr(config, "max_position_embeddings", None)
+        if getattr(self.model.config, "sinusoids", "") is None:  # a CSAN without absolute positions takes any length
+            return None
+        return getattr(self.model.config, "max_position_embeddings", None)
 
     @property
     def source_limit(self) -> int | None:
