@@ -76,10 +76,8 @@ class LocalityModule(nn.Module):
 class LocalityMethod:
     """One locality method with its settings, the fields of the subclass (their bounds are declared by `bounded`).
 
-    With a true setting `shared`, layers of a part with equal settings have the same parameters.
-
-    A subclass defines those of these that it needs; `module` is what its `build` returned, `padding` [B, T] is
-    boolean, True = a real token, None = all real:
+    With a true setting `shared`, layers of a part with equal settings have the same parameters. A subclass defines
+    those of these that it needs; `module` is what its `build` returned, `padding` [B, T] boolean, True = a real token:
 
         term(module, call): The `Term` of one `AttentionCall`, which has everything but its terms.
         before(module, states, padding): What comes before the sub-layer, residual connections of its own included:
