@@ -247,17 +247,17 @@ class CsanAttention(nn.Module):
 
     def _running_sum(self, past_key_values: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
         """See `AttentionCall`: of real queries alone; the cache keeps the last sum beside the keys of all layers."""
-        if real is not None:
-            values = values * real[:, None, -values.shape[-1] :]
-        sums = values.cumsum(dim=-1)
-        if not isinstance(past_key_values, EncoderDecoderCache):
+        sums = (values if real is None else values * real[:, None, -values.shape[-1] :]).cumsum(dim=-1)
+        if past_key_values is None:
             return sums
-        cache: Any = past_key_values.self_attention_cache
+        cache: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
         index = self.config.decoder_layers + sum(_keeps_a_sum(self.config, layer) for layer in range(self.layer_idx))
         if index < len(cache.layers) and cache.layers[index].get_seq_length() > 0:
             sums = sums + cache.layers[index].keys[:, :, -1:, 0]
-        elif index >= len(cache.layers) and cache.layer_class_to_replicate is None:
-            raise ValueError("A static cache has no place for the sums of `cross_locality`: leave it out.")
+        elif cache.is_compileable:
+            raise ValueError("A static cache has no place for the sums of `cross_locality`: take a dynamic one.")
+        elif index == len(cache.layers) and cache.layer_class_to_replicate is None:
+            cache.layers.append(DynamicSlidingWindowLayer(2))
         cache.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
         return sums
 

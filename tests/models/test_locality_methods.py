@@ -10,6 +10,7 @@ from reference.locality_block import block_parameter_shapes, block_self_attentio
 from reference.locality_cnn import cnn_parameter_shapes, convolutions
 from tiny import PLAIN, STRATEGIES, padded_sources
 from tiny import csan as tiny_model
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from csan_hf import CsanConfig
@@ -281,14 +282,18 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
 )
 @torch.no_grad()
 def test_a_moving_gaussian_keeps_its_place_in_the_cache(search):
-    """As without a cache, which adds all steps up again; one layer of two has one."""
-    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": [None, {"moving_gaussian": 3.0}]}
+    """As without a cache, which adds all steps up again; also in caches that others make."""
+    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": [{"moving_gaussian": 3.0}] * 2}
     model, sources = tiny_model(**{**PLAIN, **locality}), padded_sources((9, 4))
     found = []
     for use_cache in (True, False):
         torch.manual_seed(0)
         found.append(model.generate(**sources, min_new_tokens=9, max_new_tokens=9, use_cache=use_cache, **search))
     assert torch.equal(*found)
+    for cache in (DynamicCache(), EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))):
+        torch.manual_seed(0)
+        again = model.generate(**sources, min_new_tokens=9, max_new_tokens=9, past_key_values=cache, **search)
+        assert torch.equal(again, found[0])
     with pytest.raises(ValueError, match="A static cache has no place for the sums of `cross_locality`"):
         model.generate(**sources, max_new_tokens=2, cache_implementation="static", disable_compile=True)
 
