@@ -16,6 +16,7 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from csan_hf.text_files import read_lines
+from csan_hf.training.recipe import RecipeError
 
 from .results import Texts
 from .suite import Suite
@@ -60,6 +61,8 @@ def read_lengths(suite: Suite, output: Path) -> Lengths | None:
     metric = texts.metrics[data]
     for cell in texts.cells:
         hypotheses = list(read_lines(cell.folder(output) / f"hypotheses/{split}.txt"))
+        if len(hypotheses) != len(groups):
+            raise RecipeError(f"{cell.name}: {len(hypotheses)} hypotheses of {split}, but {len(groups)} references.")
         cut = [sentences_of(text, group) for text, group in zip(hypotheses, groups, strict=True)]
         kinds = [failures_of(parts, group) for parts, group in zip(cut, groups, strict=True)]
         for kind in FAILURES:

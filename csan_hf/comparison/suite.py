@@ -143,12 +143,15 @@ def _lengths(title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings
     """The table of lengths, and the most sentences joined in training."""
     if title is None:
         return None
-    _require(title in tables, f"{where} must name a table ({', '.join(tables)}), got {title!r}.")
+    is_table = isinstance(title, str) and title in tables
+    _require(is_table, f"{where} must name a table ({', '.join(tables)}), got {title!r}.")
     columns = tables[title]
-    is_of_one = len({data for data, _ in columns.values()}) == 1 and all(len(own) == 1 for _, own in columns.values())
+    data, single = columns.get("1", ("", ()))
+    joined = {name: tuple(f"{split}_x{name}" for split in single) for name in columns} | {"1": single}
     _require(
-        is_of_one and "1" in columns and all(name.isdecimal() for name in columns),
-        f"{where}: columns of {title!r} must be numbers of sentences joined, also 1, a split of one data set each.",
+        len(single) == 1 and all(own == (data, joined[name]) for name, own in columns.items()),
+        f"{where}: columns of {title!r} must be numbers of sentences joined: 1 with a split, the others with its "
+        "SPLIT_xNUMBER.",
     )
     return title, max(recipe["data"].get("join") or 1 for recipe in recipes.values())
 

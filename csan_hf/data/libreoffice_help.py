@@ -28,6 +28,8 @@ class _Paragraphs(HTMLParser):
         self.inside: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "br" and self.inside:
+            self.texts[self.inside] += " "
         name = dict(attrs).get("id") or ""
         if name.startswith(("par_id", "hd_id")):
             self.inside = name
@@ -69,7 +71,10 @@ def prepare_help(
 
     Raises:
         FileNotFoundError: A folder has no pages.
+        ValueError: The pages do not suffice for each split, or the languages have one name.
     """
+    if len(set(languages)) < 2:
+        raise ValueError(f"languages must be two endings of files, got {languages}.")
     pages = [page for _, page in sorted(_read_pages(Path(source), Path(target)))]
     generator = random.Random(0)
     generator.shuffle(pages)
@@ -87,6 +92,9 @@ def prepare_help(
         "test_pages": [_joined(pages[place]) for place in sorted(tests)],
         "test_segments": [pair for place in sorted(tests) for pair in pages[place]],
     }
+    if empty := [split for split, lines in splits.items() if not lines]:
+        found = f"{len(pages)} pages in both {source} and {target}, {len(long)} of them of {page_words} words"
+        raise ValueError(f"Nothing is left for {', '.join(empty)}: there are {found}.")
     for split, lines in splits.items():
         for language, texts in zip(languages, zip(*lines, strict=True), strict=True):
             write_lines(Path(output, f"{split}.{language}"), texts)
@@ -102,9 +110,9 @@ def _read_pages(source: Path, target: Path) -> Iterator[tuple[str, Page]]:
         name = path.relative_to(source)
         if (target / name).is_file():
             own, other = (_paragraphs(folder / name) for folder in (source, target))
-            page = [(own[key], other[key]) for key in own if own[key] and other.get(key) and own[key] not in seen]
-            seen |= {text for text, _ in page}
-            if page:
+            pairs = {own[key]: other[key] for key in own if own[key] and other.get(key)}  # a repeated one once
+            if page := [pair for pair in pairs.items() if pair[0] not in seen]:
+                seen |= pairs.keys()
                 yield str(name), page
 
 
@@ -117,11 +125,12 @@ def _paragraphs(path: Path) -> dict[str, str]:
 def _pieces(page: Page, most: int, generator: random.Random) -> Iterator[tuple[str, str]]:
     """Neighbouring paragraphs joined, up to a number of source words drawn for each piece."""
     piece: Page = []
-    limit = generator.randint(_LEAST_PIECE, most)
+    least = min(_LEAST_PIECE, most)
+    limit = generator.randint(least, most)
     for pair in page:
         if piece and sum(len(text.split()) for text, _ in [*piece, pair]) > limit:
             yield _joined(piece)
-            piece, limit = [], generator.randint(_LEAST_PIECE, most)
+            piece, limit = [], generator.randint(least, most)
         piece.append(pair)
     if piece:
         yield _joined(piece)

@@ -37,7 +37,7 @@ def blocked_attention(call: AttentionCall) -> Tensor:
 def fuses_blocks(call: AttentionCall) -> bool:
     """Whether the fused kernel for CPUs has all that the call needs; the masks' runs are read, hence not traced."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    some = call.query.device.type == "cpu" and call.query.shape[0] > 0
+    some = type(call.query) is Tensor and call.query.device.type == "cpu" and call.query.shape[0] > 0
     return some and not (traced or call.terms or call.dropout_p > 0.0)
 
 

@@ -242,7 +242,7 @@ class StepPredictor(LocalityModule):
         hidden = torch.tanh(self.query_proj(_merge_heads(call.query)))  # [B, I, d / 2]
         steps = F.softplus(at_least_float32(self.step_proj(hidden).transpose(1, 2)))  # [B, H, I]
         width = torch.exp(at_least_float32(self.log_width))[None, :, None]
-        return GaussianTerm(call.running_sum(steps) - 1.0, width)
+        return GaussianTerm(call.running_sum(steps) - 1.0, raise_to_floor(width))
 
 
 _WINDOW_WITH_DISTANCES = {"window": 11, "relative_positions": 16}

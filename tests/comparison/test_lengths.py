@@ -85,8 +85,11 @@ def test_a_report_shows_curves_failures_and_places(tmp_path):
     ("changes", "message"),
     [
         ({"lengths": "joind"}, r"lengths must name a table \(joined\), got 'joind'"),
-        ({"tables": {"joined": {"4": ["test_x4"]}}}, "must be numbers of sentences joined, also 1"),
+        ({"tables": {"joined": {"4": ["test_x4"]}}}, "must be numbers of sentences joined: 1 with a split"),
         ({"tables": {"joined": {"1": ["test"], "all": ["test_x4"]}}}, "must be numbers of sentences joined"),
+        ({"tables": {"joined": {"1": ["test"], "5": ["test_x4"]}}}, "the others with its SPLIT_xNUMBER"),
+        ({"tables": {"joined": {"1": ["validation"], "4": ["test_x4"]}}}, "the others with its SPLIT_xNUMBER"),
+        ({"lengths": ["joined"]}, r"lengths must name a table"),
     ],
 )
 def test_a_suite_without_lengths_is_refused(changes, message, tmp_path):

@@ -51,3 +51,9 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
 def test_a_folder_without_pages_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no pages text/\*\*/\*.html"):
         prepare_help(tmp_path, tmp_path, tmp_path / "out")
+    write_page(tmp_path / "de", "a.html", {"par_id1": "eins<br/>zwei"})
+    with pytest.raises(ValueError, match=r"Nothing is left for train, .*: there are 0 pages in both"):
+        prepare_help(tmp_path / "de", tmp_path / "en", tmp_path / "out")
+    with pytest.raises(ValueError, match="must be two endings"):
+        prepare_help(tmp_path, tmp_path, tmp_path / "out", ("de", "de"))
+    assert not (tmp_path / "out").exists()
