@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .attention_call import AttentionCall, Cells, KeyArea, count_from
 from .backend_dense import Masks, attend_by_products, make_masks, trains_faster_in_float32
+from .seq2seq_model import is_plain
 
 # Queries per block: small enough to waste little on the edges, large enough for efficient matrix products.
 _BLOCK_SIZE = 32
@@ -36,9 +37,7 @@ def blocked_attention(call: AttentionCall) -> Tensor:
 
 def fuses_blocks(call: AttentionCall) -> bool:
     """Whether the fused kernel for CPUs has all that the call needs; the masks' runs are read, hence not traced."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    some = type(call.query) is Tensor and call.query.device.type == "cpu" and call.query.shape[0] > 0
-    return some and not (traced or call.terms or call.dropout_p > 0.0)
+    return is_plain(call.query) and call.query.shape[0] > 0 and not (call.terms or call.dropout_p > 0.0)
 
 
 def span_of_a_block(call: AttentionCall) -> int:

@@ -245,9 +245,6 @@ class StepPredictor(LocalityModule):
         return GaussianTerm(call.running_sum(steps) - 1.0, raise_to_floor(width))
 
 
-_WINDOW_WITH_DISTANCES = {"window": 11, "relative_positions": 16}
-
-
 @dataclass(frozen=True)
 class MovingGaussian(GaussianMethod):
     """A Gaussian that moves on through the source with every target token, so that attention keeps its place.
@@ -267,8 +264,8 @@ class MovingGaussian(GaussianMethod):
     presets: ClassVar = {
         "long": {
             "sinusoids": None,
-            "encoder_locality": [_WINDOW_WITH_DISTANCES],
-            "decoder_locality": [_WINDOW_WITH_DISTANCES],
+            "encoder_locality": [{"window": 11, "relative_positions": 16}],
+            "decoder_locality": [{"window": 11, "relative_positions": 16}],
             "cross_locality": [{"moving_gaussian": True}],
         }
     }

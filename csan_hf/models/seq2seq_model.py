@@ -463,16 +463,18 @@ def check_forward_keywords(keywords: Mapping[str, Any], forward: Callable[..., A
         logger.warning_once(f"forward() has no argument {name!r}: it has no effect.")
 
 
+def is_plain(states: torch.Tensor) -> bool:
+    """Whether torch computes `states` on a CPU and at once: for no compiler, tracer, torch.func or subclass."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    return type(states) is torch.Tensor and states.device.type == "cpu" and not traced
+
+
 def drop(states: torch.Tensor, probability: float, training: bool = True) -> torch.Tensor:
     """`torch.nn.functional.dropout`; on a CPU with fewer random numbers, the probability rounded to 1 / 65536."""
     if not training or probability == 0.0:
         return states
-    is_plain = type(states) is torch.Tensor and states.device.type == "cpu" and not torch.jit.is_tracing()
-    # torch's own is one operation that a compiler, a tracer and torch.func's vmap know
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not is_plain:
-        return F.dropout(states, probability, training=True)
-    if states.numel() < _FEWEST or not 0.5 < probability * _DRAWS < _DRAWS - 0.5:
-        return F.dropout(states, probability, training=True)
+    if not is_plain(states) or states.numel() < _FEWEST or not 0.5 < probability * _DRAWS < _DRAWS - 0.5:
+        return F.dropout(states, probability, training=True)  # one operation that compilers and vmap know
     scale = _DRAWS / max(_DRAWS - round(probability * _DRAWS), 1)
     # A draw of 64 bits serves four elements. In place and in integers: booleans cost a CPU more than the draws
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64, device=states.device).random_(-(2**63), None)

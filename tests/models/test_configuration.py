@@ -107,6 +107,10 @@ def test_the_preset_for_long_texts_is_local_in_every_layer():
     assert config.specifications("cross") == [{"moving_gaussian": True}] * 2
     [moving] = config.layer_locality("cross", 1).methods
     assert moving.width == 10
+    areas = CsanConfig.preset("long", head_area=3, local_window=5)
+    area = {"size": 3, "boundary": "mask"}
+    assert areas.specifications("decoder")[5] == {"window": 5, "relative_positions": 16, "head_area": area}
+    assert areas.specifications("cross")[5] == {"moving_gaussian": True}
     own = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
     assert own.specifications("cross") == [None]
     assert own.sinusoids == "marian"
