@@ -56,8 +56,8 @@ def prepare_help(
     """Writes a corpus of documents: short pieces of pages to train on, whole long pages to test on.
 
     `train` and `validation` have pieces of pages, of random lengths, `test_pages` whole pages of `page_words`,
-    `test_segments` the paragraphs of the same pages. No paragraph of a test page is trained on; paragraphs that repeat
-    an earlier one's source word for word, of which a help has many, are left out of pages.
+    `test_segments` the paragraphs of the same pages. Paragraphs that repeat an earlier one's source word for word, of
+    which a help has many, are left out of pages; so none of a test page is trained on.
 
     Args:
         source, target: Folders of the two languages, such as `usr/share/libreoffice/help/de`.
@@ -82,8 +82,6 @@ def prepare_help(
     long = [place for place, size in enumerate(sizes) if page_words[0] <= size <= page_words[1]]
     tests = set(long[: max(1, int(_SHARES["test"] * len(pages)))])
     others = [page for place, page in enumerate(pages) if place not in tests]
-    held_out = {text for place in tests for text, _ in pages[place]}
-    others = [[pair for pair in page if pair[0] not in held_out] for page in others]
     pieces = [list(_pieces(page, piece_words, generator)) for page in others]
     last = max(1, int(_SHARES["validation"] * len(pieces)))
     splits = {
