@@ -13,7 +13,7 @@ from csan_hf.text_files import path_inside, write_bytes
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError
 
-from .report import CURVES, REPORT, check_folder
+from .report import REPORT, check_folder
 from .results import REFERENCES, digests_of_references
 from .schedule import FINISHED, RECIPE, is_finished, trained_keys
 from .speed import SPEEDS
@@ -43,7 +43,7 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         for cell in suite.cells:
             if is_finished(cell, output):
                 contents |= _files_of_run(cell, output)
-        pictures = [f"{title}.png" for title in (*suite.tables, CURVES)]
+        pictures = [f"{name}.png" for name in suite.pictures]
         names = [name for name in ("scores.csv", *pictures, SPEEDS) if (output / name).is_file()]
         contents |= {name: _public(output, name) for name in (REPORT, *names)}
         contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()

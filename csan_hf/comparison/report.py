@@ -23,12 +23,11 @@ from .lengths import FAILURES, Lengths, read_lengths
 from .results import Row, Score, Table, read_results
 from .schedule import RECIPE, check_cell, is_finished
 from .speed import Speed
-from .suite import Suite
+from .suite import CURVES, Suite
 
 SIGNIFICANT = 0.05
 _FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
-CURVES = "curves"
 REPORT = "report.md"
 FLOPS = "FLOPs a target token (×10⁵)"
 
@@ -83,7 +82,7 @@ def check_folder(suite: Suite, folder: Path) -> None:
     """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of something else."""
     for cell in suite.cells:
         check_cell(cell, folder)
-    pictures = [f"{title}{ending}" for title in suite.tables for ending in (".png", ".svg")]
+    pictures = [f"{name}{ending}" for name in suite.pictures for ending in (".png", ".svg")]
     names = [name for name in (REPORT, "report.json", "scores.csv", *pictures) if (folder / name).exists()]
     if REPORT in names:
         is_known = (folder / REPORT).read_bytes().splitlines()[:1] == [f"# {suite.name}".encode()]

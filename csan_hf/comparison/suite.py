@@ -18,6 +18,9 @@ _KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds"
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
 _OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
 
+CURVES = "curves"
+"""Name of the picture of scores by sentences joined."""
+
 Settings = dict[str, Any]
 """Keys of a recipe: those of its top, and sections."""
 
@@ -72,6 +75,11 @@ class Suite:
     systems: tuple[str, ...]
     published: dict[str, dict[str, Any]]
     lengths: tuple[str, int] | None = None
+
+    @property
+    def pictures(self) -> list[str]:
+        """Names of the report's pictures, without their endings: of each table, and the curves."""
+        return [*self.tables, *([CURVES] if self.lengths else [])]
 
     @property
     def seeds(self) -> tuple[int, ...]:

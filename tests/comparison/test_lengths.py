@@ -9,7 +9,7 @@ from comparison.test_tables import finish
 from matplotlib.image import imread
 
 from csan_hf.comparison.lengths import failures_of, read_lengths, sentences_of
-from csan_hf.comparison.report import write_report
+from csan_hf.comparison.report import check_folder, write_report
 from csan_hf.comparison.results import read_tables
 from csan_hf.comparison.suite import load_suite
 from csan_hf.training.recipe import RecipeError
@@ -79,6 +79,14 @@ def test_a_report_shows_curves_failures_and_places(tmp_path):
     assert "\n| system | 1 | 2 | 3 | 4 |\n" in text
     assert json.loads((tmp_path / "report.json").read_text())["lengths"]["longest"] == 4
     assert imread(tmp_path / "curves.png").std() > 0
+
+
+def test_curves_of_somebody_else_are_not_replaced(tmp_path):
+    suite = suite_of_lengths(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "curves.png").write_text("mine")
+    with pytest.raises(RecipeError, match=r"curves.png is not of a report of suite"):
+        check_folder(suite, tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
