@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from datasets import DownloadConfig, load_dataset_builder
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
@@ -38,8 +39,7 @@ class Estimate(NamedTuple):
         pairs: Sentence pairs in a batch.
         states: Bytes of weights, gradients and Adam's two moments.
         activations: Bytes kept for the backward pass.
-        flops: Floating-point operations of matrix products and convolutions, forward and backward. Those inside an
-            attention kernel, few at this length, count only where torch knows them.
+        flops: Floating-point operations of matrix products and convolutions, forward and backward.
     """
 
     pairs: int
@@ -166,8 +166,9 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
 
 @contextlib.contextmanager
 def counted_flops() -> Iterator[FlopCounterMode]:
-    """Counts operations of matrix products and convolutions, also those of LSTMs, which oneDNN would hide."""
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), FlopCounterMode(display=False) as counter:
+    """Counts operations of matrix products and convolutions, also those that oneDNN or fused attention would hide."""
+    without_mkldnn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
+    with without_mkldnn, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         yield counter
 
 

@@ -59,9 +59,10 @@ def test_estimate_is_that_of_the_real_model():
     assert (found.pairs, double.pairs, estimate("cells", max_cells="1800").pairs) == (4, 8, 2)
     assert found.states == 16 * sum(parameter.numel() for parameter in model.parameters())
     tokens = 4 * module.SENTENCE_LENGTH
-    # 2 operations for a weight and a token, once forward and twice backward; attention may come on top
+    # 2 operations for a weight and a token, once forward and twice backward; keys and values of 3 heads in the encoder
     matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.ndim == 2)
-    assert 6 * tokens * matrices <= found.flops < 8 * tokens * matrices
+    attention = 2 * 2 * tokens * module.SENTENCE_LENGTH * 32 * (3 + 1 + 1)
+    assert found.flops == 6 * tokens * matrices + 3 * 2 * attention
     assert 4 * tokens * 32 * 10 < found.activations < 4 * tokens * 32 * 500
     assert 1.9 * found.activations < double.activations < 2 * found.activations, "neither weights nor a tensor twice"
     assert estimate(gradient_accumulation_steps="3").flops == 3 * found.flops
@@ -91,6 +92,16 @@ def test_operations_of_an_lstm_count():
     attention = 2 * 20 * 25 * 8 * 2 + 2 * 20 * 16 * 8
     rest = 2 * 20 * 8 * 30 + 2 * 8 * 16  # the output projection, and the first state
     assert target_token_flops(model, source_length=25, target_length=20) * 20 == lstm + attention + rest
+
+
+def test_operations_inside_fused_attention_count():
+    d, ffn, source, target = 32, 64, 25, 20
+    sizes = {"d_model": d, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": ffn, "decoder_ffn_dim": ffn}
+    model = CsanForConditionalGeneration(CsanConfig(vocab_size=30, local_window=None, head_area=1, **sizes))
+    linear = (4 * d * d + 2 * d * ffn) * (source + target) + 2 * d * d * (source + target) + 30 * d * target
+    attention = 2 * d * (source * source + target * target + source * target)
+    found = target_token_flops(model, source_length=source, target_length=target)
+    assert found * target == 2 * (linear + attention)
 
 
 def test_layers_that_training_drops_count():
