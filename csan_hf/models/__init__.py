@@ -10,6 +10,7 @@ from .locality import register_locality
 from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
 from .modeling_csan_classification import CsanForSequenceClassification, CsanForTokenClassification
+from .modeling_ensemble import EnsembleConfig, EnsembleForConditionalGeneration
 from .modeling_pervasive_attention import (
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
@@ -28,6 +29,8 @@ __all__ = [
     "CsanForTokenClassification",
     "CsanModel",
     "CsanPreTrainedModel",
+    "EnsembleConfig",
+    "EnsembleForConditionalGeneration",
     "PervasiveAttentionConfig",
     "PervasiveAttentionForConditionalGeneration",
     "PervasiveAttentionModel",
