@@ -26,7 +26,7 @@ TestSet = tuple[Collection[str], Collection[str]]
 
 def evaluate(
     *,
-    model: str | None = None,
+    model: list[str] | None = None,
     hypotheses: str | None = None,
     recipe: Path | None = None,
     split: list[str] | None = None,
@@ -52,25 +52,30 @@ def evaluate(
     """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
     The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing translation instead.
+    Several models are an ensemble: their probabilities are averaged.
     Under `accelerate launch` or torchrun the processes share the work.
 
     Args:
+        model: checkpoint folder or Hub name; several = an ensemble
         hypotheses: existing translations to score, one per line (- = standard input); with --source and --reference
         recipe: recipe whose data to use (default: the model's recipe.yaml)
         split: splits of the recipe (default: all but train)
         source: source sentences, one per line (may be .gz)
         reference: reference translations, one per line (may be .gz)
-        output_dir: folder for hypotheses and scores (default: MODEL/evaluation)
+        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it must be given)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu chrf)
         by_length: also score groups of sentences of similar length
     """
     by_recipe = recipe is not None or bool(split)
     misplaced = hypotheses is not None if source is None else by_recipe
-    if (model is None) == (hypotheses is None) or (source is None) != (reference is None) or misplaced:
+    names = model or []
+    if bool(names) == (hypotheses is not None) or (source is None) != (reference is None) or misplaced:
         raise ValueError(
             "give --model, or --hypotheses; and --source with --reference, or --recipe, --split of --model"
         )
+    if len(names) > 1 and output_dir is None:
+        raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()
@@ -79,7 +84,7 @@ def evaluate(
         sources, references, *lines = open_parallel(source, reference, *([] if hypotheses is None else [hypotheses]))
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
-        loaded, sets = _recipe_splits(recipe or Path(str(model)) / "recipe.yaml", split)
+        loaded, sets = _recipe_splits(recipe or Path(names[0]) / "recipe.yaml", split)
     chosen: dict[str, Any] = {
         "metrics": metrics or (loaded is not None and loaded.training.get("metrics")) or DEFAULT_METRICS,
         "tokenize": bleu_tokenize or (loaded.bleu_tokenize if loaded is not None else None),
@@ -99,10 +104,10 @@ def evaluate(
         _print_table(scores)
         return
     _translate_and_score(
-        str(model),
+        names,
         sets,
         score,
-        output_dir or path_inside(str(model), "evaluation"),
+        output_dir or path_inside(names[0], "evaluation"),
         loading={"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code, "progress": not quiet},
         translation={
             "max_batch_tokens": max_batch_tokens,
@@ -130,7 +135,7 @@ def _recipe_splits(path: Path, split: list[str] | None) -> tuple[Recipe, dict[st
 
 
 def _translate_and_score(
-    name: str,
+    names: list[str],
     sets: dict[str, TestSet],
     score: Callable[..., dict[str, Any]],
     output: Path,
@@ -145,7 +150,7 @@ def _translate_and_score(
         check_writable(path)
     if processes is not None:
         loading["device"] = str(processes.device)
-    model, tokenizers = load_translation_model(name, **loading)
+    model, tokenizers = load_translation_model(names, **loading)
     scores: dict[str, dict] = {}
     for split, (sources, references) in sets.items():
         start = time.time()
@@ -162,7 +167,7 @@ def _translate_and_score(
         processes.destroy_process_group()
         if not processes.is_main_process:
             return
-    write_json(table, {"model": name, "scores": scores})
+    write_json(table, {"model": names if len(names) > 1 else names[0], "scores": scores})
     _print_table(scores)
     print(f"Hypotheses and scores.json are in {output}.")
 

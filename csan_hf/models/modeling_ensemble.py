@@ -60,9 +60,9 @@ def target_size(config: Any) -> int:
 class EnsembleCache(Cache):
     """The members' caches side by side."""
 
-    is_compileable = False  # type: ignore[assignment]
+    is_compileable = False
 
-    def __init__(self, caches: Sequence[Cache]) -> None:
+    def __init__(self, caches: Sequence[Any]) -> None:
         super().__init__(layers=[])
         self.caches = caches
 
@@ -124,7 +124,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None) -> None:
         super().__init__(config)
-        self.members = nn.ModuleList(
+        self.members: Any = nn.ModuleList(
             members or [AutoModelForSeq2SeqLM.from_config(each) for each in config.member_configs()]
         )
         self.post_init()
@@ -171,9 +171,9 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """The encoders as one, for `generate`."""
         return _Encoders(self.members)
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
-    ) -> None:  # type: ignore[override]
+    ) -> None:
         caches = []
         for member in self.members:
             own: dict[str, Any] = {}
@@ -189,7 +189,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EnsembleCache | None = None,
+        past_key_values: Any = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
@@ -212,7 +212,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             decoder_input_ids = shift_tokens_right(
                 labels, self.config.pad_token_id, self.config.decoder_start_token_id
             )
-        shared = {"attention_mask": attention_mask, "decoder_attention_mask": decoder_attention_mask}
+        shared: dict[str, Any] = {"attention_mask": attention_mask, "decoder_attention_mask": decoder_attention_mask}
         shared["decoder_input_ids"] = decoder_input_ids
         total: Any = None
         for number, member in enumerate(self.members):
