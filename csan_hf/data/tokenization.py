@@ -9,6 +9,7 @@ consist of standard parts only, so `AutoTokenizer.from_pretrained` loads them wh
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
 from transformers.utils import cached_file
 
+from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
 
 PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
@@ -388,6 +390,34 @@ def _encode(
         "labels": [_truncate(ids, limits[1]) for ids in target],
         "source_length": [len(ids) for ids in source],
         "target_length": [len(ids) for ids in target],
+    }
+
+
+def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float) -> Dataset:
+    """Returns a tokenized split whose rows are cut into tokens anew whenever they are read, for training.
+
+    Each merge of BPE is left out with probability `dropout` (Provilkov et al., ACL 2020). Where a text would have more
+    tokens than the longest of the split, it keeps those that it has. The tokenizers stay as they are.
+
+    Raises:
+        ValueError: One of the tokenizers is not BPE.
+    """
+    noisy = copy.deepcopy(tokenizers)
+    for tokenizer in (noisy.source, noisy.target):
+        model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        if not isinstance(model, models.BPE):
+            raise ValueError(f"bpe_dropout is for tokenizers of BPE, not {type(model or tokenizer).__name__}")
+        model.dropout = dropout
+    longest = [int(lengths.max()) for lengths in example_lengths(dataset)]
+    return dataset.with_transform(partial(_encode_anew, tokenizers=noisy, longest=longest))
+
+
+def _encode_anew(batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]) -> dict[str, list[Any]]:
+    found = _encode(batch, tokenizers, (None, None))
+    sides = zip(("input_ids", "labels"), longest, strict=True)
+    return {
+        name: [new if len(new) <= limit else old for new, old in zip(found[name], batch[name], strict=True)]
+        for name, limit in sides
     }
 
 
