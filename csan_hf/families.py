@@ -77,6 +77,7 @@ FAMILIES: dict[str, ModelFamily] = {
             "AutoModel": "CsanModel",
             "AutoModelForSeq2SeqLM": "CsanForConditionalGeneration",
             "AutoModelForSequenceClassification": "CsanForSequenceClassification",
+            "AutoModelForTextEncoding": "CsanEncoderModel",
             "AutoModelForTokenClassification": "CsanForTokenClassification",
         },
         tag="local-attention",

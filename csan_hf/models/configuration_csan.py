@@ -139,9 +139,8 @@ class CsanConfig(Seq2SeqConfig):
     @classmethod
     def big(cls, **overrides: Any) -> "CsanConfig":
         """Transformer-big: d_model 1024, 16 heads, 6 + 6 layers, feed-forward 4096, dropout 0.3."""
-        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
-        widths = {"d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
-        return cls(**{**widths, **heads, "dropout": 0.3, **overrides})
+        sizes = {"d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "dropout": 0.3}
+        return cls(**{**sizes, "encoder_attention_heads": 16, "decoder_attention_heads": 16, **overrides})
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> "CsanConfig":

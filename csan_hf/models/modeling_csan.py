@@ -157,6 +157,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         "AutoModel": "modeling_csan.CsanModel",
         "AutoModelForSeq2SeqLM": "modeling_csan.CsanForConditionalGeneration",
         "AutoModelForSequenceClassification": "modeling_csan_classification.CsanForSequenceClassification",
+        "AutoModelForTextEncoding": "modeling_csan_classification.CsanEncoderModel",
         "AutoModelForTokenClassification": "modeling_csan_classification.CsanForTokenClassification",
     }
 
