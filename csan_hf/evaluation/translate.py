@@ -174,7 +174,7 @@ def _translate_windows(
             splits = translator.split(sentences, **options)
             segments = [segment for split in splits for segment in split.segments]
             forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
-            batches = list(_batches_by_length([count(segment) for segment in segments], max_batch_tokens))
+            batches = list(batches_by_length([count(segment) for segment in segments], max_batch_tokens))
             bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
             if processes is not None:
                 batches = batches[processes.process_index :: processes.num_processes]
@@ -233,7 +233,7 @@ def _first_free(translator: Any, options: dict[str, Any]) -> int:
     return 1 + (settings["forced_bos_token_id"] is not None)
 
 
-def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens` tokens."""
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
