@@ -42,7 +42,7 @@ def workplace(tmp_path_factory):
     for name in ("scripts", "csan_hf"):
         (folder / name).symlink_to(ROOT / name)
     tokenizer = tiny.tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
-    for name in ("numbers", "2d", "en-de"):
+    for name in ("numbers", "2d", "en-de", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")
     (folder / "test.en").write_text(f"{ENGLISH}\n")

@@ -1,11 +1,12 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Ensembles: `generate` against loops that average probabilities by hand."""
 
 import pytest
+import tiny
 import torch
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 
 from csan_hf.models import EnsembleForConditionalGeneration
-from tests import tiny
 
 LENGTH = 8
 
