@@ -229,7 +229,8 @@ def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
 
 
 def test_samples_and_prefixes(folder, tmp_path, capsys):
-    (tmp_path / "in").write_text("two\n\na much longer sentence\nnine")
+    text = "A sentence. " * 40  # more than the model's positions: translated in parts
+    (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
     arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--max_length", "9"]
 
     def lines(*more):
@@ -238,12 +239,13 @@ def test_samples_and_prefixes(folder, tmp_path, capsys):
 
     first, again, other = (lines("--sample", "--temperature", "3", "--seed", seed) for seed in "112")
     assert first == again != other
-    (tmp_path / "prefixes").write_text("zwei eins\neins\n\neins")
+    (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
     found, free = lines("--prefixes", str(tmp_path / "prefixes"), "--num_beams", "3"), lines("--num_beams", "3")
-    assert found[0].startswith("zwei eins")
+    assert found[0].startswith("two words")
     assert found[1:3] == free[1:3]
     assert found[3].startswith("eins")
-    assert not free[0].startswith("zwei eins")
+    assert not free[0].startswith("two words")
+    assert (found[4].startswith("eins"), found[4].count("eins"), free[4].count("eins")) == (True, 1, 0)
     (tmp_path / "prefixes").write_text("zwei\n")
     assert translate_main([*arguments, "--prefixes", str(tmp_path / "prefixes")]) == 2
     assert "fewer prefixes than sentences" in capsys.readouterr().err
