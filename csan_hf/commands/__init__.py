@@ -9,12 +9,13 @@ from csan_hf.data.readers import check_parallel
 from csan_hf.text_files import open_lines
 
 if TYPE_CHECKING:
+    NonNegativeInt: TypeAlias = int
     NotEmptyStr: TypeAlias = str
     PositiveInt: TypeAlias = int
 else:
-    from jsonargparse.typing import NotEmptyStr, PositiveInt
+    from jsonargparse.typing import NonNegativeInt, NotEmptyStr, PositiveInt
 
-__all__ = ["Dtype", "NotEmptyStr", "PositiveInt", "open_parallel"]
+__all__ = ["Dtype", "NonNegativeInt", "NotEmptyStr", "PositiveInt", "open_parallel"]
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 

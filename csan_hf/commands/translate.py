@@ -4,6 +4,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,9 +12,10 @@ from transformers import set_seed
 
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
+from csan_hf.evaluation.pool import TranslationPool
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
 
-from . import Dtype, PositiveInt
+from . import Dtype, NonNegativeInt, PositiveInt
 
 
 def translate(
@@ -37,6 +39,7 @@ def translate(
     top_p: float | None = None,
     seed: int = 0,
     max_batch_tokens: PositiveInt = 4096,
+    processes: NonNegativeInt | None = None,
     device: str | None = None,
     dtype: Dtype = "float32",
     trust_remote_code: bool = False,
@@ -65,23 +68,29 @@ def translate(
         top_k: of --sample: draw from the K likeliest tokens
         top_p: of --sample: draw from the likeliest tokens whose probabilities reach this sum
         seed: of --sample
+        processes: processes side by side, on the CPU, for a large file; 0 = as many as cores
     """
-    processes = launched_processes(device)
-    if processes is not None and STANDARD_STREAM in (input, output):
+    launched = launched_processes(device)
+    if launched is not None and STANDARD_STREAM in (input, output):
         raise ValueError("Several processes cannot share standard input and output: pass --input and --output.")
     if input != STANDARD_STREAM:
         os.stat(input)  # so that a missing file is reported before the model is loaded
     network, tokenizers = load_translation_model(
         model,
-        device=device if processes is None else str(processes.device),
+        device=device if launched is None else str(launched.device),
         dtype=dtype,
         trust_remote_code=trust_remote_code,
         progress=not quiet,
     )
     if num_beams is not None and num_beams < (n_best or 1) and not sample:
         raise ValueError(f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample.")
+    if sample and processes is not None:
+        raise ValueError("Samples are drawn by one process: leave out --processes, or --sample.")
     if sample:
         set_seed(seed)
+    pool = None
+    if processes is not None:
+        pool = TranslationPool(processes, model, dtype=dtype, trust_remote_code=trust_remote_code)
     n_best = n_best or (1 if json_lines else None)
     if n_best and num_beams is None and not sample:
         num_beams = max(n_best, network.generation_config.num_beams or 1)
@@ -91,7 +100,8 @@ def translate(
         sentences=read_lines(input),
         max_batch_tokens=max_batch_tokens,
         progress=not quiet,
-        processes=processes,
+        processes=launched,
+        pool=pool,
         prefixes=None if prefixes is None else read_lines(prefixes),
         src_lang=source_lang,
         tgt_lang=target_lang,
@@ -107,13 +117,14 @@ def translate(
     )
     if n_best is not None:
         windows = _in_lines(windows, json_lines)
-    if processes is None or processes.is_main_process:
-        _write_as_they_come(windows, output)
-    else:
-        for _ in windows:
-            pass  # the main process writes them
-    if processes is not None:
-        processes.destroy_process_group()
+    with pool or nullcontext():
+        if launched is None or launched.is_main_process:
+            _write_as_they_come(windows, output)
+        else:
+            for _ in windows:
+                pass  # the main process writes them
+    if launched is not None:
+        launched.destroy_process_group()
 
 
 def _in_lines(windows: Iterator[list[list[Hypothesis]]], json_lines: bool) -> Iterator[list[str]]:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +20,7 @@ from transformers import LogitsProcessor, PreTrainedModel
 from csan_hf.pipelines import TextTranslationPipeline
 
 from .loading import evaluation_view
+from .pool import TranslationPool
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -75,18 +78,20 @@ def translate_stream(
     progress: bool = False,
     processes: PartialState | None = None,
     prefixes: Iterable[str] | None = None,
+    pool: TranslationPool | None = None,
     **generate_arguments: Any,
 ) -> Iterator[list[str]]:
     """Translates sentences as they come, in memory that does not grow with their number; see also `translate`.
 
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read and translated at a
     time; its sentences go together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are
-    how the translations begin, one for each sentence (where a text is split, for the first one of it).
+    how the translations begin, one for each sentence (where a text is split, for the first one of it). The
+    processes of a `pool` translate the batches, and one window more is read ahead.
 
     Yields:
         The translations of a window, in order.
     """
-    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments, prefixes)
+    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments, prefixes, pool)
     for results in _translate_windows(_windows(sentences, processes), None, *work):
         yield [result[0]["translation_text"].strip() for result in results]
 
@@ -108,6 +113,7 @@ def n_best_stream(
     progress: bool = False,
     processes: PartialState | None = None,
     prefixes: Iterable[str] | None = None,
+    pool: TranslationPool | None = None,
     **generate_arguments: Any,
 ) -> Iterator[list[list[Hypothesis]]]:
     """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n samples.
@@ -121,7 +127,7 @@ def n_best_stream(
         ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
     """
     arguments = {**generate_arguments, "num_return_sequences": n, "return_scores": True}
-    work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes)
+    work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes, pool)
     for results in _translate_windows(_windows(sentences, processes), None, *work):
         yield [_hypotheses(several) for several in results]
 
@@ -159,37 +165,58 @@ def _translate_windows(
     processes: PartialState | None,
     generate_arguments: dict[str, Any],
     prefixes: Iterable[str] | None = None,
+    pool: TranslationPool | None = None,
 ) -> Iterator[list[list[dict[str, Any]]]]:
     """The results of each sentence of a window, as many as `num_return_sequences`."""
     beginnings = None if prefixes is None else iter(prefixes)
     shown = progress and (processes is None or processes.is_main_process)
+
+    def started(sentences: Sequence[str], bar: tqdm) -> tuple[Any, ...]:
+        """A window that is split, and its batches, which a pool begins to translate."""
+        view = evaluation_view(model) if any(module.training for module in model.modules()) else model
+        translator: Any = TextTranslationPipeline(
+            model=view, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
+        )
+        options = {name: value for name, value in generate_arguments.items() if value is not None}
+        count = translator.token_counter(**options)
+        splits = translator.split(sentences, **options)
+        segments = [segment for split in splits for segment in split.segments]
+        forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
+        batches = list(batches_by_length([count(segment) for segment in segments], max_batch_tokens))
+        bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
+        if processes is not None:
+            batches = batches[processes.process_index :: processes.num_processes]
+        work = []
+        for batch in batches:
+            own = {**options, "batch_size": len(batch)}
+            if forced is not None:
+                begin = ForcedPrefixes([forced[number] for number in batch], _first_free(translator, options))
+                own["logits_processor"] = [begin]
+            call = partial((pool or translator).translate_segments, [segments[number] for number in batch], **own)
+            work.append((batch, call if pool is None else call().result))
+        return translator, splits, options, work
+
     with tqdm(total=total, desc="translating", unit="sentence", disable=not shown) as bar:
-        for sentences in windows:
-            view = evaluation_view(model) if any(module.training for module in model.modules()) else model
-            translator: Any = TextTranslationPipeline(
-                model=view, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
-            )
-            options = {name: value for name, value in generate_arguments.items() if value is not None}
-            count = translator.token_counter(**options)
-            splits = translator.split(sentences, **options)
-            segments = [segment for split in splits for segment in split.segments]
-            forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
-            batches = list(batches_by_length([count(segment) for segment in segments], max_batch_tokens))
-            bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
-            if processes is not None:
-                batches = batches[processes.process_index :: processes.num_processes]
+        # A pool has the next window to go on with, while the last batches of one are translated
+        for translator, splits, options, work in _ahead((started(each, bar) for each in windows), pool is not None):
             found: list[tuple[int, list[dict[str, Any]]]] = []
-            for batch in batches:
-                if forced is not None:
-                    begin = ForcedPrefixes([forced[number] for number in batch], _first_free(translator, options))
-                    options["logits_processor"] = [begin]
-                results = translator.translate_segments([segments[n] for n in batch], batch_size=len(batch), **options)
-                found += zip(batch, results, strict=True)
+            for batch, results in work:
+                found += zip(batch, results(), strict=True)
                 bar.update(len(batch))
             if processes is not None:
                 found = gather_object(found)
             by_place = iter(result for _, result in sorted(found, key=itemgetter(0)))
             yield [translator.join(split, list(islice(by_place, len(split.segments))), options) for split in splits]
+
+
+def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
+    """Items, of which so many are made before they are asked for."""
+    items = iter(items)
+    made = deque(islice(items, count))
+    for item in items:
+        made.append(item)
+        yield made.popleft()
+    yield from made
 
 
 class ForcedPrefixes(LogitsProcessor):

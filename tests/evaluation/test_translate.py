@@ -189,6 +189,21 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     assert list(translate_stream(model, tokenizers, [])) == []
 
 
+def test_a_pool_of_processes_writes_the_same_lines(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(translating, "WINDOW_LINES", 3)  # so that one window is ahead
+    (tmp_path / "in").write_text("\n".join([*SENTENCES, "", *SENTENCES]))
+    (tmp_path / "prefixes").write_text("eins\n" * 99)
+    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--max_length", "9"]
+    arguments += ["--max_batch_tokens", "16", "--num_beams", "2", "--prefixes", str(tmp_path / "prefixes")]
+    assert translate_main(arguments) == 0
+    expected = capsys.readouterr().out
+    monkeypatch.setattr(TextTranslationPipeline, "translate_segments", None)  # of this process
+    assert translate_main([*arguments, "--processes", "2"]) == 0
+    assert capsys.readouterr().out == expected
+    assert translate_main([*arguments, "--processes", "2", "--sample"]) == 2
+    assert "leave out --processes" in capsys.readouterr().err
+
+
 def test_n_best_lists_are_those_of_generate(model, tokenizers):
     options = {"num_beams": 4, "length_penalty": 0.0, "max_length": 9}
     [window] = n_best_stream(model, tokenizers, SENTENCES, 3, **options)

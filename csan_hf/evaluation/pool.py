@@ -1,0 +1,65 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation by several processes of one machine, each with a model of its own."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+from csan_hf.pipelines import TextTranslationPipeline
+
+from .loading import load_translation_model
+
+_translator: Any = None  # of a process of the pool
+
+
+class TranslationPool(ProcessPoolExecutor):
+    """Processes that translate batches side by side on the CPU; the cores are shared out among them.
+
+    As they are many, none of them gains by threads that wait for each other at every small product: N processes of one
+    thread translate more than one process of N threads.
+
+    Args:
+        count: Processes; 0 = as many as this process may use cores.
+        names: What each of them loads, see `load_translation_model`.
+        **options: More of its arguments.
+    """
+
+    def __init__(self, count: int, names: list[str], **options: Any) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = count or cores
+        arguments = max(1, cores // count), names, {**options, "device": "cpu", "progress": False}
+        super().__init__(count, multiprocessing.get_context("spawn"), _start, arguments)
+
+    def translate_segments(self, segments: list[str], **options: Any) -> "Future[list[dict[str, Any]]]":
+        """See `TextTranslationPipeline.translate_segments`, in one of the processes."""
+        return self.submit(_translate_segments, segments, options)
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        self.shutdown(cancel_futures=kind is not None)
+
+
+def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
+    global _translator
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    model, tokenizers = load_translation_model(names, **options)
+    _translator = TextTranslationPipeline(
+        model=model, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device
+    )
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # a killed parent closes no queue, and this process would wait for ever
+        os._exit(1)
+
+
+def _translate_segments(segments: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
+    return _translator.translate_segments(segments, **options)
