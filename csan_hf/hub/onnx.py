@@ -83,9 +83,16 @@ def _check_installed() -> None:
 
 
 def _to_int8(path: Path) -> None:
+    import onnx
     from onnxruntime.quantization import quantize_dynamic
 
-    quantize_dynamic(path, path, per_channel=True)
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # shapes of weights that the quantiser transposes
+    # Depthwise ones, which have few weights, are slower in integers
+    depthwise = [
+        node.name for node in model.graph.node if any(each.name == "group" and each.i > 1 for each in node.attribute)
+    ]
+    quantize_dynamic(model, path, per_channel=True, nodes_to_exclude=depthwise)
 
 
 def _to_float16(path: Path) -> None:
@@ -112,13 +119,15 @@ def _trace(model: Any, directory: Path) -> None:
         present[PRESENT + name] = {0: "batch_size", 2: f"present {name}"}
     module = sys.modules[type(model).__module__]
     made = {"create_causal_mask": _no_mask, "create_bidirectional_mask": _padding_mask, "run_lstm": _run_lstm}
-    with mock.patch.multiple(module, create=True, **made):
+    # Blocks are made for one length
+    implementation = mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
+    with implementation, mock.patch.multiple(module, create=True, **made):
         _export(encoder, source, {"last_hidden_state": both}, directory / ENCODER)
         _export(step, target, present, directory / DECODER)
 
 
 def _export(module: nn.Module, inputs: Mapping[str, Any], outputs: Mapping[str, Any], path: Path) -> None:
-    """Saves the graph of a module, of tensors with the names of their free axes; those from the fourth on are a list."""
+    """Saves the graph of a module, of tensors with the names of their free axes; the fourth and later are a list."""
     tensors = [tensor for tensor, _ in inputs.values()]
     free = [dict.fromkeys(axes, torch.export.Dim.AUTO) for _, axes in inputs.values()]
     arguments, shapes = ((*each[:3], each[3:]) if each[3:] else tuple(each) for each in (tensors, free))
@@ -128,6 +137,8 @@ def _export(module: nn.Module, inputs: Mapping[str, Any], outputs: Mapping[str, 
     for value in (*program.model.graph.inputs, *program.model.graph.outputs):
         for axis, name in axes[value.name].items():
             value.shape[axis] = name
+    for node in program.model.graph:
+        node.metadata_props.clear()  # stack traces, longer than small weights
     program.save(path)
 
 
@@ -150,7 +161,12 @@ def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
     weights = {kind: [getattr(lstm, f"{kind}_l0{end}") for end in ("", "_reverse")] for kind in kinds}
     stacked = {kind: torch.stack([_gates(each) for each in pair]) for kind, pair in weights.items()}
     bias = torch.cat([stacked.pop("bias_ih"), stacked.pop("bias_hh")], dim=1)
-    operands = inputs.take_along_dim(real_first, 1).transpose(0, 1), *stacked.values(), bias, mask.sum(dim=1).int()
+    operands = (
+        inputs.gather(1, real_first.expand_as(inputs)).transpose(0, 1),
+        *stacked.values(),
+        bias,
+        mask.sum(dim=1).int(),
+    )
     states = torch.onnx.ops.symbolic(
         "LSTM",
         operands,
@@ -164,8 +180,7 @@ def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
 
 def _gates(weight: Tensor) -> Tensor:
     """The gates i, f, g, o of torch as ONNX orders them."""
-    i, f, g, o = weight.chunk(4)
-    return torch.cat([i, o, f, g])
+    return weight.unflatten(0, (4, -1))[[0, 3, 1, 2]].flatten(0, 1)
 
 
 class _Step(nn.Module):
@@ -202,7 +217,8 @@ class _Step(nn.Module):
             state = 1, 2 * config.hidden_size + config.output_dim
             return {"decoder.key": state, "encoder.key": (1, config.hidden_size)}
         if self.kind == "pervasive_attention":
-            return {"decoder.key": (config.num_layers, getattr(self.decoder, f"{config.block}_block").pending_channels)}
+            block = getattr(self.decoder, f"{config.block}_block")
+            return {"decoder.key": (config.num_layers, block.pending_channels)}
         if index >= config.decoder_layers:  # the sums of `cross_locality`
             return {"decoder.key": (config.decoder_attention_heads, 1)}
         attention = self.decoder.layers[index].self_attn
@@ -218,7 +234,9 @@ class _Step(nn.Module):
             if values is None:
                 keys = self._filled_up(keys, layer, mask, source)
             layer.lazy_initialization(keys, keys)
-            layer.keys, layer.values = keys, keys[..., :0] if values is None else values
+            if values is None:  # the sums of a CSAN are both
+                values = keys if self.kind == "csan" else keys[..., :0]
+            layer.keys, layer.values = keys, values
             layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
         present = self._of_the_source(cache, past, source)
         encoded = {"encoder_outputs": (source,), "attention_mask": mask}
@@ -234,7 +252,7 @@ class _Step(nn.Module):
         return logits, *(present[name] for name in self.states)
 
     def _filled_up(self, keys: Tensor, layer: Any, mask: Tensor, source: Tensor) -> Tensor:
-        """The keys of a layer that keeps a fixed number of positions, where there were fewer with those before them."""
+        """The keys of a layer that keeps a fixed number of positions: fewer have what stands for those before them."""
         batch, rows, held, width = keys.shape
         is_grid = self.kind == "pervasive_attention"
         first = keys.new_zeros(batch, rows, mask.shape[1] if is_grid else layer.sliding_window - 1, width)
@@ -264,7 +282,7 @@ class _Step(nn.Module):
         """A context in which RNNsearch attends to these keys instead of projecting the source again."""
         if self.kind != "rnnsearch" or keys is None:
             return nullcontext()
-        return mock.patch.object(self.decoder.attention, "project_keys", lambda states: keys[:, 0])
+        return mock.patch.object(self.decoder.attention, "project_keys", return_value=keys[:, 0])
 
 
 class _OnnxEncoder(nn.Module):
