@@ -15,12 +15,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
@@ -84,15 +86,13 @@ def _check_installed() -> None:
 
 def _to_int8(path: Path) -> None:
     import onnx
-    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.quantization import quant_pre_process, quantize_dynamic
 
-    model = onnx.load(path)
-    del model.graph.value_info[:]  # shapes of weights that the quantiser transposes
-    # Depthwise ones, which have few weights, are slower in integers
-    depthwise = [
-        node.name for node in model.graph.node if any(each.name == "group" and each.i > 1 for each in node.attribute)
-    ]
-    quantize_dynamic(model, path, per_channel=True, nodes_to_exclude=depthwise)
+    quant_pre_process(path, path, skip_symbolic_shape=True)
+    nodes = onnx.load(path).graph.node
+    # Depthwise convolutions, which have few weights, are slower in integers
+    depthwise = [node.name for node in nodes if any(each.name == "group" and each.i > 1 for each in node.attribute)]
+    quantize_dynamic(path, path, per_channel=True, nodes_to_exclude=depthwise)
 
 
 def _to_float16(path: Path) -> None:
@@ -113,15 +113,14 @@ def _trace(model: Any, directory: Path) -> None:
     target["encoder_hidden_states"] = encoder(ids, mask).last_hidden_state, both
     present = {"logits": {0: "batch_size"}}
     for name, (rows, width) in step.states.items():
-        # A traced length must be neither 0 nor 1, and that of all positions not below that of a window's
-        tensor = torch.zeros(2, rows, 5 if name == step.counter else 2, width)
+        # A traced length must be neither 0 nor 1, and that of all positions above that of a window's
+        tensor = torch.zeros(2, rows, 5 if name in step.growing else 2, width)
         target[PAST + name] = tensor, {0: "batch_size", 2: f"past {name}"}
         present[PRESENT + name] = {0: "batch_size", 2: f"present {name}"}
-    module = sys.modules[type(model).__module__]
-    made = {"create_causal_mask": _no_mask, "create_bidirectional_mask": _padding_mask, "run_lstm": _run_lstm}
+    made: dict[str, Any] = {"create_causal_mask": _no_mask, "create_bidirectional_mask": _padding_mask}
+    module = mock.patch.multiple(sys.modules[type(model).__module__], create=True, run_lstm=_run_lstm, **made)
     # Blocks are made for one length
-    implementation = mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
-    with implementation, mock.patch.multiple(module, create=True, **made):
+    with module, mock.patch.object(model.config, "_attn_implementation_internal", "sdpa"):
         _export(encoder, source, {"last_hidden_state": both}, directory / ENCODER)
         _export(step, target, present, directory / DECODER)
 
@@ -148,141 +147,118 @@ def _no_mask(**inputs: Any) -> None:
 
 def _padding_mask(inputs_embeds: Tensor, attention_mask: Tensor, **inputs: Any) -> Tensor:
     """What is added to energies, [B, 1, 1, J]."""
-    dtype = inputs_embeds.dtype
-    return (1 - attention_mask[:, None, None].to(dtype)) * torch.finfo(dtype).min
+    return (1 - attention_mask[:, None, None].to(inputs_embeds.dtype)) * torch.finfo(inputs_embeds.dtype).min
 
 
 def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
-    """See `modeling_rnnsearch.run_lstm`: the encoder's as one operation of ONNX, for all lengths."""
-    batch, length = mask.shape
-    places = torch.arange(length) + (~mask).long() * length
-    real_first = places.argsort(dim=1).unsqueeze(-1)
-    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    weights = {kind: [getattr(lstm, f"{kind}_l0{end}") for end in ("", "_reverse")] for kind in kinds}
-    stacked = {kind: torch.stack([_gates(each) for each in pair]) for kind, pair in weights.items()}
-    bias = torch.cat([stacked.pop("bias_ih"), stacked.pop("bias_hh")], dim=1)
-    operands = (
-        inputs.gather(1, real_first.expand_as(inputs)).transpose(0, 1),
-        *stacked.values(),
-        bias,
-        mask.sum(dim=1).int(),
-    )
-    states = torch.onnx.ops.symbolic(
-        "LSTM",
-        operands,
-        {"hidden_size": lstm.hidden_size, "direction": "bidirectional"},
-        dtype=inputs.dtype,
-        shape=[length, 2, batch, lstm.hidden_size],
-    )
+    """See `modeling_rnnsearch.run_lstm`: the encoder's as one operation of ONNX, whose gates are i, o, f and g."""
+    length = mask.shape[1]
+    real_first = (torch.arange(length) + (~mask).long() * length).argsort(dim=1).unsqueeze(-1)
+    pairs = (torch.stack(pair).unflatten(1, (4, -1)) for pair in zip(*lstm.all_weights, strict=True))
+    weights, recurrent, *biases = (pair[:, [0, 3, 1, 2]].flatten(1, 2) for pair in pairs)
+    ordered = inputs.gather(1, real_first.expand_as(inputs)).transpose(0, 1)
+    operands = ordered, weights, recurrent, torch.cat(biases, dim=1), mask.sum(dim=1).int()
+    options: Any = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
+    shape = length, 2, mask.shape[0], lstm.hidden_size
+    states = torch.onnx.ops.symbolic("LSTM", operands, options, dtype=inputs.dtype, shape=shape)
     states = states.permute(2, 0, 1, 3).flatten(2)
     return torch.zeros_like(states).scatter(1, real_first.expand_as(states), states)
-
-
-def _gates(weight: Tensor) -> Tensor:
-    """The gates i, f, g, o of torch as ONNX orders them."""
-    return weight.unflatten(0, (4, -1))[[0, 3, 1, 2]].flatten(0, 1)
 
 
 class _Step(nn.Module):
     """One step of a decoder whose cache is its last argument and, after the logits, its result.
 
     Attributes:
-        states: Rows and width of every tensor [B, rows, positions, width] of the cache, by name. A layer of it that
-            keeps no keys of attention has what it keeps as keys.
-        counter: The tensor whose positions are all that were decoded, of no width where no other has so many.
+        projections: What makes keys and values [B, rows, J, width] of the source's states [B, J, d], by name.
+        states: Rows and width of every tensor [B, rows, positions, width] of the cache, by name.
+        growing: Names of those that hold all positions.
+        counter: One of these, of no width where no layer keeps all.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model, self.decoder, self.kind = model, model.model.decoder, model.config.model_type
-        layers = self._layers(model.make_cache(1))
-        tensors = {index: self._tensors(index) for index in range(len(layers))}
-        self.states = {f"{index}.{name}": size for index, sizes in tensors.items() for name, size in sizes.items()}
-        counting = (index for index, layer in enumerate(layers) if not layer.is_sliding)
-        self.counter = f"{next(counting, len(layers))}.decoder.key"
+        self.projections: dict[str, Any] = {}
         if self.kind == "rnnsearch":
-            self.counter = "0.decoder.key"  # has no need of it
-        self.states.setdefault(self.counter, (1, 0))
-
-    @staticmethod
-    def _layers(cache: Any) -> Any:
-        return cache.self_attention_cache.layers
-
-    def _tensors(self, index: int) -> dict[str, tuple[int, int]]:
-        """Rows and width of the tensors of a layer of the cache."""
-        config: Any = self.model.config
-        if self.kind == "conv_s2s":
-            return {"decoder.key": (1, config.hidden_size)}
-        if self.kind == "rnnsearch":
-            state = 1, 2 * config.hidden_size + config.output_dim
-            return {"decoder.key": state, "encoder.key": (1, config.hidden_size)}
+            self.projections["0.encoder.key"] = lambda states: self.decoder.attention.project_keys(states)[:, None]
+        for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
+            for name, project in (("key", layer.encoder_attn.k_proj), ("value", layer.encoder_attn.v_proj)):
+                self.projections[f"{index}.encoder.{name}"] = partial(_heads, layer.encoder_attn, project)
+        ids = torch.ones(1, 1, dtype=torch.long)
+        cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
+        model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, past_key_values=cache)
+        sizes, self.growing = dict[str, Any](), set[str]()
+        for index, layer in enumerate(cache.self_attention_cache.layers):
+            kept = {name: tensor for name, tensor in _tensors(index, layer).items() if tensor.shape[-1] > 0}
+            sizes |= {name: tensor.shape[1::2] for name, tensor in kept.items()}
+            self.growing |= set() if layer.is_sliding else kept.keys()
         if self.kind == "pervasive_attention":
-            block = getattr(self.decoder, f"{config.block}_block")
-            return {"decoder.key": (config.num_layers, block.pending_channels)}
-        if index >= config.decoder_layers:  # the sums of `cross_locality`
-            return {"decoder.key": (config.decoder_attention_heads, 1)}
-        attention = self.decoder.layers[index].self_attn
-        heads = attention.num_heads, attention.head_dim
-        return dict.fromkeys(("decoder.key", "decoder.value", "encoder.key", "encoder.value"), heads)
+            depth = model.config.num_layers
+            sizes = {name: (depth, width // depth) for name, (_, width) in sizes.items()}
+        self.counter = min(self.growing, default=f"{index + 1}.decoder.key")
+        self.growing.add(self.counter)
+        sizes |= {name: project(source).shape[1::2] for name, project in self.projections.items()}
+        sizes.setdefault(self.counter, (1, 0))
+        self.states = {name: sizes[name] for name in sorted(sizes, key=lambda name: (int(name.split(".")[0]), name))}
 
     def forward(self, input_ids: Tensor, mask: Tensor, source: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
         """[B, 1], [B, J], [B, J, d] and the cache -> [B, 1, V] and the cache."""
-        past = dict(zip(self.states, tensors, strict=True))
-        cache: Any = self.model.make_cache(1)
-        for index, layer in enumerate(self._layers(cache)):
-            keys, values = (past.get(f"{index}.decoder.{name}") for name in ("key", "value"))
-            if values is None:
-                keys = self._filled_up(keys, layer, mask, source)
-            layer.lazy_initialization(keys, keys)
-            if values is None:  # the sums of a CSAN are both
-                values = keys if self.kind == "csan" else keys[..., :0]
-            layer.keys, layer.values = keys, values
-            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
-        present = self._of_the_source(cache, past, source)
-        encoded = {"encoder_outputs": (source,), "attention_mask": mask}
-        with self._projected(present.get("0.encoder.key")):
-            logits = self.model(decoder_input_ids=input_ids, past_key_values=cache, **encoded).logits
-        for index, layer in enumerate(self._layers(cache)):
-            present |= {f"{index}.decoder.key": layer.keys, f"{index}.decoder.value": layer.values}
-        if self.kind == "pervasive_attention":
-            rows, width = self.states["0.decoder.key"]
-            present["0.decoder.key"] = layer.keys.view(mask.shape[0], rows, mask.shape[1], width)
-        if self.counter not in present:
-            present[self.counter] = torch.cat([past[self.counter], source.new_zeros(mask.shape[0], 1, 1, 0)], dim=2)
+        past, present = dict(zip(self.states, tensors, strict=True)), {}
+        for name, project in self.projections.items():  # of states that have none in the past, all or none
+            present[name] = torch.cat([past[name], project(source[:, past[name].shape[2] :])], dim=2)
+        cache = self._cache(past, present, mask, source)
+        encoded: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
+        replaced: Any = nullcontext()
+        if self.kind == "rnnsearch":
+            keys = present["0.encoder.key"][:, 0]
+            replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
+        with replaced:
+            logits = self.model(decoder_input_ids=input_ids, **encoded).logits
+        if self.states[self.counter] == (1, 0):
+            present[self.counter] = F.pad(past[self.counter], (0, 0, 0, 1))
+        for index, layer in enumerate(cache.self_attention_cache.layers):
+            present |= _tensors(index, layer)
+        if self.kind == "pervasive_attention" and "0.decoder.key" in self.states:
+            sums = present["0.decoder.key"].view(mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][1])
+            present["0.decoder.key"] = sums
         return logits, *(present[name] for name in self.states)
 
-    def _filled_up(self, keys: Tensor, layer: Any, mask: Tensor, source: Tensor) -> Tensor:
-        """The keys of a layer that keeps a fixed number of positions: fewer have what stands for those before them."""
-        batch, rows, held, width = keys.shape
-        is_grid = self.kind == "pervasive_attention"
-        first = keys.new_zeros(batch, rows, mask.shape[1] if is_grid else layer.sliding_window - 1, width)
-        if self.kind == "rnnsearch":
-            first = self.decoder._initial_state(source, mask)[:, None, None]
-        keys = torch.cat([first, keys], dim=2)[:, :, held:]
-        return keys.reshape(batch, 1, 1, -1) if is_grid else keys
-
-    def _of_the_source(self, cache: Any, past: dict[str, Tensor], source: Tensor) -> dict[str, Tensor]:
-        """Keys and values of the source's states, computed of those alone that have none in the past: all or none."""
-        present = {}
-        new = source[:, past["0.encoder.key"].shape[2] :] if "0.encoder.key" in past else source
-        if self.kind == "rnnsearch":
-            keys = self.decoder.attention.project_keys(new)[:, None]
-            present["0.encoder.key"] = torch.cat([past["0.encoder.key"], keys], dim=2)
-        for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
-            attention = layer.encoder_attn
-            for kind, project in (("key", attention.k_proj), ("value", attention.v_proj)):
-                name = f"{index}.encoder.{kind}"
-                present[name] = torch.cat([past[name], attention._split_heads(project(new))], dim=2)
-            pair = (present[f"{index}.encoder.{kind}"] for kind in ("key", "value"))
+    def _cache(self, past: dict[str, Tensor], present: dict[str, Tensor], mask: Tensor, source: Tensor) -> Any:
+        """The model's own cache."""
+        cache = self.model.make_cache(1)
+        for index, layer in enumerate(cache.self_attention_cache.layers):
+            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
+            kept = [past[name] for name in _tensors(index, layer) if name in past]
+            if index >= getattr(self.model.config, "decoder_layers", 0):
+                kept = [self._last(tensor, mask, source) for tensor in kept]
+            if kept:
+                layer.lazy_initialization(kept[0], kept[0])
+                layer.keys, layer.values = kept if len(kept) == 2 else (kept[0], kept[0][..., :0])
+        for index in range(len(self.decoder.layers) if self.kind == "csan" else 0):
+            pair = (present[f"{index}.encoder.{name}"] for name in ("key", "value"))
             cache.cross_attention_cache.update(*pair, index)
             cache.is_updated[index] = True
-        return present
+        return cache
 
-    def _projected(self, keys: Tensor | None) -> Any:
-        """A context in which RNNsearch attends to these keys instead of projecting the source again."""
-        if self.kind != "rnnsearch" or keys is None:
-            return nullcontext()
-        return mock.patch.object(self.decoder.attention, "project_keys", return_value=keys[:, 0])
+    def _last(self, kept: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+        """The last of what is kept of one position; ahead of the first token what stands before it."""
+        batch, rows, length, width = kept.shape
+        is_grid = self.kind == "pervasive_attention"
+        first = kept.new_zeros(batch, rows, mask.shape[1] if is_grid else 1, width)
+        if self.kind == "rnnsearch":
+            first = self.decoder._initial_state(source, mask)[:, None, None]
+        last = torch.cat([first, kept], dim=2)[:, :, length:]
+        return last.reshape(batch, 1, 1, -1) if is_grid else last
+
+
+def _heads(attention: Any, project: Any, states: Tensor) -> Tensor:
+    heads: Tensor = attention._split_heads(project(states))
+    return heads
+
+
+def _tensors(index: int, layer: Any) -> dict[str, Tensor]:
+    """Keys and values of a layer of a cache, by name."""
+    return {f"{index}.decoder.key": layer.keys, f"{index}.decoder.value": layer.values}
 
 
 class _OnnxEncoder(nn.Module):
