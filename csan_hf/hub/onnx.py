@@ -111,43 +111,27 @@ def _trace(model: Any, directory: Path) -> None:
     source = {"input_ids": (ids, both), "attention_mask": (mask, both)}
     target = {"input_ids": (ids[:, :1], {0: "batch_size"}), "encoder_attention_mask": (mask, both)}
     target["encoder_hidden_states"] = encoder(ids, mask).last_hidden_state, both
-    present = {"logits": {0: "batch_size"}}
-    for name, (rows, width) in step.states.items():
-        # A traced length must be neither 0 nor 1, and that of all positions above that of a window's
-        tensor = torch.zeros(2, rows, 5 if name in step.growing else 2, width)
-        target[PAST + name] = tensor, {0: "batch_size", 2: f"past {name}"}
-        present[PRESENT + name] = {0: "batch_size", 2: f"present {name}"}
-    made: dict[str, Any] = {"create_causal_mask": _no_mask, "create_bidirectional_mask": _padding_mask}
-    module = mock.patch.multiple(sys.modules[type(model).__module__], create=True, run_lstm=_run_lstm, **made)
+    for name, shape in step.states.items():
+        target[PAST + name] = torch.zeros(2, *shape), {0: "batch_size", 2: f"past {name}"}
+    module: Any = sys.modules[type(model).__module__]
+    made: Any = {"create_causal_mask": lambda **inputs: None, "run_lstm": _run_lstm}  # one query sees the whole cache
     # Blocks are made for one length
-    with module, mock.patch.object(model.config, "_attn_implementation_internal", "sdpa"):
-        _export(encoder, source, {"last_hidden_state": both}, directory / ENCODER)
-        _export(step, target, present, directory / DECODER)
+    implementation = mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
+    with implementation, mock.patch.multiple(module, create=True, **made):
+        _export(encoder, source, ["last_hidden_state"], directory / ENCODER)
+        _export(step, target, ["logits", *(PRESENT + name for name in step.states)], directory / DECODER)
 
 
-def _export(module: nn.Module, inputs: Mapping[str, Any], outputs: Mapping[str, Any], path: Path) -> None:
-    """Saves the graph of a module, of tensors with the names of their free axes; the fourth and later are a list."""
-    tensors = [tensor for tensor, _ in inputs.values()]
-    free = [dict.fromkeys(axes, torch.export.Dim.AUTO) for _, axes in inputs.values()]
-    arguments, shapes = ((*each[:3], each[3:]) if each[3:] else tuple(each) for each in (tensors, free))
-    names: Any = {"input_names": list(inputs), "output_names": list(outputs)}
-    program: Any = torch.onnx.export(module, arguments, dynamic_shapes=shapes, dynamo=True, verbose=False, **names)
-    axes = {**{name: axes for name, (_, axes) in inputs.items()}, **outputs}
-    for value in (*program.model.graph.inputs, *program.model.graph.outputs):
-        for axis, name in axes[value.name].items():
-            value.shape[axis] = name
+def _export(module: nn.Module, inputs: Mapping[str, tuple[Tensor, Any]], outputs: list[str], path: Path) -> None:
+    """Saves the graph of a module, of tensors with the names of their free axes."""
+    tensors, axes = ({name: pair[part] for name, pair in inputs.items()} for part in (0, 1))
+    if isinstance(module, _Step):
+        tensors, axes = {"inputs": tensors}, {"inputs": axes}
+    names: Any = {"input_names": list(inputs), "output_names": outputs}
+    program: Any = torch.onnx.export(module, kwargs=tensors, dynamic_shapes=axes, dynamo=True, verbose=False, **names)
     for node in program.model.graph:
         node.metadata_props.clear()  # stack traces, longer than small weights
     program.save(path)
-
-
-def _no_mask(**inputs: Any) -> None:
-    """The causal mask of one query, which sees all that the cache holds."""
-
-
-def _padding_mask(inputs_embeds: Tensor, attention_mask: Tensor, **inputs: Any) -> Tensor:
-    """What is added to energies, [B, 1, 1, J]."""
-    return (1 - attention_mask[:, None, None].to(inputs_embeds.dtype)) * torch.finfo(inputs_embeds.dtype).min
 
 
 def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
@@ -166,13 +150,13 @@ def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
 
 
 class _Step(nn.Module):
-    """One step of a decoder whose cache is its last argument and, after the logits, its result.
+    """One step of a decoder that takes and returns the cache.
 
     Attributes:
         projections: What makes keys and values [B, rows, J, width] of the source's states [B, J, d], by name.
-        states: Rows and width of every tensor [B, rows, positions, width] of the cache, by name.
-        growing: Names of those that hold all positions.
-        counter: One of these, of no width where no layer keeps all.
+        states: Rows, a length and width of every tensor [B, rows, positions, width] of the cache, by name. To trace
+            with, lengths must be neither 0 nor 1, and those of all positions above those of a window.
+        counter: A tensor of all positions, of no width where no layer keeps all.
     """
 
     def __init__(self, model: Any) -> None:
@@ -182,44 +166,48 @@ class _Step(nn.Module):
         if self.kind == "rnnsearch":
             self.projections["0.encoder.key"] = lambda states: self.decoder.attention.project_keys(states)[:, None]
         for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
-            for name, project in (("key", layer.encoder_attn.k_proj), ("value", layer.encoder_attn.v_proj)):
-                self.projections[f"{index}.encoder.{name}"] = partial(_heads, layer.encoder_attn, project)
+            attention = layer.encoder_attn
+            for name, project in (("key", attention.k_proj), ("value", attention.v_proj)):
+                split = attention._split_heads
+                self.projections[f"{index}.encoder.{name}"] = partial(
+                    lambda f, g, states: f(g(states)), split, project
+                )
         ids = torch.ones(1, 1, dtype=torch.long)
         cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
         model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, past_key_values=cache)
-        sizes, self.growing = dict[str, Any](), set[str]()
-        for index, layer in enumerate(cache.self_attention_cache.layers):
-            kept = {name: tensor for name, tensor in _tensors(index, layer).items() if tensor.shape[-1] > 0}
-            sizes |= {name: tensor.shape[1::2] for name, tensor in kept.items()}
-            self.growing |= set() if layer.is_sliding else kept.keys()
-        if self.kind == "pervasive_attention":
-            depth = model.config.num_layers
-            sizes = {name: (depth, width // depth) for name, (_, width) in sizes.items()}
-        self.counter = min(self.growing, default=f"{index + 1}.decoder.key")
-        self.growing.add(self.counter)
-        sizes |= {name: project(source).shape[1::2] for name, project in self.projections.items()}
-        sizes.setdefault(self.counter, (1, 0))
-        self.states = {name: sizes[name] for name in sorted(sizes, key=lambda name: (int(name.split(".")[0]), name))}
+        layers = cache.self_attention_cache.layers
+        depth = model.config.num_layers if self.kind == "pervasive_attention" else 1
+        full = [index for index, layer in enumerate(layers) if not layer.is_sliding]
+        self.counter = f"{min(full, default=len(layers))}.decoder.key"
+        states = {self.counter: (1, 5, 0)}
+        for index, layer in enumerate(layers):
+            for name, tensor in _tensors(index, layer).items():
+                if width := tensor.shape[-1] // depth:
+                    states[name] = tensor.shape[1] * depth, 5 if index in full else 2, width
+        for name, project in self.projections.items():
+            heads = project(source)
+            states[name] = heads.shape[1], 2, heads.shape[3]
+        self.states = {name: states[name] for name in sorted(states, key=lambda name: (int(name.split(".")[0]), name))}
 
-    def forward(self, input_ids: Tensor, mask: Tensor, source: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
-        """[B, 1], [B, J], [B, J, d] and the cache -> [B, 1, V] and the cache."""
-        past, present = dict(zip(self.states, tensors, strict=True)), {}
+    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """[B, 1, V] and the cache."""
+        mask, source = inputs["encoder_attention_mask"], inputs["encoder_hidden_states"]
+        past, present = {name: inputs[PAST + name] for name in self.states}, dict[str, Tensor]()
         for name, project in self.projections.items():  # of states that have none in the past, all or none
             present[name] = torch.cat([past[name], project(source[:, past[name].shape[2] :])], dim=2)
         cache = self._cache(past, present, mask, source)
-        encoded: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
+        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
         replaced: Any = nullcontext()
         if self.kind == "rnnsearch":
             keys = present["0.encoder.key"][:, 0]
             replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
         with replaced:
-            logits = self.model(decoder_input_ids=input_ids, **encoded).logits
-        if self.states[self.counter] == (1, 0):
-            present[self.counter] = F.pad(past[self.counter], (0, 0, 0, 1))
+            logits = self.model(decoder_input_ids=inputs["input_ids"], **given).logits
+        present[self.counter] = F.pad(past[self.counter], (0, 0, 0, 1))
         for index, layer in enumerate(cache.self_attention_cache.layers):
             present |= _tensors(index, layer)
         if self.kind == "pervasive_attention" and "0.decoder.key" in self.states:
-            sums = present["0.decoder.key"].view(mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][1])
+            sums = present["0.decoder.key"].view(mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][2])
             present["0.decoder.key"] = sums
         return logits, *(present[name] for name in self.states)
 
@@ -249,11 +237,6 @@ class _Step(nn.Module):
             first = self.decoder._initial_state(source, mask)[:, None, None]
         last = torch.cat([first, kept], dim=2)[:, :, length:]
         return last.reshape(batch, 1, 1, -1) if is_grid else last
-
-
-def _heads(attention: Any, project: Any, states: Tensor) -> Tensor:
-    heads: Tensor = attention._split_heads(project(states))
-    return heads
 
 
 def _tensors(index: int, layer: Any) -> dict[str, Tensor]:
