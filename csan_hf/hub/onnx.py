@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -153,7 +152,6 @@ class _Step(nn.Module):
     """One step of a decoder that takes and returns the cache.
 
     Attributes:
-        projections: What makes keys and values [B, rows, J, width] of the source's states [B, J, d], by name.
         states: Rows, a length and width of every tensor [B, rows, positions, width] of the cache, by name. To trace
             with, lengths must be neither 0 nor 1, and those of all positions above those of a window.
         counter: A tensor of all positions, of no width where no layer keeps all.
@@ -162,71 +160,64 @@ class _Step(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model, self.decoder, self.kind = model, model.model.decoder, model.config.model_type
-        self.projections: dict[str, Any] = {}
-        if self.kind == "rnnsearch":
-            self.projections["0.encoder.key"] = lambda states: self.decoder.attention.project_keys(states)[:, None]
-        for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
-            attention = layer.encoder_attn
-            for name, project in (("key", attention.k_proj), ("value", attention.v_proj)):
-                split = attention._split_heads
-                self.projections[f"{index}.encoder.{name}"] = partial(
-                    lambda f, g, states: f(g(states)), split, project
-                )
         ids = torch.ones(1, 1, dtype=torch.long)
         cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
         model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, past_key_values=cache)
+        if self.kind == "rnnsearch":
+            self._keep_keys(cache, source)
         layers = cache.self_attention_cache.layers
+        full = [f"{index}.decoder" for index, layer in enumerate(layers) if not layer.is_sliding]
+        self.counter = f"{[*full, f'{len(layers)}.decoder'][0]}.key"
         depth = model.config.num_layers if self.kind == "pervasive_attention" else 1
-        full = [index for index, layer in enumerate(layers) if not layer.is_sliding]
-        self.counter = f"{min(full, default=len(layers))}.decoder.key"
         states = {self.counter: (1, 5, 0)}
-        for index, layer in enumerate(layers):
-            for name, tensor in _tensors(index, layer).items():
-                if width := tensor.shape[-1] // depth:
-                    states[name] = tensor.shape[1] * depth, 5 if index in full else 2, width
-        for name, project in self.projections.items():
-            heads = project(source)
-            states[name] = heads.shape[1], 2, heads.shape[3]
+        for name, tensor in _tensors(cache).items():
+            if width := tensor.shape[3] // depth:
+                states[name] = tensor.shape[1] * depth, 5 if name.rpartition(".")[0] in full else 2, width
         self.states = {name: states[name] for name in sorted(states, key=lambda name: (int(name.split(".")[0]), name))}
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """[B, 1, V] and the cache."""
         mask, source = inputs["encoder_attention_mask"], inputs["encoder_hidden_states"]
-        past, present = {name: inputs[PAST + name] for name in self.states}, dict[str, Tensor]()
-        for name, project in self.projections.items():  # of states that have none in the past, all or none
-            present[name] = torch.cat([past[name], project(source[:, past[name].shape[2] :])], dim=2)
-        cache = self._cache(past, present, mask, source)
-        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
-        replaced: Any = nullcontext()
+        past = {name: inputs[PAST + name] for name in self.states}
+        cache, replaced = self._cache(past, mask, source), nullcontext()
         if self.kind == "rnnsearch":
-            keys = present["0.encoder.key"][:, 0]
+            keys = cache.cross_attention_cache.layers[0].keys[:, 0]
             replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
+        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
         with replaced:
             logits = self.model(decoder_input_ids=inputs["input_ids"], **given).logits
-        present[self.counter] = F.pad(past[self.counter], (0, 0, 0, 1))
-        for index, layer in enumerate(cache.self_attention_cache.layers):
-            present |= _tensors(index, layer)
+        present = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1)), **_tensors(cache)}
         if self.kind == "pervasive_attention" and "0.decoder.key" in self.states:
             sums = present["0.decoder.key"].view(mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][2])
             present["0.decoder.key"] = sums
         return logits, *(present[name] for name in self.states)
 
-    def _cache(self, past: dict[str, Tensor], present: dict[str, Tensor], mask: Tensor, source: Tensor) -> Any:
-        """The model's own cache."""
+    def _cache(self, past: dict[str, Tensor], mask: Tensor, source: Tensor) -> Any:
+        """The model's own cache, with keys and values of the source."""
         cache = self.model.make_cache(1)
         for index, layer in enumerate(cache.self_attention_cache.layers):
             layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
-            kept = [past[name] for name in _tensors(index, layer) if name in past]
+            kept = [past[name] for kind in ("key", "value") if (name := f"{index}.decoder.{kind}") in past]
             if index >= getattr(self.model.config, "decoder_layers", 0):
                 kept = [self._last(tensor, mask, source) for tensor in kept]
             if kept:
                 layer.lazy_initialization(kept[0], kept[0])
                 layer.keys, layer.values = kept if len(kept) == 2 else (kept[0], kept[0][..., :0])
-        for index in range(len(self.decoder.layers) if self.kind == "csan" else 0):
-            pair = (present[f"{index}.encoder.{name}"] for name in ("key", "value"))
-            cache.cross_attention_cache.update(*pair, index)
-            cache.is_updated[index] = True
+        # Of the source's states those that have none in the past: all or none
+        for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
+            keys = past[f"{index}.encoder.key"]
+            cache.cross_attention_cache.update(keys, past[f"{index}.encoder.value"], index)
+            layer.encoder_attn._keys_and_values(source[:, keys.shape[2] :], None, cache)
+        if self.kind == "rnnsearch":
+            keys = past["0.encoder.key"]
+            cache.cross_attention_cache.update(keys, keys[..., :0], 0)
+            self._keep_keys(cache, source[:, keys.shape[2] :])
         return cache
+
+    def _keep_keys(self, cache: Any, source: Tensor) -> None:
+        """Keep what RNNsearch projects of the source's states."""
+        keys = self.decoder.attention.project_keys(source)[:, None]
+        cache.cross_attention_cache.update(keys, keys[..., :0], 0)
 
     def _last(self, kept: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         """The last of what is kept of one position; ahead of the first token what stands before it."""
@@ -239,9 +230,13 @@ class _Step(nn.Module):
         return last.reshape(batch, 1, 1, -1) if is_grid else last
 
 
-def _tensors(index: int, layer: Any) -> dict[str, Tensor]:
-    """Keys and values of a layer of a cache, by name."""
-    return {f"{index}.decoder.key": layer.keys, f"{index}.decoder.value": layer.values}
+def _tensors(cache: Any) -> dict[str, Tensor]:
+    """Keys and values of a cache, by name."""
+    halves = {"decoder": cache.self_attention_cache.layers, "encoder": cache.cross_attention_cache.layers}
+    layers = {f"{index}.{part}": layer for part, half in halves.items() for index, layer in enumerate(half)}
+    return {
+        f"{name}.{kind}": getattr(layer, f"{kind}s") for name, layer in layers.items() for kind in ("key", "value")
+    }
 
 
 class _OnnxEncoder(nn.Module):
@@ -261,13 +256,13 @@ class _OnnxEncoder(nn.Module):
 
 
 class _OnnxCache:
-    """The tensors that the decoder's graph gave after `length` positions, where ONNX Runtime made them."""
+    """The tensors that the decoder's graph gave after `length` positions, without any after none."""
 
     def __init__(self, session: Any, batch: int) -> None:
         self.length = 0
-        sizes = {each.name: [batch, *each.shape[1:]] for each in session.get_inputs() if each.name.startswith(PAST)}
-        empty = {name: [0 if isinstance(axis, str) else axis for axis in size] for name, size in sizes.items()}
-        self.tensors = {name: _value(np.zeros(size, np.float32)) for name, size in empty.items()}
+        shapes = {each.name: each.shape[1:] for each in session.get_inputs() if each.name.startswith(PAST)}
+        sizes = {name: [0 if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()}
+        self.tensors = {name: np.zeros([batch, *size], np.float32) for name, size in sizes.items()}
 
     def get_seq_length(self, *args: Any) -> int:
         """The positions."""
@@ -275,16 +270,8 @@ class _OnnxCache:
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let beams go on from others of their sentence, with the source's tensors in common."""
-        rows = beam_idx.numpy()
-        if not (rows == np.arange(len(rows))).all():
-            own = {name: tensor for name, tensor in self.tensors.items() if ".encoder." not in name}
-            self.tensors |= {name: _value(tensor.numpy()[rows]) for name, tensor in own.items()}
-
-
-def _value(array: np.ndarray) -> Any:
-    from onnxruntime import OrtValue
-
-    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        own = {name: tensor for name, tensor in self.tensors.items() if ".encoder." not in name}
+        self.tensors |= {name: tensor[beam_idx.numpy()] for name, tensor in own.items()}
 
 
 class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
@@ -322,8 +309,6 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         from onnxruntime import InferenceSession
 
         config = AutoConfig.from_pretrained(directory)
-        if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
-            raise FileNotFoundError(f"{directory} lacks {', '.join(missing)}: export the model with `export_onnx`.")
         model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)
@@ -338,9 +323,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         """The encoder, for `generate`."""
         return self.encoder
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # `forward` makes its own
+    _supports_default_dynamic_cache = classmethod(lambda cls: False)  # `forward` makes its own
 
     def forward(
         self,
@@ -357,17 +340,16 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
         mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
         cache = past_key_values or _OnnxCache(self._decoder, len(tokens))
-        source = {"encoder_hidden_states": _value(states), "encoder_attention_mask": _value(mask)}
+        source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
         return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), past_key_values=cache)
 
     def _step(self, tokens: np.ndarray, source: dict[str, Any], cache: _OnnxCache) -> Tensor:
         names = [name for name in self._outputs if cache.length == 0 or ".encoder." not in name]
-        feeds = {"input_ids": _value(tokens), **source, **cache.tensors}
-        logits, *present = self._decoder.run_with_ort_values(names, feeds)
+        logits, *present = self._decoder.run(names, {"input_ids": tokens, **source, **cache.tensors})
         cache.tensors |= {name.replace(PRESENT, PAST): value for name, value in zip(names[1:], present, strict=True)}
         cache.length += 1
-        return torch.from_numpy(logits.numpy())
+        return torch.from_numpy(logits)
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self, input_ids: Tensor, past_key_values: _OnnxCache | None = None, **kwargs: Any
