@@ -17,7 +17,7 @@ files = {path.relative_to(directory).as_posix(): json.loads(path.read_bytes()) f
 source, config = files["tokenizer.json"], files["generation_config.json"]
 target, end, limit = files.get("target_tokenizer/tokenizer.json", source), config["eos_token_id"], config["max_length"]
 ids, form, separator = source["model"]["vocab"], source["normalizer"]["type"], "" if target["decoder"] else " "
-phones = {number: phone for phone, number in target["model"]["vocab"].items() if phone not in ("</s>", "<unk>")}
+phones = {number: phone for phone, number in target["model"]["vocab"].items() if number > 2}  # no special ones
 words = [[*(ids.get(each, ids["<unk>"]) for each in unicodedata.normalize(form, line)), ids["</s>"]] for line in lines]
 found = np.full((len(lines), limit), end)
 for rows in np.split(np.argsort([*map(len, words)]), range(32, len(lines), 32)):  # batches of similar lengths

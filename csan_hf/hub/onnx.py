@@ -13,6 +13,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -56,7 +57,8 @@ def export_onnx(
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     _check_installed()
-    directory, convert = Path(directory), {"float32": None, "float16": _to_float16, "int8": _to_int8}[precision]
+    converters: dict[str, Any] = {"float32": None, "float16": _to_float16, "int8": _to_int8}
+    directory, convert = Path(directory), converters[precision]
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -88,10 +90,13 @@ def _to_int8(path: Path) -> None:
     from onnxruntime.quantization import quant_pre_process, quantize_dynamic
 
     quant_pre_process(path, path, skip_symbolic_shape=True)
-    nodes = onnx.load(path).graph.node
+    graph = (model := onnx.load(path)).graph
+    del graph.value_info[:]  # shapes of weights that the quantiser transposes
     # Depthwise convolutions, which have few weights, are slower in integers
-    depthwise = [node.name for node in nodes if any(each.name == "group" and each.i > 1 for each in node.attribute)]
-    quantize_dynamic(path, path, per_channel=True, nodes_to_exclude=depthwise)
+    depthwise = [
+        node.name for node in graph.node if any(each.name == "group" and each.i > 1 for each in node.attribute)
+    ]
+    quantize_dynamic(model, path, per_channel=True, nodes_to_exclude=depthwise)
 
 
 def _to_float16(path: Path) -> None:
@@ -104,7 +109,7 @@ def _to_float16(path: Path) -> None:
 @torch.no_grad()
 def _trace(model: Any, directory: Path) -> None:
     """Writes both graphs."""
-    step, encoder = _Step(model), model.get_encoder()
+    step, encoder = _Step(model).eval(), model.get_encoder()
     ids, mask = torch.ones(2, 2, 6, dtype=torch.long)
     both = {0: "batch_size", 1: "encoder_sequence_length"}
     source = {"input_ids": (ids, both), "attention_mask": (mask, both)}
@@ -116,7 +121,8 @@ def _trace(model: Any, directory: Path) -> None:
     made: Any = {"create_causal_mask": lambda **inputs: None, "run_lstm": _run_lstm}  # one query sees the whole cache
     # Blocks are made for one length
     implementation = mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
-    with implementation, mock.patch.multiple(module, create=True, **made):
+    quiet = warnings.catch_warnings(action="ignore", category=UserWarning)  # of names of axes
+    with quiet, implementation, mock.patch.multiple(module, create=True, **made):
         _export(encoder, source, ["last_hidden_state"], directory / ENCODER)
         _export(step, target, ["logits", *(PRESENT + name for name in step.states)], directory / DECODER)
 
@@ -179,7 +185,8 @@ class _Step(nn.Module):
         """[B, 1, V] and the cache."""
         mask, source = inputs["encoder_attention_mask"], inputs["encoder_hidden_states"]
         past = {name: inputs[PAST + name] for name in self.states}
-        cache, replaced = self._cache(past, mask, source), nullcontext()
+        cache = self._cache(past, mask, source)
+        replaced: Any = nullcontext()
         if self.kind == "rnnsearch":
             keys = cache.cross_attention_cache.layers[0].keys[:, 0]
             replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
@@ -329,9 +336,9 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
+        decoder_input_ids: Any = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: _OnnxCache | None = None,
+        past_key_values: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Logits [B, I, V] for `decoder_input_ids` [B, I] and sources [B, J] or what the encoder made of them."""
@@ -339,7 +346,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
         mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
-        cache = past_key_values or _OnnxCache(self._decoder, len(tokens))
+        cache: Any = past_key_values or _OnnxCache(self._decoder, len(tokens))
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
         return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), past_key_values=cache)
