@@ -35,7 +35,7 @@ COMMANDS = {
         "compare:compare",
         "train and compare the systems of a suite over data sets and seeds; the same command resumes",
     ),
-    "convert": ("checkpoints:convert", "convert a Marian, M2M100 or NLLB checkpoint to a CSAN"),
+    "convert": ("checkpoints:convert", "convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN"),
     "convert-attn2d": (
         "checkpoints:convert_attn2d",
         "convert a checkpoint of the Pervasive Attention authors' code",

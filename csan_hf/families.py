@@ -77,6 +77,7 @@ FAMILIES: dict[str, ModelFamily] = {
             "AutoModel": "CsanModel",
             "AutoModelForSeq2SeqLM": "CsanForConditionalGeneration",
             "AutoModelForSequenceClassification": "CsanForSequenceClassification",
+            "AutoModelForTextEncoding": "CsanEncoderModel",
             "AutoModelForTokenClassification": "CsanForTokenClassification",
         },
         tag="local-attention",
@@ -85,6 +86,8 @@ FAMILIES: dict[str, ModelFamily] = {
         converters={
             "marian": "csan_hf.hub.conversion:convert_marian",
             "m2m_100": "csan_hf.hub.conversion:convert_m2m100",
+            "bart": "csan_hf.hub.conversion:convert_bart",
+            "mbart": "csan_hf.hub.conversion:convert_bart",
         },
     ),
     "pervasive_attention": ModelFamily(

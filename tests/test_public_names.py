@@ -49,6 +49,7 @@ def test_public_names():
         "CsanForSequenceClassification",
         "CsanForTokenClassification",
         "CsanModel",
+        "EnsembleForConditionalGeneration",
         "PervasiveAttentionConfig",
         "PervasiveAttentionForConditionalGeneration",
         "PervasiveAttentionModel",

@@ -23,7 +23,7 @@ HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
 NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs this
-ELSEWHERE = ("push", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
+ELSEWHERE = ("push", "cat", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
 
 
 def blocks(readme, language):
@@ -42,14 +42,15 @@ def workplace(tmp_path_factory):
     for name in ("scripts", "csan_hf"):
         (folder / name).symlink_to(ROOT / name)
     tokenizer = tiny.tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
-    for name in ("numbers", "2d"):
+    for name in ("numbers", "2d", "en-de", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")
     (folder / "test.en").write_text(f"{ENGLISH}\n")
     (folder / "baseline.txt").write_text(f"{ENGLISH}\n")
     corpus = folder / "PATH" / "TO" / "multi30k"
     corpus.mkdir(parents=True)
-    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+    (corpus / "mono.en").write_text(f"{ENGLISH}\n")
+    for split in ("train", "both", "val", "test_2016_flickr", "test_2017_flickr"):
         for language, sentence in (("de", GERMAN), ("en", ENGLISH), ("deu_Latn", GERMAN), ("eng_Latn", ENGLISH)):
             (corpus / f"{split}.{language}.gz").write_bytes(gzip.compress(f"{sentence}\n".encode() * 20))
     sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 3, "decoder_layers": 1}
@@ -103,9 +104,9 @@ def commands(readme):
 def test_commands_run(readme, workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     for name, arguments, piped in commands(readme):
-        assert name in COMMANDS or (workplace / name).is_file(), name
         if name in ELSEWHERE:
             continue
+        assert name in COMMANDS or (workplace / name).is_file(), name
         if piped is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
         arguments = [str(workplace / "nllb") if word == NLLB_NAME else word for word in arguments]

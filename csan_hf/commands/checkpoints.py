@@ -19,7 +19,7 @@ from csan_hf.text_files import read_lines, reading_folder_or_name
 
 
 def convert(source: str, directory: Path, /, **fields: Any) -> None:
-    """Convert a Marian, M2M100 or NLLB checkpoint to a CSAN for fine-tuning.
+    """Convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN for fine-tuning.
 
         csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --local_window 11 --head_area 3
         csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --local_window 11

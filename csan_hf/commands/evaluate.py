@@ -1,12 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf evaluate`."""
 
+import json
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from csan_hf.evaluation import score_by_length, score_translations, translate
+from csan_hf.evaluation.forced import perplexity, score_forced
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.metrics import (
     DEFAULT_METRICS,
@@ -26,7 +28,7 @@ TestSet = tuple[Collection[str], Collection[str]]
 
 def evaluate(
     *,
-    model: str | None = None,
+    model: list[str] | None = None,
     hypotheses: str | None = None,
     recipe: Path | None = None,
     split: list[str] | None = None,
@@ -43,6 +45,7 @@ def evaluate(
     bleu_tokenize: str | None = None,
     metrics: list[str] | None = None,
     by_length: bool = False,
+    forced: bool = False,
     max_batch_tokens: PositiveInt = 4096,
     device: str | None = None,
     dtype: Dtype = "float32",
@@ -51,26 +54,35 @@ def evaluate(
 ) -> None:
     """Translates a test set and scores it; writes the hypotheses in order and a JSON of scores.
 
-    The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing translation instead.
+    The data is a recipe's held-out splits, or two files. `--hypotheses FILE` scores an existing translation instead;
+    `--forced` asks how probable the model finds the references.
+    Several models are an ensemble: their probabilities are averaged.
     Under `accelerate launch` or torchrun the processes share the work.
 
     Args:
+        model: checkpoint folder or Hub name; several = an ensemble
         hypotheses: existing translations to score, one per line (- = standard input); with --source and --reference
         recipe: recipe whose data to use (default: the model's recipe.yaml)
         split: splits of the recipe (default: all but train)
         source: source sentences, one per line (may be .gz)
         reference: reference translations, one per line (may be .gz)
-        output_dir: folder for hypotheses and scores (default: MODEL/evaluation)
+        output_dir: folder for hypotheses and scores (default: MODEL/evaluation; of an ensemble it must be given)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: the recipe's)
         metrics: bleu, chrf, ter, ...; an unknown name lists all (default: the recipe's, or bleu chrf)
         by_length: also score groups of sentences of similar length
+        forced: translate nothing: write the log-probability of each reference and the perplexity of all
     """
     by_recipe = recipe is not None or bool(split)
     misplaced = hypotheses is not None if source is None else by_recipe
-    if (model is None) == (hypotheses is None) or (source is None) != (reference is None) or misplaced:
+    names = model or []
+    if bool(names) == (hypotheses is not None) or (source is None) != (reference is None) or misplaced:
         raise ValueError(
             "give --model, or --hypotheses; and --source with --reference, or --recipe, --split of --model"
         )
+    if len(names) > 1 and output_dir is None:
+        raise ValueError("An ensemble has no folder of its own: pass --output_dir.")
+    if forced and (hypotheses is not None or metrics or by_length or num_beams):
+        raise ValueError("--forced translates nothing: leave out --hypotheses, --metrics, --by_length and --num_beams")
     check_sacrebleu_tokenizer(bleu_tokenize, "--bleu_tokenize")
     for metric in metrics or ():
         load_metric(metric).check_requirements()
@@ -79,7 +91,7 @@ def evaluate(
         sources, references, *lines = open_parallel(source, reference, *([] if hypotheses is None else [hypotheses]))
         sets: dict[str, TestSet] = {Path(source).name.split(".")[0]: (sources, references)}
     else:
-        loaded, sets = _recipe_splits(recipe or Path(str(model)) / "recipe.yaml", split)
+        loaded, sets = _recipe_splits(recipe or Path(names[0]) / "recipe.yaml", split)
     chosen: dict[str, Any] = {
         "metrics": metrics or (loaded is not None and loaded.training.get("metrics")) or DEFAULT_METRICS,
         "tokenize": bleu_tokenize or (loaded.bleu_tokenize if loaded is not None else None),
@@ -98,17 +110,21 @@ def evaluate(
             write_json(output_dir / "scores.json", {"hypotheses": hypotheses, "scores": scores})
         _print_table(scores)
         return
+    output = output_dir or path_inside(names[0], "evaluation")
+    loading = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code, "progress": not quiet}
+    languages = {"src_lang": source_lang, "tgt_lang": target_lang}
+    working: dict[str, Any] = {"max_batch_tokens": max_batch_tokens, "progress": not quiet, **languages}
+    if forced:
+        _force(names, sets, output, loading, working)
+        return
     _translate_and_score(
-        str(model),
+        names,
         sets,
         score,
-        output_dir or path_inside(str(model), "evaluation"),
-        loading={"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code, "progress": not quiet},
+        output,
+        loading=loading,
         translation={
-            "max_batch_tokens": max_batch_tokens,
-            "progress": not quiet,
-            "src_lang": source_lang,
-            "tgt_lang": target_lang,
+            **working,
             "num_beams": num_beams,
             "max_length": max_length,
             "max_new_tokens": max_new_tokens,
@@ -130,7 +146,7 @@ def _recipe_splits(path: Path, split: list[str] | None) -> tuple[Recipe, dict[st
 
 
 def _translate_and_score(
-    name: str,
+    names: list[str],
     sets: dict[str, TestSet],
     score: Callable[..., dict[str, Any]],
     output: Path,
@@ -145,7 +161,7 @@ def _translate_and_score(
         check_writable(path)
     if processes is not None:
         loading["device"] = str(processes.device)
-    model, tokenizers = load_translation_model(name, **loading)
+    model, tokenizers = load_translation_model(names, **loading)
     scores: dict[str, dict] = {}
     for split, (sources, references) in sets.items():
         start = time.time()
@@ -162,9 +178,45 @@ def _translate_and_score(
         processes.destroy_process_group()
         if not processes.is_main_process:
             return
-    write_json(table, {"model": name, "scores": scores})
+    write_json(table, {"model": _told(names), "scores": scores})
     _print_table(scores)
     print(f"Hypotheses and scores.json are in {output}.")
+
+
+def _force(
+    names: list[str], sets: dict[str, TestSet], output: Path, loading: dict[str, Any], working: dict[str, Any]
+) -> None:
+    """Scores the references by the model, and writes the scores of each line and of all."""
+    processes = launched_processes(loading["device"])
+    for file in (*(f"{split}.forced.jsonl" for split in sets), "forced.json"):
+        check_writable(path_inside(output, file))
+    if processes is not None:
+        loading["device"] = str(processes.device)
+    model, tokenizers = load_translation_model(names, **loading)
+    found = {
+        split: score_forced(model, tokenizers, *map(list, pair), processes=processes, **working)
+        for split, pair in sets.items()
+    }
+    if processes is not None:
+        processes.destroy_process_group()
+        if not processes.is_main_process:
+            return
+    table = {}
+    for split, lines in found.items():
+        write_lines(path_inside(output, f"{split}.forced.jsonl"), map(json.dumps, lines))
+        totals = {key: sum(line[key] for line in lines) for key in ("tokens", "log_probability")}
+        table[split] = {"sentences": len(lines), **totals, "perplexity": perplexity(lines)}
+    write_json(path_inside(output, "forced.json"), {"model": _told(names), "forced": table})
+    width = max(5, *map(len, table))
+    print(f"{'split':<{width}}  sentences    tokens  log-probability  perplexity")
+    for split, row in table.items():
+        numbers = f"{row['tokens']:>8,}  {row['log_probability']:>15,.1f}  {row['perplexity']:>10,.3f}"
+        print(f"{split:<{width}}  {row['sentences']:>9,}  {numbers}")
+    print(f"Scores by line and forced.json are in {output}.")
+
+
+def _told(names: list[str]) -> str | list[str]:
+    return names if len(names) > 1 else names[0]
 
 
 def _print_table(scores: dict[str, dict]) -> None:

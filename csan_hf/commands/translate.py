@@ -1,10 +1,15 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf translate`."""
 
+import json
 import os
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-from csan_hf.evaluation import translate_stream
+from transformers import set_seed
+
+from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
 
@@ -13,7 +18,7 @@ from . import Dtype, PositiveInt
 
 def translate(
     *,
-    model: str,
+    model: list[str],
     input: str = STANDARD_STREAM,
     output: str = STANDARD_STREAM,
     source_lang: str | None = None,
@@ -23,6 +28,14 @@ def translate(
     max_new_tokens: PositiveInt | None = None,
     length_penalty: float | None = None,
     truncation: bool = False,
+    prefixes: str | None = None,
+    n_best: PositiveInt | None = None,
+    json_lines: bool = False,
+    sample: bool = False,
+    temperature: float | None = None,
+    top_k: PositiveInt | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
     max_batch_tokens: PositiveInt = 4096,
     device: str | None = None,
     dtype: Dtype = "float32",
@@ -34,11 +47,24 @@ def translate(
     Translations are written as they come, a few thousand at a time. If the command is stopped before the end, those
     that are written are kept: in FILE.partial, with --output FILE.
 
+    Several models are an ensemble: their probabilities are averaged. With --n_best every line of the output is the
+    number of a line of the input, from 1, the natural logarithm of the translation's probability, and the translation,
+    separated by tabs.
+
     Under `accelerate launch` or torchrun the processes share the work; --input and --output are then required.
 
     Args:
+        model: checkpoint folder or Hub name; several = an ensemble
         input: text file, one sentence per line (may be .gz); - = standard input
         output: file for the translations; - = standard output
+        prefixes: text file with what the translation of each line begins with; an empty line for nothing
+        n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
+        json_lines: write JSON, a line for each input: its translations with their log-probabilities
+        sample: draw translations instead of searching for the best
+        temperature: of --sample: below 1 sharpens the probabilities
+        top_k: of --sample: draw from the K likeliest tokens
+        top_p: of --sample: draw from the likeliest tokens whose probabilities reach this sum
+        seed: of --sample
     """
     processes = launched_processes(device)
     if processes is not None and STANDARD_STREAM in (input, output):
@@ -52,21 +78,35 @@ def translate(
         trust_remote_code=trust_remote_code,
         progress=not quiet,
     )
-    windows = translate_stream(
+    if num_beams is not None and num_beams < (n_best or 1) and not sample:
+        raise ValueError(f"--n_best {n_best} needs as many beams, got --num_beams {num_beams}; or --sample.")
+    if sample:
+        set_seed(seed)
+    n_best = n_best or (1 if json_lines else None)
+    if n_best and num_beams is None and not sample:
+        num_beams = max(n_best, network.generation_config.num_beams or 1)
+    windows: Any = (translate_stream if n_best is None else partial(n_best_stream, n=n_best))(
         network,
         tokenizers,
-        read_lines(input),
+        sentences=read_lines(input),
         max_batch_tokens=max_batch_tokens,
         progress=not quiet,
         processes=processes,
+        prefixes=None if prefixes is None else read_lines(prefixes),
         src_lang=source_lang,
         tgt_lang=target_lang,
-        num_beams=num_beams,
+        num_beams=1 if sample else num_beams,
         max_length=max_length,
         max_new_tokens=max_new_tokens,
         length_penalty=length_penalty,
         truncation=truncation or None,
+        do_sample=sample or None,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
     )
+    if n_best is not None:
+        windows = _in_lines(windows, json_lines)
     if processes is None or processes.is_main_process:
         _write_as_they_come(windows, output)
     else:
@@ -74,6 +114,21 @@ def translate(
             pass  # the main process writes them
     if processes is not None:
         processes.destroy_process_group()
+
+
+def _in_lines(windows: Iterator[list[list[Hypothesis]]], json_lines: bool) -> Iterator[list[str]]:
+    """What --n_best writes of each window."""
+    number = 0
+    for window in windows:
+        lines = []
+        for several in window:
+            number += 1
+            entry = {"line": number, "translations": [each._asdict() for each in several]}
+            if json_lines:
+                lines.append(json.dumps(entry, ensure_ascii=False))
+            else:
+                lines += [f"{number}\t{each.log_probability:.4f}\t{one_line(each.text)}" for each in several]
+        yield lines
 
 
 def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:

@@ -16,6 +16,7 @@ from csan_hf.text_files import write_json
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 
+from .ensembles import translate_ensembles
 from .report import check_folder, write_report
 from .results import check_references, read_tables
 from .schedule import Progress, is_finished, load_cell, run_cells, trained_keys
@@ -73,6 +74,7 @@ def compare_suite(
             check_references(suite, output)  # before hours are spent on other data
         report = progress_reporter(suite, recipes, speeds, output, jobs) if progress else lambda progress: None
         ended = run_cells(suite.cells, output, jobs=jobs, threads=threads, report=report)
+        translate_ensembles(suite, output, progress=progress)
         write_report(suite, read_tables(suite, output), output, speeds, ended.failed)
     return ended.failed
 

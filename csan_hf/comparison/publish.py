@@ -40,14 +40,17 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
     check_target(suite, output, target)
     with lock_folder(output), lock_folder(target):
         contents: dict[str, bytes] = {}  # all are read before the first is written
-        for cell in suite.cells:
+        for cell in (*suite.cells, *suite.ensembles):
             if is_finished(cell, output):
                 contents |= _files_of_run(cell, output)
         pictures = [f"{name}.png" for name in suite.pictures]
         names = [name for name in ("scores.csv", *pictures, SPEEDS) if (output / name).is_file()]
         contents |= {name: _public(output, name) for name in (REPORT, *names)}
         contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()
-        for cell in suite.cells:  # a run that is published again is not finished until all of it is there
+        for cell in (
+            *suite.cells,
+            *suite.ensembles,
+        ):  # a run that is published again is not finished until all of it is there
             (cell.folder(target) / FINISHED).unlink(missing_ok=True)
         for name, content in contents.items():
             write_bytes(target / name, content)
@@ -59,7 +62,7 @@ def check_target(suite: Suite, output: Path, target: Path) -> None:
     if target.resolve() == output.resolve() or target.resolve().is_relative_to((output / "runs").resolve()):
         raise RecipeError(f"{target} is the folder in which the suite trains, or lies in it: publish in another.")
     check_folder(suite, target)
-    for cell in suite.cells:
+    for cell in (*suite.cells, *suite.ensembles):
         if is_finished(cell, target) and not is_finished(cell, output):
             raise RecipeError(
                 f"{cell.folder(target)} is finished, {cell.folder(output)} is not: copy that folder there first, so "

@@ -80,7 +80,7 @@ def write_report(
 
 def check_folder(suite: Suite, folder: Path) -> None:
     """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of something else."""
-    for cell in suite.cells:
+    for cell in (*suite.cells, *suite.ensembles):
         check_cell(cell, folder)
     pictures = [f"{name}{ending}" for name in suite.pictures for ending in (".png", ".svg")]
     names = [name for name in (REPORT, "report.json", "scores.csv", *pictures) if (folder / name).exists()]
@@ -97,8 +97,9 @@ def check_folder(suite: Suite, folder: Path) -> None:
 def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[str, dict[str, Any]]:
     """Parameters, speed and training time of each system."""
     facts: dict[str, dict[str, Any]] = {}
-    for name in suite.systems:
-        cells = [cell for cell in suite.cells if cell.system == name and is_finished(cell, output)]
+    for name in suite.rows:
+        every = (*suite.cells, *suite.ensembles)
+        cells = [cell for cell in every if cell.system == name and is_finished(cell, output)]
         done = [read_results(cell, output) for cell in cells]
         speed = speeds.get(name)
         facts[name] = {
@@ -123,7 +124,7 @@ def _markdown(
     metric = find_metric(suite.metric)
     # Of which systems intervals and p-values say nothing of another training, or only what others' seeds say
     segments_only, single = [], []
-    for name in (name for name in suite.systems if name != suite.baseline):
+    for name in (name for name in suite.rows if name != suite.baseline):
         rows = [table.rows[name] for table in tables if name in table.rows]
         scores = [score for row in rows for score in row.columns.values()]
         tests = [test for test in (*(score.test for score in scores), *(row.pooled for row in rows)) if test]

@@ -135,7 +135,7 @@ class Texts:
 
     def __init__(self, suite: Suite, output: Path) -> None:
         self.output = output
-        self.cells = [cell for cell in suite.cells if is_finished(cell, output)]
+        self.cells = [cell for cell in (*suite.cells, *suite.ensembles) if is_finished(cell, output)]
         self.first = {cell.data: cell for cell in reversed(suite.cells)}
         self.found: dict[str, list[str]] = {}
         self.metrics = {
@@ -193,10 +193,10 @@ class Texts:
 
 
 def _table(suite: Suite, title: str, columns: Columns, texts: Texts, samples: int) -> Table:
-    counts: Counts = {name: {} for name in suite.systems}
+    counts: Counts = {name: {} for name in suite.rows}
     votes: dict[tuple[str, str], float] = {}
     for column, (data, splits) in columns.items():
-        for name in suite.systems:
+        for name in suite.rows:
             of_seeds = {
                 cell.seed: [
                     list(read_lines(cell.folder(texts.output) / f"hypotheses/{split}.txt")) for split in splits

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class Suite:
         metric: Name of the metric that decides.
         baseline: The system that the others are compared with.
         cells: The runs: first all systems and data sets with the first seed, then with the second...
+        ensembles: What the seeds of a system are together, for each data set: cells that are not trained.
         tables: Title of a table -> its columns.
         systems: Names of the systems, in order.
         published: System -> figures of its paper by name, columns of the report.
@@ -73,6 +75,7 @@ class Suite:
     cells: tuple[Cell, ...]
     tables: dict[str, Columns]
     systems: tuple[str, ...]
+    ensembles: tuple[Cell, ...]
     published: dict[str, dict[str, Any]]
     lengths: tuple[str, int] | None = None
 
@@ -82,9 +85,24 @@ class Suite:
         return [*self.tables, *([CURVES] if self.lengths else [])]
 
     @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the systems and of the ensembles."""
+        return tuple(dict.fromkeys([*self.systems, *(cell.system for cell in self.ensembles)]))
+
+    def members(self, ensemble: Cell) -> list[Cell]:
+        """The runs of an ensemble."""
+        return [
+            cell for cell in self.cells if _ensemble_of(cell.system) == ensemble.system and cell.data == ensemble.data
+        ]
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds, in order."""
         return tuple(dict.fromkeys(cell.seed for cell in self.cells))
+
+
+def _ensemble_of(system: str) -> str:
+    return f"{system}, ensemble"
 
 
 def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
@@ -142,9 +160,19 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         cells=tuple(cells),
         tables=tables,
         systems=tuple(systems),
+        ensembles=tuple(_ensembles(cells, {name for name, system in systems.items() if system.get("ensemble")})),
         published={name: system["published"] for name, system in systems.items() if system.get("published")},
         lengths=_lengths(content.get("lengths"), tables, recipes, f"{path}: lengths"),
     )
+
+
+def _ensembles(cells: list[Cell], names: set[str]) -> Iterator[Cell]:
+    """The ensembles of these systems; their recipes say which seeds they have."""
+    of_systems = [cell for cell in cells if cell.system in names]
+    for data, name in dict.fromkeys((cell.data, cell.system) for cell in of_systems):
+        first, *others = [cell for cell in of_systems if (cell.data, cell.system) == (data, name)]
+        recipe = merge(first.recipe, {"training": {"seed": [first.seed, *(cell.seed for cell in others)]}})
+        yield Cell(data, _ensemble_of(name), first.seed, recipe)
 
 
 def _lengths(title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings], where: str) -> Any:
@@ -187,7 +215,7 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
     A system of another family than the base's keeps nothing of the section config; one with a preset keeps nothing
     that makes the base local.
     """
-    own = {key: value for key, value in system.items() if key not in ("preset", "seeds", "published")}
+    own = {key: value for key, value in system.items() if key not in ("preset", "seeds", "published", "ensemble")}
     recipe = merge(base, data)
     if "model" in own:
         recipe = merge(recipe, {"model": own["model"]})

@@ -9,6 +9,7 @@ consist of standard parts only, so `AutoTokenizer.from_pretrained` loads them wh
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +31,10 @@ from tokenizers import (
     trainers,
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
 from transformers.utils import cached_file
 
+from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
 
 PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
@@ -85,11 +88,7 @@ def train_tokenizer(
         trainer = partial(trainers.BpeTrainer, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     options = {"vocab_size": vocab_size, "special_tokens": list(SPECIAL_TOKENS), "show_progress": show_progress}
     tokenizer.train_from_iterator(texts, trainer(**options))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS_TOKEN}",
-        pair=f"$A {EOS_TOKEN} $B {EOS_TOKEN}",
-        special_tokens=[(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))],
-    )
+    tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
     limit = {} if model_max_length is None else {"model_max_length": model_max_length}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -100,6 +99,10 @@ def train_tokenizer(
         split_special_tokens=True,
         **limit,
     )
+
+
+def _ending_with(eos: str, number: int) -> processors.TemplateProcessing:
+    return processors.TemplateProcessing(f"$A {eos}", f"$A {eos} $B {eos}", special_tokens=[(eos, number)])
 
 
 def _bpe(split_digits: bool) -> Tokenizer:
@@ -179,21 +182,24 @@ class TokenizerPair:
             shutil.rmtree(subfolder)
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | Path, **kwargs: Any) -> TokenizerPair:
-        """Loads what `save_pretrained` wrote, from a folder or the Hub.
+    def from_pretrained(
+        cls, name_or_path: str | Path, target: str | Path | None = None, **kwargs: Any
+    ) -> TokenizerPair:
+        """Loads what `save_pretrained` wrote, from a folder or the Hub, or a model of SentencePiece, a file.
 
-        `kwargs` are for `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
+        `target` is that of the target tokenizer, where it is not found beside the source's; `kwargs` are for
+        `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
 
         Raises:
             OSError: There is no tokenizer, or its files are damaged.
+            ImportError: SentencePiece's needs the packages sentencepiece and protobuf.
         """
         name = str(name_or_path)
-        if Path(name).is_file():
-            raise OSError(
-                f"{name} is a file, not a folder of a tokenizer: load it with the class that it is for, such as "
-                "transformers.T5Tokenizer for SentencePiece, and name a folder of its save_pretrained."
-            )
         source = _load_tokenizer(name, **kwargs)
+        if target is not None:
+            return cls(source, _load_tokenizer(str(target), **kwargs))
+        if Path(name).is_file():
+            return cls(source, source)
         where = {key: kwargs[key] for key in _LOCATION_OPTIONS if key in kwargs}
         present = cached_file(
             name,
@@ -210,6 +216,8 @@ class TokenizerPair:
 
 def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrainedTokenizerBase:
     try:
+        if Path(name).is_file():
+            return _read_sentencepiece(name)
         return AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
     except Exception as error:  # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
         if isinstance(error, OSError | ImportError) or type(error) is ValueError:  # written for the user
@@ -217,8 +225,33 @@ def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrai
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise OSError(
             f"The tokenizer in {Path(name, subfolder)} is damaged or missing ({reason}): copy "
-            "tokenizer.json and tokenizer_config.json again."
+            "tokenizer.json and tokenizer_config.json, or SentencePiece's .model, again."
         ) from error
+
+
+def _read_sentencepiece(path: str) -> PreTrainedTokenizerBase:
+    """Reads a model of SentencePiece; pieces keep their numbers; without padding "<s>" is that."""
+    extractor: Any = SentencePieceExtractor(path)
+    proto, parts = extractor.proto, extractor.extract(None)
+    trainer, rules = proto.trainer_spec, proto.normalizer_spec
+    # transformers' own classes read only one of Unigram and BPE each, or leave out the space before a text
+    tokenizer: Any = SpmConverter.build_tokenizer_from_spm_proto(proto, parts["vocab"], parts.get("merges"))
+    spaces = [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()] if rules.remove_extra_whitespaces else []
+    form = [normalizers.Precompiled(rules.precompiled_charsmap)] if rules.precompiled_charsmap else []
+    tokenizer.normalizer = normalizers.Sequence([*form, *spaces])
+    scheme: Any = "always" if rules.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=trainer.split_by_whitespace)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", int(rules.add_dummy_prefix), 0)])
+    tokenizer.add_tokens([token for token in parts["additional_special_tokens"] if not token.special])
+    kinds = [kind for kind in ("pad", "eos", "unk", "bos") if getattr(trainer, f"{kind}_id") >= 0]
+    names = {f"{kind}_token": getattr(trainer, f"{kind}_piece") for kind in kinds}
+    options: dict[str, Any] = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}
+    # The start of a sentence, which no model here uses, has one number on both sides, unlike a token put last
+    options |= {"pad_token": names.get("bos_token", PAD_TOKEN), "eos_token": EOS_TOKEN, **names}
+    own: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
+    own.backend_tokenizer.post_processor = _ending_with(own.eos_token, own.eos_token_id)
+    return own
 
 
 _LOCATION_OPTIONS = ("cache_dir", "force_download", "token", "revision", "local_files_only", "repo_type")
@@ -244,6 +277,7 @@ def train_tokenizers(
     split_digits: bool = True,
     show_progress: bool = False,
     pretrained: str | None = None,
+    pretrained_target: str | None = None,
 ) -> TokenizerPair:
     """Trains the tokenizers of a corpus on its training split, or loads existing ones.
 
@@ -258,14 +292,16 @@ def train_tokenizers(
         model_max_length: Tokens, "</s>" included, to which `truncation=True` cuts; None for no limit.
         split_digits: Whether every digit is a token of its own, with "bpe".
         show_progress: Whether to draw the progress bars of `tokenizers`.
-        pretrained: Folder or Hub name of existing tokenizers, which are used unchanged; all else is ignored then.
+        pretrained: Folder or Hub name of existing tokenizers, or a file, SentencePiece's .model; they are used
+            unchanged, and all else but `pretrained_target` is ignored then.
+        pretrained_target: The same of the target's, where it is not in the folder of the source's.
 
     Raises:
         ValueError: The sizes of the vocabularies cannot be; see `check_vocabulary_sizes`.
         OSError: `pretrained` cannot be found.
     """
     if pretrained is not None:
-        return TokenizerPair.from_pretrained(pretrained)
+        return TokenizerPair.from_pretrained(pretrained, pretrained_target)
     dataset = dataset["train"] if isinstance(dataset, DatasetDict) else dataset
     check_vocabulary_sizes(vocab_size, target_vocab_size, joint=joint, kind=kind, target_kind=target_kind)
 
@@ -354,6 +390,34 @@ def _encode(
         "labels": [_truncate(ids, limits[1]) for ids in target],
         "source_length": [len(ids) for ids in source],
         "target_length": [len(ids) for ids in target],
+    }
+
+
+def with_bpe_dropout(dataset: Dataset, tokenizers: TokenizerPair, dropout: float) -> Dataset:
+    """Returns a tokenized split whose rows are cut into tokens anew whenever they are read, for training.
+
+    Each merge of BPE is left out with probability `dropout` (Provilkov et al., ACL 2020). Where a text would have more
+    tokens than the longest of the split, it keeps those that it has. The tokenizers stay as they are.
+
+    Raises:
+        ValueError: One of the tokenizers is not BPE.
+    """
+    noisy = copy.deepcopy(tokenizers)
+    for tokenizer in (noisy.source, noisy.target):
+        model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        if not isinstance(model, models.BPE):
+            raise ValueError(f"bpe_dropout is for tokenizers of BPE, not {type(model or tokenizer).__name__}")
+        model.dropout = dropout
+    longest = [int(lengths.max()) for lengths in example_lengths(dataset)]
+    return dataset.with_transform(partial(_encode_anew, tokenizers=noisy, longest=longest))
+
+
+def _encode_anew(batch: dict[str, list[Any]], tokenizers: TokenizerPair, longest: list[int]) -> dict[str, list[Any]]:
+    found = _encode(batch, tokenizers, (None, None))
+    sides = zip(("input_ids", "labels"), longest, strict=True)
+    return {
+        name: [new if len(new) <= limit else old for new, old in zip(found[name], batch[name], strict=True)]
+        for name, limit in sides
     }
 
 

@@ -3,6 +3,14 @@
 
 from .loading import evaluation_view
 from .scores import score_by_length, score_translations
-from .translate import translate, translate_stream
+from .translate import Hypothesis, n_best_stream, translate, translate_stream
 
-__all__ = ["evaluation_view", "score_by_length", "score_translations", "translate", "translate_stream"]
+__all__ = [
+    "Hypothesis",
+    "evaluation_view",
+    "n_best_stream",
+    "score_by_length",
+    "score_translations",
+    "translate",
+    "translate_stream",
+]

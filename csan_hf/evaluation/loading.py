@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from datetime import timedelta
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
@@ -17,6 +17,7 @@ from accelerate.utils import parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
+from csan_hf.models import EnsembleForConditionalGeneration
 from csan_hf.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
@@ -37,33 +38,51 @@ def launched_processes(device: str | None = None) -> PartialState | None:
 
 
 def load_translation_model(
-    name: str,
+    names: str | Sequence[str],
     *,
     device: str | None = None,
     dtype: str = "float32",
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> tuple[PreTrainedModel, TokenizerPair]:
-    """Loads a checkpoint and its tokenizers for translation.
+    """Loads a checkpoint and its tokenizers for translation, or several as an ensemble.
 
     Args:
-        name: Folder or Hub name.
+        names: Folder or Hub name, or those of an ensemble's members.
         device: torch device; None = the accelerator if there is one, else the CPU.
         dtype: `float32`, `bfloat16` or `float16`.
         trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
         progress: Whether transformers shows bars while it loads, if it does at all.
 
     Raises:
-        ValueError: If the dtype or the device is unknown or cannot be used, or weights or `num_beams` are impossible.
+        ValueError: If the dtype or the device is unknown or cannot be used, or weights or `num_beams` are impossible,
+            or members of an ensemble have different vocabularies.
         OSError: If there is no such checkpoint.
     """
-    from csan_hf.data import TokenizerPair
-
     if device is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = "cpu" if accelerator is None else accelerator.type
     place = _usable_device(device)
-    with reading_folder_or_name(name, "model"), nullcontext() if progress else _no_bars():
+
+    def vocabularies(pair: TokenizerPair) -> tuple[dict[str, int], dict[str, int]]:
+        return pair.source.get_vocab(), pair.target.get_vocab()
+
+    names = [names] if isinstance(names, str) else names
+    with nullcontext() if progress else _no_bars():
+        (first, tokenizers), *others = [_load(name, dtype, trust_remote_code) for name in names]
+    for name, (_, theirs) in zip(names[1:], others, strict=True):
+        if vocabularies(theirs) != vocabularies(tokenizers):
+            raise ValueError(
+                f"{name} and {names[0]} have different vocabularies: members of an ensemble share their tokens."
+            )
+    model: Any = EnsembleForConditionalGeneration.of([first, *(other for other, _ in others)]) if others else first
+    return model.to(place).eval(), tokenizers
+
+
+def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, TokenizerPair]:
+    from csan_hf.data import TokenizerPair
+
+    with reading_folder_or_name(name, "model"):
         try:
             model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
         except RuntimeError as error:  # of shapes; the library's report, logged before, names the tensors
@@ -71,8 +90,7 @@ def load_translation_model(
         beams = model.generation_config.num_beams
         if beams is not None and (not isinstance(beams, int) or beams < 1):
             raise ValueError(f"{name}/generation_config.json: `num_beams` must be at least 1, got {beams!r}.")
-        tokenizers = TokenizerPair.from_pretrained(name)
-    return model.to(place).eval(), tokenizers
+        return model, TokenizerPair.from_pretrained(name)
 
 
 def evaluation_view(model: PreTrainedModel) -> PreTrainedModel:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from transformers import LogitsProcessor, PreTrainedModel
 
 from csan_hf.pipelines import TextTranslationPipeline
 
@@ -59,8 +62,8 @@ def translate(
     """
     total = len(sentences) if processes is None else None  # a process counts its own share alone
     work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
-    [translations] = _translate_windows([sentences], total, *work)
-    return translations
+    [results] = _translate_windows([sentences], total, *work)
+    return [result[0]["translation_text"].strip() for result in results]
 
 
 def translate_stream(
@@ -71,22 +74,69 @@ def translate_stream(
     max_batch_tokens: int = 4096,
     progress: bool = False,
     processes: PartialState | None = None,
+    prefixes: Iterable[str] | None = None,
     **generate_arguments: Any,
 ) -> Iterator[list[str]]:
     """Translates sentences as they come, in memory that does not grow with their number; see also `translate`.
 
     A window of `WINDOW_LINES` sentences for each process, less where they are very long, is read and translated at a
-    time; its sentences go together by length. Errors of the iteration over `sentences` are passed on.
+    time; its sentences go together by length. Errors of the iteration over `sentences` are passed on. `prefixes` are
+    how the translations begin, one for each sentence (where a text is split, for the first one of it).
 
     Yields:
         The translations of a window, in order.
     """
-    windows = _windows(sentences, WINDOW_LINES * (1 if processes is None else processes.num_processes))
-    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments)
-    return _translate_windows(windows, None, *work)
+    work = (model, tokenizers, max_batch_tokens, progress, processes, generate_arguments, prefixes)
+    for results in _translate_windows(_windows(sentences, processes), None, *work):
+        yield [result[0]["translation_text"].strip() for result in results]
 
 
-def _windows(sentences: Iterable[str], lines: int) -> Iterator[list[str]]:
+class Hypothesis(NamedTuple):
+    """A translation, and the natural logarithm of the probability of its tokens."""
+
+    text: str
+    log_probability: float
+
+
+def n_best_stream(
+    model: PreTrainedModel,
+    tokenizers: TokenizerPair,
+    sentences: Iterable[str],
+    n: int,
+    *,
+    max_batch_tokens: int = 4096,
+    progress: bool = False,
+    processes: PartialState | None = None,
+    prefixes: Iterable[str] | None = None,
+    **generate_arguments: Any,
+) -> Iterator[list[list[Hypothesis]]]:
+    """Translates sentences as `translate_stream` does, with the n best hypotheses of each, or n samples.
+
+    Where a text is split, the n-th hypotheses of its sentences go together. A blank one has a single, blank, one.
+
+    Yields:
+        The hypotheses of a window, [sentences][n], in the order that `generate` gives them.
+
+    Raises:
+        ValueError: See `translate`; or n is more than the beams, and no samples are drawn.
+    """
+    arguments = {**generate_arguments, "num_return_sequences": n, "return_scores": True}
+    work = (model, tokenizers, max_batch_tokens, progress, processes, arguments, prefixes)
+    for results in _translate_windows(_windows(sentences, processes), None, *work):
+        yield [_hypotheses(several) for several in results]
+
+
+def _hypotheses(several: list[dict[str, Any]]) -> list[Hypothesis]:
+    if "sentences" not in several[0]:
+        return [Hypothesis("", 0.0)]
+    return [
+        Hypothesis(result["translation_text"].strip(), sum(part["log_probability"] for part in result["sentences"]))
+        for result in several
+    ]
+
+
+def _windows(sentences: Iterable[str], processes: PartialState | None) -> Iterator[list[str]]:
+    lines = WINDOW_LINES * (1 if processes is None else processes.num_processes)
     window: list[str] = []
     characters = 0
     for sentence in sentences:
@@ -108,7 +158,10 @@ def _translate_windows(
     progress: bool,
     processes: PartialState | None,
     generate_arguments: dict[str, Any],
-) -> Iterator[list[str]]:
+    prefixes: Iterable[str] | None = None,
+) -> Iterator[list[list[dict[str, Any]]]]:
+    """The results of each sentence of a window, as many as `num_return_sequences`."""
+    beginnings = None if prefixes is None else iter(prefixes)
     shown = progress and (processes is None or processes.is_main_process)
     with tqdm(total=total, desc="translating", unit="sentence", disable=not shown) as bar:
         for sentences in windows:
@@ -120,22 +173,67 @@ def _translate_windows(
             count = translator.token_counter(**options)
             splits = translator.split(sentences, **options)
             segments = [segment for split in splits for segment in split.segments]
-            batches = list(_batches_by_length([count(segment) for segment in segments], max_batch_tokens))
+            forced = None if beginnings is None else _forced_tokens(translator, splits, beginnings)
+            batches = list(batches_by_length([count(segment) for segment in segments], max_batch_tokens))
             bar.update(len(sentences) - len(segments))  # blank ones; below 0 where long ones are split
             if processes is not None:
                 batches = batches[processes.process_index :: processes.num_processes]
-            found: list[tuple[int, str]] = []
+            found: list[tuple[int, list[dict[str, Any]]]] = []
             for batch in batches:
+                if forced is not None:
+                    begin = ForcedPrefixes([forced[number] for number in batch], _first_free(translator, options))
+                    options["logits_processor"] = [begin]
                 results = translator.translate_segments([segments[n] for n in batch], batch_size=len(batch), **options)
-                found += [(n, result[0]["translation_text"].strip()) for n, result in zip(batch, results, strict=True)]
+                found += zip(batch, results, strict=True)
                 bar.update(len(batch))
             if processes is not None:
                 found = gather_object(found)
-            texts = iter(text for _, text in sorted(found))
-            yield [split.join(list(islice(texts, len(split.segments)))).strip() for split in splits]
+            by_place = iter(result for _, result in sorted(found, key=itemgetter(0)))
+            yield [translator.join(split, list(islice(by_place, len(split.segments))), options) for split in splits]
 
 
-def _batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+class ForcedPrefixes(LogitsProcessor):
+    """Lets the hypotheses of each sentence of a batch begin with given tokens.
+
+    Args:
+        prefixes: Tokens of each sentence.
+        start: Tokens that stand before them: the start of the decoder, a language.
+    """
+
+    def __init__(self, prefixes: Sequence[Sequence[int]], start: int) -> None:
+        self.prefixes, self.start = prefixes, start
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Leaves of the scores [B · beams, V] those of the forced tokens."""
+        step, several = input_ids.shape[1] - self.start, input_ids.shape[0] // len(self.prefixes)
+        for number, tokens in enumerate(self.prefixes):
+            if 0 <= step < len(tokens):
+                rows = scores[number * several : (number + 1) * several]
+                kept = rows[:, tokens[step]].clone()
+                rows[:] = -math.inf
+                rows[:, tokens[step]] = kept
+        return scores
+
+
+def _forced_tokens(translator: Any, splits: Sequence[Any], beginnings: Iterator[str]) -> list[list[int]]:
+    """The tokens with which the translation of each segment begins."""
+    tokens: list[list[int]] = []
+    for split in splits:
+        if (beginning := next(beginnings, None)) is None:
+            raise ValueError("There are fewer prefixes than sentences: give one for each, an empty one for none.")
+        ids = translator.target_tokenizer(beginning, add_special_tokens=False)["input_ids"]
+        tokens += [ids if number == 0 else [] for number in range(len(split.segments))]
+    return tokens
+
+
+def _first_free(translator: Any, options: dict[str, Any]) -> int:
+    """The place of the first token that the model chooses: after the start and, where it is forced, the language."""
+    languages = translator._language_settings(options.get("src_lang"), options.get("tgt_lang"))[1]
+    settings = {"forced_bos_token_id": translator.model.generation_config.forced_bos_token_id, **languages}
+    return 1 + (settings["forced_bos_token_id"] is not None)
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Groups sentence numbers, longest first, so that a padded batch holds at most `max_tokens` tokens."""
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):

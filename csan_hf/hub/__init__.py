@@ -4,7 +4,7 @@
 from .attn2d import convert_attn2d
 from .attn2d_residual import convert_attn2d_residual
 from .checkpoint import save_self_contained
-from .conversion import convert_m2m100, convert_marian, to_marian
+from .conversion import convert_bart, convert_m2m100, convert_marian, to_marian
 from .model_card import build_model_card, card_problems, copy_model_card, write_model_card
 from .push import IncompleteCheckpointError, check_checkpoint, push_checkpoint, push_to_hub
 
@@ -15,6 +15,7 @@ __all__ = [
     "check_checkpoint",
     "convert_attn2d",
     "convert_attn2d_residual",
+    "convert_bart",
     "convert_m2m100",
     "convert_marian",
     "copy_model_card",

@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Marian, M2M100 and NLLB checkpoints as CSANs (window and area of heads add no parameters), and CSANs as Marian's."""
+"""Marian, M2M100, NLLB, BART and mBART as CSANs (window and area add no parameters), and CSANs as Marian's."""
 
 import copy
 import dataclasses
@@ -9,10 +9,15 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
+    BartConfig,
+    BartForConditionalGeneration,
     M2M100Config,
     M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -98,6 +103,34 @@ def convert_m2m100(
     return _transfer(source, model, weights)
 
 
+def convert_bart(
+    name_or_path_or_model: str | os.PathLike | BartForConditionalGeneration | MBartForConditionalGeneration,
+    *,
+    local_window: int | None = None,
+    head_area: int = 1,
+    **config_overrides: Any,
+) -> CsanForConditionalGeneration:
+    """Makes a CSAN of a BART or mBART model, weight for weight, ready for fine-tuning.
+
+    As `convert_marian`, which describes arguments, result and errors. Like BART it has learned positions, and refuses
+    a text with more tokens than these. Of mBART, the decoder begins with the end of a sentence, as mBART-50's does.
+
+    ```python
+    model = convert_bart("facebook/mbart-large-50-many-to-many-mmt", local_window=11, head_area=3)
+    ```
+    """
+    fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
+    given: Any = name_or_path_or_model
+    config = given.config if isinstance(given, PreTrainedModel) else AutoConfig.from_pretrained(given)
+    is_mbart = isinstance(config, MBartConfig)
+    source = _load_source(given, MBartForConditionalGeneration if is_mbart else BartForConditionalGeneration, fields)
+    model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))
+    weights = dict(source.state_dict())
+    for name in _POSITIONS:
+        weights[name] = weights[name][2:]  # the first two, kept for padding, stand for no position
+    return _transfer(source, model, weights)
+
+
 def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     """Makes a Marian model of a CSAN whose locality is off, weight for weight.
 
@@ -132,7 +165,7 @@ def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
 def convert_config(
     source: PreTrainedConfig, *, local_window: int | None = None, head_area: int = 1, **config_overrides: Any
 ) -> CsanConfig:
-    """Returns the config of the CSAN that a Marian, M2M100 or NLLB model with this config becomes.
+    """Returns the config of the CSAN that a model of a family above with this config becomes.
 
     The further arguments are those of `convert_marian`. Raises `ValueError` if an override names no field of
     `CsanConfig`, or a value is out of range.
@@ -144,6 +177,10 @@ def convert_config(
     fields = _shared_fields(source, CsanConfig)
     if isinstance(source, M2M100Config):
         fields |= {"normalize_before": True, "sinusoids": "m2m_100", "share_encoder_decoder_embeddings": True}
+    elif isinstance(source, BartConfig | MBartConfig):
+        fields |= {"sinusoids": "bart", "share_encoder_decoder_embeddings": True}
+        fields["normalize_before"] = isinstance(source, MBartConfig)
+        fields["decoder_start_token_id"] = source.decoder_start_token_id or source.eos_token_id
     elif fields["share_encoder_decoder_embeddings"]:
         fields["decoder_vocab_size"] = fields["vocab_size"]  # which Marian reads alone: the other may hold anything
     return CsanConfig(**{**fields, "local_window": local_window, "head_area": head_area, **config_overrides})

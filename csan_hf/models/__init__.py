@@ -9,7 +9,8 @@ from .functional import local_attention
 from .locality import register_locality
 from .modeling_conv_s2s import ConvS2SForConditionalGeneration, ConvS2SModel, ConvS2SPreTrainedModel
 from .modeling_csan import CsanForConditionalGeneration, CsanModel, CsanPreTrainedModel
-from .modeling_csan_classification import CsanForSequenceClassification, CsanForTokenClassification
+from .modeling_csan_classification import CsanEncoderModel, CsanForSequenceClassification, CsanForTokenClassification
+from .modeling_ensemble import EnsembleConfig, EnsembleForConditionalGeneration
 from .modeling_pervasive_attention import (
     PervasiveAttentionForConditionalGeneration,
     PervasiveAttentionModel,
@@ -23,11 +24,14 @@ __all__ = [
     "ConvS2SModel",
     "ConvS2SPreTrainedModel",
     "CsanConfig",
+    "CsanEncoderModel",
     "CsanForConditionalGeneration",
     "CsanForSequenceClassification",
     "CsanForTokenClassification",
     "CsanModel",
     "CsanPreTrainedModel",
+    "EnsembleConfig",
+    "EnsembleForConditionalGeneration",
     "PervasiveAttentionConfig",
     "PervasiveAttentionForConditionalGeneration",
     "PervasiveAttentionModel",

@@ -57,8 +57,8 @@ class CsanConfig(Seq2SeqConfig):
         encoder_layerdrop, decoder_layerdrop: Probability of skipping a layer in training.
         normalize_before: Layer normalisation before each sub-layer (pre-norm) instead of after it (post-norm).
         max_position_embeddings: Length of the precomputed sinusoids, up to 16,384; longer inputs extend them.
-        sinusoids: Which sinusoids the positions are, `"marian"` (Vaswani et al., 2017) or `"m2m_100"` (those of M2M100
-            and NLLB); see `SinusoidalPositionalEmbedding`. `None` = no absolute positions.
+        sinusoids: Positions: `"marian"` (Vaswani et al., 2017), `"m2m_100"` (M2M100, NLLB), or learned ones and a
+            layer normalisation, `"bart"` (BART, mBART); see `SinusoidalPositionalEmbedding`. `None` = no positions.
         scale_embedding: Whether embeddings are multiplied by sqrt(d_model).
         initialization: Scheme of new weights, `"xavier"` or `"normal"`; see `CsanPreTrainedModel._init_weights`.
         init_gain, init_std: Gain of `"xavier"`, for matrices and embeddings alike; standard deviation of `"normal"`.
@@ -113,7 +113,7 @@ class CsanConfig(Seq2SeqConfig):
     decoder_layerdrop: float | int = bounded(0.0, 0, 1)
     normalize_before: bool = False
     max_position_embeddings: int = bounded(1024, 1)
-    sinusoids: Literal["marian", "m2m_100"] | None = "marian"
+    sinusoids: Literal["marian", "m2m_100", "bart"] | None = "marian"
     scale_embedding: bool = True
     initialization: Literal["xavier", "normal"] = "xavier"
     init_gain: float | int = bounded(0.5, above=0)
@@ -139,9 +139,8 @@ class CsanConfig(Seq2SeqConfig):
     @classmethod
     def big(cls, **overrides: Any) -> "CsanConfig":
         """Transformer-big: d_model 1024, 16 heads, 6 + 6 layers, feed-forward 4096, dropout 0.3."""
-        heads = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
-        widths = {"d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
-        return cls(**{**widths, **heads, "dropout": 0.3, **overrides})
+        sizes = {"d_model": 1024, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "dropout": 0.3}
+        return cls(**{**sizes, "encoder_attention_heads": 16, "decoder_attention_heads": 16, **overrides})
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> "CsanConfig":

@@ -157,6 +157,7 @@ class CsanPreTrainedModel(Seq2SeqPreTrained, PreTrainedModel):  # type: ignore[o
         "AutoModel": "modeling_csan.CsanModel",
         "AutoModelForSeq2SeqLM": "modeling_csan.CsanForConditionalGeneration",
         "AutoModelForSequenceClassification": "modeling_csan_classification.CsanForSequenceClassification",
+        "AutoModelForTextEncoding": "modeling_csan_classification.CsanEncoderModel",
         "AutoModelForTokenClassification": "modeling_csan_classification.CsanForTokenClassification",
     }
 
@@ -232,6 +233,7 @@ class _CsanStack(CsanPreTrainedModel):
         self.embed_positions = SinusoidalPositionalEmbedding(
             config.max_position_embeddings, config.d_model, config.sinusoids or "marian", config.pad_token_id
         )
+        self.layernorm_embedding = nn.LayerNorm(config.d_model) if config.sinusoids == "bart" else nn.Identity()
         depth = getattr(config, f"{part}_layers")
         self.layers = nn.ModuleList([self.layer_class(config, index) for index in range(depth)])
         self.layer_norm = nn.LayerNorm(config.d_model) if config.normalize_before else nn.Identity()
@@ -261,17 +263,15 @@ class _CsanStack(CsanPreTrainedModel):
         """The states [B, T, d] after all layers, of which LayerDrop skips some in training."""
         if self.config.sinusoids is not None:
             embeddings = embeddings + self.embed_positions(embeddings.shape[1], offset, masks.first_real)
-        hidden_states = drop(embeddings, self.config.dropout, self.training)
+        hidden_states = drop(self.layernorm_embedding(embeddings), self.config.dropout, self.training)
         layerdrop = getattr(self.config, f"{self.layer_class.part}_layerdrop")
         may_drop = self.training and layerdrop > 0
         for layer in self.layers:
-            if not may_drop:
-                hidden_states = layer(hidden_states, masks, *args, **kwargs)
-            elif torch.compiler.is_compiling():
+            if may_drop and torch.compiler.is_compiling():
                 # A compiled graph does not branch: the layer is computed, and its output perhaps discarded.
                 dropped = torch.rand([], device=hidden_states.device) < layerdrop
                 hidden_states = torch.where(dropped, hidden_states, layer(hidden_states, masks, *args, **kwargs))
-            elif torch.rand([]) >= layerdrop:
+            elif not may_drop or torch.rand([]) >= layerdrop:
                 hidden_states = layer(hidden_states, masks, *args, **kwargs)
         return self.layer_norm(hidden_states)
 

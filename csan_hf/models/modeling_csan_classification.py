@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""CSAN's encoder with a head that classifies sentences or their tokens.
+"""CSAN's encoder, alone or with a head that classifies sentences or their tokens.
 
 There is no decoder and there are no decoder parameters. The encoder's weights have the names that they have in
 `CsanForConditionalGeneration`, so that a translation checkpoint loads with only the head new. Shapes: B batch,
@@ -36,6 +36,7 @@ def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
 class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[override]
     """The encoder half of `CsanModel`, its weights under the same names."""
 
+    translates = False
     # What a checkpoint with a decoder holds beyond the encoder
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?decoder\.", r"^lm_head\.", r"^final_logits_bias$"]  # noqa: RUF012
 
@@ -67,11 +68,10 @@ class _CsanClassifier(CsanPreTrainedModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        labels: Any = config.num_labels
-        self.num_labels = labels
+        self.num_labels: int = config.num_labels  # type: ignore[assignment]
         self.model = CsanEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout if config.classifier_dropout is None else config.classifier_dropout)
-        self.score = nn.Linear(config.d_model, labels)
+        self.score = nn.Linear(config.d_model, self.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -162,7 +162,8 @@ def _check_labels(labels: torch.Tensor, shape: torch.Size, are_classes: bool) ->
         )
 
 
+CsanEncoderModel.register_for_auto_class("AutoModelForTextEncoding")
 CsanForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 CsanForTokenClassification.register_for_auto_class("AutoModelForTokenClassification")
 
-__all__ = ["CsanForSequenceClassification", "CsanForTokenClassification"]
+__all__ = ["CsanEncoderModel", "CsanForSequenceClassification", "CsanForTokenClassification"]

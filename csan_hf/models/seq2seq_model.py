@@ -488,10 +488,10 @@ class SinusoidalPositionalEmbedding(nn.Module):
     `"marian"`: Vaswani et al. (2017), section 3.5, positions counted from 0, in double precision. `"m2m_100"`: of
     fairseq, frequencies 10000^(-i / (d/2 - 1)), counted from `pad_token_id` + 1, in single precision, as in M2M100.
     Positions beyond the table of `num_positions` (at most `LONGEST_TABLE`) are computed when they are asked for.
+    `"bart"`: learned, starting as those of `"marian"`; a text that is longer than their table is refused.
     """
 
     LONGEST_TABLE = 16_384
-    weight: torch.Tensor
 
     def __init__(
         self, num_positions: int, embedding_dim: int, kind: str = "marian", pad_token_id: int | None = None
@@ -502,7 +502,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
         self.first_position = 0 if pad_token_id is None or kind == "marian" else pad_token_id + 1
         # Made where the model is being made, which may be the meta device, and filled there unless it is
         weight = torch.empty(self.num_positions, self.embedding_dim).copy_(self.create_weight(self.num_positions))
-        self.register_buffer("weight", weight, persistent=False)
+        self.weight: torch.Tensor = nn.Parameter(weight) if kind == "bart" else nn.Buffer(weight, persistent=False)
 
     def create_weight(self, end: int) -> torch.Tensor:
         """The sinusoids of positions 0 to `end` - 1, [end, d] float32, on the CPU."""
@@ -519,12 +519,12 @@ class SinusoidalPositionalEmbedding(nn.Module):
             first_real: [B], place of each sentence's first real token, its position 0, as of those before it.
         """
         end = None if isinstance(offset, torch.Tensor) else offset + length
-        if end is not None and end <= self.num_positions and first_real is None:
-            return self.weight[offset:end]
+        if self.kind == "bart" and (end or 0) > self.num_positions:
+            raise ValueError(f"{end} tokens are more than the {self.num_positions} learned positions; split the text.")
         positions = torch.arange(length, device=self.weight.device) + offset
         if first_real is not None:
             positions = (positions - first_real.to(positions.device)[:, None]).clamp(min=0)
-        if end is not None and end <= self.num_positions:
+        if self.kind == "bart" or (end is not None and end <= self.num_positions):
             return F.embedding(positions, self.weight)
         return self._sinusoids(positions).to(self.weight)
 

@@ -77,8 +77,9 @@ class TextTranslationPipeline(TranslationPipeline):
             inputs (`str`, sequence, generator or data set of `str`): What to translate.
             split_texts (`bool`, *optional*): Whether to split texts, as the description of the class says.
             return_scores (`bool`, *optional*): Add `"sentences"` to each result, a list with one dict for each line or
-                sentence that was translated by itself: `source_text`, `translation_text` and `score`, the mean natural
-                logarithm of the probabilities of its tokens, end of sentence included, language tokens excluded.
+                sentence that was translated by itself: `source_text`, `translation_text`, `log_probability`, the sum
+                of the natural logarithms of the probabilities of its tokens, end of sentence included, language tokens
+                excluded, and `score`, their mean.
             return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs (source word, target
                 word), counted from 0 in words that white space separates, from `csan_hf.analysis.align`.
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
@@ -145,7 +146,7 @@ class TextTranslationPipeline(TranslationPipeline):
             with self.source_language(options.get("src_lang") or self._preprocess_params.get("src_lang")):
                 self._add_alignments(segments, found, batch_size)
         parts = iter(found)
-        return [self._joined(split, list(islice(parts, len(split.segments))), options) for split in splits]
+        return [self.join(split, list(islice(parts, len(split.segments))), options) for split in splits]
 
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
         """Splits texts into what the model takes; options are a call's: languages and prefix matter."""
@@ -173,7 +174,7 @@ class TextTranslationPipeline(TranslationPipeline):
 
         return count
 
-    def _joined(
+    def join(
         self, split: SplitText, results: list[list[dict[str, Any]]], options: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Puts one text's results together: [segments][R] -> [R]."""
@@ -207,14 +208,14 @@ class TextTranslationPipeline(TranslationPipeline):
     def _forward(  # type: ignore[override]
         self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any
     ) -> Any:
-        """As in `TranslationPipeline`; with `return_scores` also `scores` [B, R]."""
+        """As in `TranslationPipeline`; with `return_scores` also `log_probability` and `score` [B, R]."""
         outputs = super()._forward(model_inputs, **generate_kwargs)
         if return_scores:
-            outputs["scores"] = self._score(model_inputs, outputs["output_ids"])
+            outputs |= self._score(model_inputs, outputs["output_ids"])
         return outputs
 
-    def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> torch.Tensor:
-        """Mean log-probabilities [B, R] of the tokens of `output_ids` [B, R, T], from one pass of the model."""
+    def _score(self, model_inputs: Any, output_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Sum and mean [B, R] of the log-probabilities of the tokens of `output_ids` [B, R, T], from one pass."""
         batch, returned, length = output_ids.shape
         ids = output_ids.reshape(batch * returned, length)
         logits = self.model(
@@ -230,15 +231,15 @@ class TextTranslationPipeline(TranslationPipeline):
         special = set(self.target_tokenizer.all_special_ids) - {self.target_tokenizer.unk_token_id}
         counted = ends | ~torch.isin(tokens, torch.tensor(sorted(special)).to(ids))
         counted &= ends.cumsum(-1) - ends.int() == 0  # nothing after the first end of sentence
-        mean = (scores * counted).sum(-1) / counted.sum(-1).clamp(min=1)
-        return mean.reshape(batch, returned)
+        total = (scores * counted).sum(-1).reshape(batch, returned)
+        return {"log_probability": total, "score": total / counted.sum(-1).clamp(min=1).reshape(batch, returned)}
 
     def postprocess(self, model_outputs: dict[str, torch.Tensor], **kwargs: Any) -> list[dict[str, Any]]:  # type: ignore[override]
-        """As in `TranslationPipeline`; with scores, each dict has its `score`."""
+        """As in `TranslationPipeline`; with scores, each dict has its `log_probability` and `score`."""
         results = super().postprocess(model_outputs, **kwargs)
-        if "scores" in model_outputs:
-            for result, score in zip(results, model_outputs["scores"][0].tolist(), strict=True):
-                result["score"] = score
+        for name in {"log_probability", "score"} & model_outputs.keys():
+            for result, value in zip(results, model_outputs[name][0].tolist(), strict=True):
+                result[name] = value
         return results
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:

@@ -169,16 +169,17 @@ def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPa
         The tokenizers, if they exist, and what a configuration takes from them.
     """
     tags, settings = language_tags(data.pairs), recipe.tokenizer
+    target = settings.get(f"{PRETRAINED}_target")
     key, name = ("init_from", recipe.init_from) if recipe.init_from else ("tokenizer", settings.get(PRETRAINED))
     if name:
-        unused = [f"tokenizer.{other}" for other in settings if recipe.init_from or other != PRETRAINED]
+        unused = [f"tokenizer.{other}" for other in settings if recipe.init_from or not other.startswith(PRETRAINED)]
         if unused and os.environ.get("RANK", "0") == "0":
             notice = f"{', '.join(unused)} not used: the tokenizer of {name} is taken."
             print(notice, file=sys.stderr, flush=True)
         with refusing(f"{key}: the tokenizer of {name} cannot be loaded"), reading_folder_or_name(name, "tokenizer"):
-            tokenizers = TokenizerPair.from_pretrained(name)
-            ids, target = tokenizers.target("").input_ids, tokenizers.target
-            if target.pad_token is None or target.eos_token_id not in ids:
+            tokenizers = TokenizerPair.from_pretrained(name, None if recipe.init_from else target)
+            ids, own = tokenizers.target("").input_ids, tokenizers.target
+            if own.pad_token is None or own.eos_token_id not in ids:
                 raise ValueError(
                     "it has no pad_token, or no eos_token that it adds to a text, so no translation would end: set "
                     "both, let its post-processor add the eos_token, and save it again"
@@ -186,6 +187,8 @@ def _plan_vocabularies(recipe: Recipe, data: DataArguments) -> tuple[TokenizerPa
         add_language_tags(tokenizers, tags)
         _set_languages(tokenizers, data)
         return tokenizers, _fields_of(tokenizers)
+    if target:
+        raise RecipeError(f"tokenizer.{PRETRAINED}_target is {target}: name the source's, too, in {PRETRAINED}.")
     size, joint = int(settings.get("vocab_size", DEFAULT_VOCABULARY_SIZE)), bool(settings.get("joint", True))
     kinds = {"kind": settings.get("kind", "bpe"), "target_kind": settings.get("target_kind")}
     with refusing("The section tokenizer is refused"):

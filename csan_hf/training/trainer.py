@@ -28,7 +28,14 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from csan_hf.data import MixedBatchSampler, TargetMaskCollator, TokenBatchSampler, example_lengths, forward_set_epoch
+from csan_hf.data import (
+    MixedBatchSampler,
+    TargetMaskCollator,
+    TokenBatchSampler,
+    example_lengths,
+    forward_set_epoch,
+    with_bpe_dropout,
+)
 from csan_hf.families import family_of
 
 from .arguments import TranslationTrainingArguments
@@ -180,6 +187,13 @@ class TranslationTrainer(SavingTrainer):
                 cost=self.family.batch_cost,
             )
         return forward_set_epoch(self.share_batches(dataset, sampler))
+
+    def _remove_unused_columns(self, dataset: Dataset, description: str | None = None) -> Dataset:
+        """See transformers; training sentences under BPE dropout are made of their texts."""
+        if self.args.bpe_dropout and (description or "").lower() == "training":
+            with refusing("The section training is refused"):
+                return with_bpe_dropout(dataset, self.tokenizers, self.args.bpe_dropout)
+        return super()._remove_unused_columns(dataset, description)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains, also after an evaluation with the same trainer."""

@@ -2,6 +2,7 @@
 import unicodedata
 
 import pytest
+import sentencepiece
 from datasets import Dataset, DatasetDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -118,11 +119,39 @@ def test_a_damaged_file_is_named(tmp_path, subfolder, file, content):
 
 def test_what_holds_no_tokenizer_is_named(tmp_path):
     (tmp_path / "spm.model").write_bytes(b"\x0a\x0e")
-    with pytest.raises(OSError, match=r"spm\.model is a file, not a folder of a tokenizer: load it with the class"):
+    with pytest.raises(
+        OSError, match=r"tokenizer in .*spm\.model is damaged .*copy .* SentencePiece's \.model, again"
+    ):
         TokenizerPair.from_pretrained(tmp_path / "spm.model")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(OSError, match=f"The tokenizer in {tmp_path} is damaged or missing"):
         TokenizerPair.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize(
+    "options", [{}, {"byte_fallback": True, "pad_id": 3}, {"add_dummy_prefix": False, "eos_id": -1}]
+)
+def test_a_model_of_sentencepiece_gives_its_own_tokens(kind, options, tmp_path):
+    corpus = load_numbers(train_size=500, validation_size=1, test_size=1)["train"]
+    options = {"vocab_size": 500, "model_type": kind, "minloglevel": 2, "hard_vocab_limit": False, **options}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus["source"]), model_prefix=str(tmp_path / "spm"), **options
+    )
+    oracle = sentencepiece.SentencePieceProcessor(str(tmp_path / "spm.model"))
+    pair = TokenizerPair.from_pretrained(tmp_path / "spm.model", tmp_path / "spm.model")
+    assert not pair.is_joint
+    pair.save_pretrained(tmp_path / "saved")
+    texts = [*corpus["source"][:50], *corpus["target"][:50], "  Ｗｉｄｅ  １２\u00a0 ", "", "日本 ﬁ\tx😀", "1.5"]
+    for tokenizer in (pair.source, TokenizerPair.from_pretrained(tmp_path / "saved").target):
+        assert len(tokenizer) == len(oracle) + (oracle.eos_id() < 0)
+        assert tokenizer.pad_token_id == (oracle.bos_id() if oracle.pad_id() < 0 else oracle.pad_id())
+        assert oracle.eos_id() in (-1, tokenizer.eos_token_id)
+        for text in texts:
+            ids = oracle.encode(text)
+            assert tokenizer(text)["input_ids"] == [*ids, tokenizer.eos_token_id], text
+            if oracle.unk_id() not in ids:
+                assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == oracle.decode(ids)
 
 
 def test_vocabularies_are_joint_or_separate():

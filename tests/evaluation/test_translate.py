@@ -19,8 +19,9 @@ from transformers.utils import logging as transformers_logging
 
 import csan_hf_cli
 from csan_hf.data import TokenizerPair, train_tokenizer
-from csan_hf.evaluation import translate, translate_stream
+from csan_hf.evaluation import n_best_stream, translate, translate_stream
 from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.models import EnsembleForConditionalGeneration
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.text_files import read_lines
 
@@ -186,6 +187,88 @@ def test_a_stream_is_translated_window_by_window(model, tokenizers, monkeypatch)
     texts = ["two", "nine", "two", "two", "the third of May", ""]
     assert [len(window) for window in translate_stream(model, tokenizers, texts)] == [3, 2, 1]
     assert list(translate_stream(model, tokenizers, [])) == []
+
+
+def test_n_best_lists_are_those_of_generate(model, tokenizers):
+    options = {"num_beams": 4, "length_penalty": 0.0, "max_length": 9}
+    [window] = n_best_stream(model, tokenizers, SENTENCES, 3, **options)
+    assert [len(several) for several in window] == [3 if text.strip() else 1 for text in SENTENCES]
+    for text, several in zip(SENTENCES, window, strict=True):
+        if not text.strip():
+            assert several == [("", 0.0)]
+            continue
+        inputs = tokenizers.source(text, return_tensors="pt")
+        found = model.generate(
+            **inputs, num_return_sequences=3, output_scores=True, return_dict_in_generate=True, **options
+        )
+        texts = tokenizers.target.batch_decode(found.sequences, skip_special_tokens=True)
+        assert [each.text for each in several] == [text.strip() for text in texts]
+        scores = found.sequences_scores.tolist()  # without a length penalty: sums of log-probabilities
+        assert [each.log_probability for each in several] == pytest.approx(scores, rel=1e-4)
+
+
+def test_n_best_lines(folder, model, tokenizers, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(translating, "WINDOW_LINES", 3)
+    (tmp_path / "in").write_text("\n".join(SENTENCES))
+    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--n_best", "2"]
+    windows = n_best_stream(model, tokenizers, SENTENCES, 2, num_beams=2)
+    expected = [several for window in windows for several in window]
+    assert translate_main(arguments) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    flat = [(number, each) for number, several in enumerate(expected, 1) for each in several]
+    assert lines == [[str(number), f"{each.log_probability:.4f}", each.text] for number, each in flat]
+    assert translate_main([*arguments, "--json_lines"]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [entry["line"] for entry in entries] == list(range(1, len(SENTENCES) + 1))
+    assert [[each["text"] for each in entry["translations"]] for entry in entries] == [
+        [each.text for each in several] for several in expected
+    ]
+    assert entries[1]["translations"][0]["log_probability"] == pytest.approx(expected[1][0].log_probability, rel=1e-4)
+    assert translate_main([*arguments, "--num_beams", "1"]) == 2
+    assert "--n_best 2 needs as many beams, got --num_beams 1" in capsys.readouterr().err
+
+
+def test_samples_and_prefixes(folder, tmp_path, capsys):
+    text = "A sentence. " * 40  # more than the model's positions: translated in parts
+    (tmp_path / "in").write_text(f"two\n\na much longer sentence\nnine\n{text}")
+    arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet", "--max_length", "9"]
+
+    def lines(*more):
+        assert translate_main([*arguments, *more]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    first, again, other = (lines("--sample", "--temperature", "3", "--seed", seed) for seed in "112")
+    assert first == again != other
+    (tmp_path / "prefixes").write_text("two words\neins\n\neins\neins")
+    found, free = lines("--prefixes", str(tmp_path / "prefixes"), "--num_beams", "3"), lines("--num_beams", "3")
+    assert found[0].startswith("two words")
+    assert found[1:3] == free[1:3]
+    assert found[3].startswith("eins")
+    assert not free[0].startswith("two words")
+    assert (found[4].startswith("eins"), found[4].count("eins"), free[4].count("eins")) == (True, 1, 0)
+    (tmp_path / "prefixes").write_text("zwei\n")
+    assert translate_main([*arguments, "--prefixes", str(tmp_path / "prefixes")]) == 2
+    assert "fewer prefixes than sentences" in capsys.readouterr().err
+
+
+def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, capsys):
+    other = csan(seed=1, vocab_size=len(tokenizers.source))
+    for name, pair in (("other", tokenizers), ("foreign", TokenizerPair(*[train_tokenizer(["x y z"] * 9, 300)] * 2))):
+        other.save_pretrained(tmp_path / name)
+        pair.save_pretrained(tmp_path / name)
+    for name in ("in", "reference"):
+        (tmp_path / name).write_text("\n".join(SENTENCES))
+    arguments = ["--model", str(folder), str(tmp_path / "other"), "--max_length", "12", "--quiet"]
+    assert translate_main([*arguments, "--input", str(tmp_path / "in")]) == 0
+    ensemble = EnsembleForConditionalGeneration.of([model, other])
+    assert capsys.readouterr().out.splitlines() == translate(ensemble, tokenizers, SENTENCES, max_length=12)
+    arguments += ["--source", str(tmp_path / "in"), "--reference", str(tmp_path / "reference")]
+    assert evaluate_main(arguments) == 2
+    assert "pass --output_dir" in capsys.readouterr().err
+    assert evaluate_main([*arguments, "--output_dir", str(tmp_path / "out")]) == 0
+    assert json.loads((tmp_path / "out" / "scores.json").read_text())["model"] == arguments[1:3]
+    assert translate_main(["--model", str(folder), str(tmp_path / "foreign"), "--input", str(tmp_path / "in")]) == 2
+    assert "have different vocabularies" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", ["file", "standard output"])

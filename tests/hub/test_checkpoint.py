@@ -268,6 +268,27 @@ def test_what_a_classifier_takes_along(head, separate, tmp_path):
     assert set(os.listdir(directory)) >= CODE["csan"] | {"target_tokenizer", "generation_config.json"}
 
 
+def test_the_encoder_alone_is_found_saved_and_found_without_the_package(separate, tmp_path):
+    model, pair = separate
+    save_self_contained(model, pair, tmp_path / "model")
+    encoder = transformers.AutoModelForTextEncoding.from_pretrained(tmp_path / "model")
+    batch = pair.source(["zwei", "drei und vier"], padding=True, return_tensors="pt", return_token_type_ids=False)
+    expected = model.get_encoder()(**batch).last_hidden_state
+    assert torch.equal(encoder(**batch).last_hidden_state, expected)
+    assert encoder.num_parameters() == model.get_encoder().num_parameters()
+    save_self_contained(encoder, pair, tmp_path / "encoder")
+    assert not json.loads((tmp_path / "encoder" / "config.json").read_text())["custom_pipelines"]
+    code = (
+        "import json, sys, torch; sys.modules['csan_hf'] = None; from transformers import AutoModelForTextEncoding;"
+        "load = lambda name: AutoModelForTextEncoding.from_pretrained(name, trust_remote_code=True);"
+        "batch = [torch.tensor(rows) for rows in json.loads(sys.argv[1])];"
+        "print(json.dumps([load(name)(*batch).last_hidden_state.tolist() for name in ('encoder', 'model')]))"
+    )
+    rows = [batch[name].tolist() for name in ("input_ids", "attention_mask")]
+    for states in run_elsewhere(tmp_path, "-c", code, json.dumps(rows)):
+        torch.testing.assert_close(torch.tensor(states), expected)
+
+
 def test_saved_over_an_earlier_model(joint, separate, tmp_path):
     directory = tmp_path / "model"
     save_self_contained(*separate, directory)

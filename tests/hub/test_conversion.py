@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Marian, M2M100 and NLLB models as CSANs, and CSANs as Marian's."""
+"""Marian, M2M100, NLLB, BART and mBART models as CSANs, and CSANs as Marian's."""
 
 import dataclasses
 import json
@@ -15,13 +15,15 @@ from transformers import (
     M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
     NllbTokenizer,
     pipeline,
 )
 
 import csan_hf_cli
 from csan_hf import CsanConfig, CsanForConditionalGeneration
-from csan_hf.hub import convert_m2m100, convert_marian, to_marian
+from csan_hf.hub import convert_bart, convert_m2m100, convert_marian, to_marian
 from csan_hf.pipelines import TASK, register, translation_pipeline
 
 register()
@@ -132,6 +134,29 @@ def test_m2m100(overrides, tmp_path):
     inputs = {name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"}
     static = csan.generate(**inputs, max_new_tokens=9, cache_implementation="static")
     assert torch.equal(static, model.generate(**inputs, max_new_tokens=9))
+
+
+@pytest.mark.parametrize("overrides", [{}, {"scale_embedding": True, "encoder_layers": 1}])
+@pytest.mark.parametrize(
+    ("model_class", "config_class"),
+    [(BartForConditionalGeneration, BartConfig), (MBartForConditionalGeneration, MBartConfig)],
+)
+def test_bart_and_mbart(model_class, config_class, overrides, tmp_path):
+    """With learned positions, of which BART keeps two that no token has."""
+    model = build(model_class, config_class, max_position_embeddings=20, **overrides)
+    csan = convert_bart(model)
+    assert csan.num_parameters() == model.num_parameters() - 4 * model.config.d_model
+    model.save_pretrained(tmp_path / "bart")
+    assert run_script(tmp_path / "bart", tmp_path / "csan") == 0
+    for found in (csan, CsanForConditionalGeneration.from_pretrained(tmp_path / "csan")):
+        assert_same(model, found, decoder_start_token_id=2)
+    inputs = {name: value for name, value in inputs_for(model).items() if name != "decoder_input_ids"}
+    inputs |= {"max_new_tokens": 9, "decoder_start_token_id": 2}
+    assert torch.equal(csan.generate(**inputs, cache_implementation="static"), model.generate(**inputs))
+    csan.train()(**inputs_for(model)).logits.sum().backward()
+    assert csan.model.encoder.embed_positions.weight.grad.any()
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 learned positions; split the text"):
+        csan(**inputs_for(model, length=21))
 
 
 @pytest.mark.parametrize("scaled", [True, False])

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny
 from pipelines import multilingual
 from tokenizers import processors
 from training.tiny_runs import save_tiny_marian
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer
 
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.training import load_recipe, train_from_recipe
+from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import RecipeError
 
 RECIPE = Path(__file__).parents[2] / "scripts" / "recipes" / "multi30k_finetune_marian.yaml"
@@ -55,6 +57,15 @@ def test_several_language_pairs_add_tags_to_a_tokenizer_or_weights_that_are_ther
     translate = translation_pipeline(str(output), device="cpu")
     tagged = [translate(f">>{language}<< zwei")[0] for language in ("de", "en")]
     assert [translate("zwei", tgt_lang=language)[0] for language in ("de", "en")] == tagged
+
+
+def test_source_and_target_tokenizers_may_come_from_different_places(tmp_path):
+    settings = {"data.dataset": "numbers", "output_dir": str(tmp_path / "run")}
+    for name, key, words in (("one", "pretrained", "abc"), ("two", "pretrained_target", "defgh")):
+        tiny.tokenizer(words).save_pretrained(tmp_path / name)
+        settings[f"tokenizer.{key}"] = str(tmp_path / name)
+    config = resolve(load_recipe(None, [*settings.items()])).config
+    assert (config.vocab_size, config.decoder_vocab_size, config.share_encoder_decoder_embeddings) == (6, 8, False)
 
 
 @pytest.mark.parametrize("lacks", ["pad_token", "eos_token", "post_processor"])

@@ -277,6 +277,7 @@ def no_data(monkeypatch):
         ({"report_to": "wandb"}, "section training is refused: report_to: .*pip install wandb"),
         ({"init_from": "/no/such"}, "init_from: There is no folder /no/such to read the model from"),
         ({"tokenizer.pretrained": "/no/such"}, "tokenizer: the tokenizer of /no/such cannot be loaded"),
+        ({"tokenizer.pretrained_target": "x"}, "pretrained_target is x: name the source's, too, in pretrained"),
         ({"language_pairs": "[de_en]"}, "section data is refused: language_pairs: 'de_en' must be SOURCE-TARGET"),
         ({"language_pairs": "de-en,de-en"}, "language_pairs: 'de-en' must be SOURCE-TARGET, .*, each pair once"),
         ({"streaming": "true"}, "section data is refused: streaming reads a dataset on the Hub"),

@@ -12,10 +12,12 @@ from torch.nn import functional as F
 from training.tiny_runs import tiny_grid
 from transformers import TrainerControl, TrainerState
 
+from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.families import FAMILIES
 from csan_hf.training import LabelSmoothedCrossEntropy
 from csan_hf.training.callbacks import ScoreEarlyStopping
 from csan_hf.training.checkpoints import average_weights, list_checkpoints, read_weights
+from csan_hf.training.recipe import RecipeError
 from csan_hf.training.run import choose_weights
 
 
@@ -34,6 +36,37 @@ def test_predictions_come_back_in_dataset_order(make_trainer, tokenized):
     together = trainer.decode(output.predictions)
     assert together == [trainer.decode(one)[0] for one in alone]
     assert trainer.decode(output.label_ids) == [text.strip() for text in dataset["target"]], "-100 is padding"
+
+
+@pytest.mark.parametrize("bound", [1000, None])
+def test_bpe_dropout_cuts_training_sentences_anew_and_no_others(make_trainer, tokenizers, tokenized, bound, tmp_path):
+    trainer = make_trainer(bpe_dropout=0.3, max_tokens=bound)
+    usual = {tuple(row["input_ids"]): tokenizers.source.decode(row["input_ids"]) for row in tokenized["train"]}
+    longest = max(map(len, usual))
+    epochs = []
+    for _ in range(2):
+        rows = [ids[ids != 0] for batch in trainer.get_train_dataloader() for ids in batch["input_ids"]]
+        assert sorted(map(tokenizers.source.decode, rows)) == sorted(
+            tokenizers.source.decode(row) for row in tokenized["train"]["input_ids"]
+        )
+        assert max(map(len, rows)) <= longest
+        epochs.append({tuple(row.tolist()) for row in rows})
+        assert len(epochs[-1] - usual.keys()) > 200
+    assert len(epochs[0] - epochs[1]) > 200
+    trainer.train()
+    found = [row for batch in trainer.get_eval_dataloader() for row in batch["labels"].tolist()]
+    labels = sorted([token for token in row if token != -100] for row in found)
+    assert labels == sorted(list(row) for row in tokenized["validation"]["labels"])
+    trainer.tokenizers.save_pretrained(tmp_path / "saved")
+    assert '"dropout": null' in (tmp_path / "saved" / "tokenizer.json").read_text()
+
+
+def test_bpe_dropout_needs_bpe(make_trainer, text):
+    trainer = make_trainer(bpe_dropout=0.3)
+    words = train_tokenizer(text["train"]["source"], 400, kind="symbols")
+    trainer.tokenizers = TokenizerPair(trainer.tokenizers.source, words)
+    with pytest.raises(RecipeError, match="bpe_dropout is for tokenizers of BPE, not WordLevel"):
+        trainer.get_train_dataloader()
 
 
 def test_validation_loss_is_plain_and_per_token(make_trainer, tokenized):

@@ -1,0 +1,241 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Several models as one: `generate`, beam search and the pipelines take the mean of their probabilities."""
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_utils import PreTrainedModel
+
+from .seq2seq_model import TARGET_TOKENIZER_SUBFOLDER, _keep_target_tokenizer, shift_tokens_right
+
+_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+class EnsembleConfig(PreTrainedConfig):
+    """Configuration of an `EnsembleForConditionalGeneration`.
+
+    Args:
+        members: The members' configurations, as dicts. What generation and pipelines ask of a config are the tokens
+            and vocabulary of the first, and the fewest positions of all.
+    """
+
+    model_type = "ensemble"
+    has_no_defaults_at_init = True
+
+    members: list[Any] | None = None
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Take from the members what others look for in a config."""
+        super().__post_init__(**kwargs)
+        if configs := self.member_configs():
+            first, limits = configs[0], [getattr(each, "max_position_embeddings", None) for each in configs]
+            for name in (*_TOKENS, "share_encoder_decoder_embeddings"):
+                setattr(self, name, getattr(first, name, None))
+            self.vocab_size = target_size(first)
+            self.max_position_embeddings = min((limit for limit in limits if limit is not None), default=None)
+
+    def member_configs(self) -> list[PreTrainedConfig]:
+        """The members' configurations."""
+        return [AutoConfig.for_model(**copy.deepcopy(member)) for member in self.members or ()]
+
+
+def target_size(config: Any) -> int:
+    """Entries of a config's target vocabulary."""
+    size = getattr(config, "decoder_vocab_size", None)
+    return int(config.vocab_size if size is None else size)
+
+
+class EnsembleCache(Cache):
+    """The members' caches side by side."""
+
+    is_compileable = False
+
+    def __init__(self, caches: Sequence[Any]) -> None:
+        super().__init__(layers=[])
+        self.caches = caches
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Target positions that are kept."""
+        return self.caches[0].get_seq_length(layer_idx)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Take the beams `beam_idx` [B · beams]."""
+        for cache in self.caches:
+            cache.reorder_cache(beam_idx)
+
+    def crop(self, *args: Any) -> None:
+        """Forget the last positions, in every member's cache."""
+        for cache in self.caches:
+            cache.crop(*args)
+
+
+class _Encoders(nn.Module):
+    """The members' encoders: `last_hidden_state` of the first, `member_1` of the second and so on, each [B, J, d]."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        super().__init__()
+        self.members = tuple(members)  # not registered: their weights are the ensemble's
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> BaseModelOutput:
+        states = []
+        for member in self.members:
+            mask = None if attention_mask is None else attention_mask.to(member.device)
+            states.append(member.get_encoder()(input_ids.to(member.device), attention_mask=mask)[0])
+        outputs = BaseModelOutput(last_hidden_state=states[0])
+        for number, state in enumerate(states[1:], start=1):
+            outputs[f"member_{number}"] = state
+        return outputs
+
+
+class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
+    """Sequence-to-sequence models over the same vocabularies, as one model that averages their probabilities.
+
+    Members may be of any family and on any device (`ensemble.members[1].to("cuda:1")`).
+
+    ```python
+    ensemble = EnsembleForConditionalGeneration.from_pretrained(["runs/seed_1", "runs/seed_2", "runs/seed_3"])
+    translation_pipeline(ensemble, tokenizer=AutoTokenizer.from_pretrained("runs/seed_1"))("Guten Morgen.")
+    ensemble.save_pretrained("ensemble")  # one checkpoint of all, which from_pretrained and the Auto class load
+    ```
+
+    Raises:
+        ValueError: The members differ in the size of the target vocabulary, or in padding, end or start token.
+    """
+
+    config_class = EnsembleConfig
+    config: EnsembleConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None) -> None:
+        super().__init__(config)
+        self.members: Any = nn.ModuleList(
+            members or [AutoModelForSeq2SeqLM.from_config(each) for each in config.member_configs()]
+        )
+        self.post_init()
+
+    @classmethod
+    def of(cls, members: Sequence[Any]) -> "EnsembleForConditionalGeneration":
+        """An ensemble of models that are loaded; the first one's generation config is the ensemble's."""
+        first, *others = members
+        for other in others:
+            for what, size in (("target vocabulary", target_size), *((name, _value_of(name)) for name in _TOKENS)):
+                if size(other.config) != size(first.config):
+                    raise ValueError(
+                        f"{other.name_or_path!r} and {first.name_or_path!r} differ in their {what} "
+                        f"({size(other.config)} and {size(first.config)}): members of an ensemble share their tokens."
+                    )
+        config = EnsembleConfig(members=[member.config.to_dict() for member in members])
+        ensemble = cls(config, members).eval()
+        ensemble.generation_config = copy.deepcopy(first.generation_config)
+        ensemble.config._name_or_path = first.name_or_path
+        return ensemble
+
+    @classmethod
+    def from_pretrained(cls, names: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Loads a list of models, or an ensemble that was saved; arguments are those of `from_pretrained`."""
+        if not isinstance(names, list | tuple):
+            return super().from_pretrained(names, *args, **kwargs)
+        return cls.of([AutoModelForSeq2SeqLM.from_pretrained(name, *args, **kwargs) for name in names])
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves all members as one checkpoint, and the target's tokenizer where the first member has one."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if self.config.share_encoder_decoder_embeddings is False:
+            _keep_target_tokenizer(self.config, Path(save_directory, TARGET_TOKENIZER_SUBFOLDER))
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The members' tied weights."""
+        return {
+            f"members.{number}.{name}": f"members.{number}.{source}"
+            for number, member in enumerate(self.members)
+            for name, source in member.get_expanded_tied_weights_keys(all_submodels).items()
+        }
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """The encoders as one, for `generate`."""
+        return _Encoders(self.members)
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
+    ) -> None:
+        caches = []
+        for member in self.members:
+            own: dict[str, Any] = {}
+            member._prepare_cache_for_generation(generation_config, own, *args)
+            caches.append(own.get("past_key_values"))
+        if None not in caches:
+            model_kwargs["past_key_values"] = EnsembleCache(caches)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """The logarithm of the mean of the members' probabilities, `logits` [B, I, V], in float32.
+
+        Args:
+            input_ids, attention_mask: Sources [B, J], and which of their tokens are real.
+            decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels` shifted right.
+            encoder_outputs: What `get_encoder()` returned, instead of sources.
+            past_key_values: The members' caches of earlier target positions.
+            labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
+            use_cache: Whether the caches are filled.
+            **kwargs: What `generate` asks for beside these (attentions, hidden states) differs between members, and
+                is not returned.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        if labels is not None and decoder_input_ids is None:
+            decoder_input_ids = shift_tokens_right(
+                labels, self.config.pad_token_id, self.config.decoder_start_token_id
+            )
+        shared: dict[str, Any] = {"attention_mask": attention_mask, "decoder_attention_mask": decoder_attention_mask}
+        shared["decoder_input_ids"] = decoder_input_ids
+        total: Any = None
+        for number, member in enumerate(self.members):
+            moved = {name: None if value is None else value.to(member.device) for name, value in shared.items()}
+            cache = None if past_key_values is None else past_key_values.caches[number]
+            logits = member(
+                **moved,
+                encoder_outputs=(encoder_outputs[number],),
+                past_key_values=cache,
+                use_cache=use_cache if cache is not None else False,
+            ).logits
+            log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
+            total = log_probs if total is None else torch.logaddexp(total, log_probs.to(total.device))
+        total = total - math.log(len(self.members))
+        loss = None if labels is None else F.cross_entropy(total.flatten(0, 1), labels.flatten().to(total.device))
+        return Seq2SeqLMOutput(loss=loss, logits=total, past_key_values=past_key_values)
+
+
+def _value_of(name: str) -> Any:
+    return lambda config: getattr(config, name, None)
+
+
+AutoConfig.register(EnsembleConfig.model_type, EnsembleConfig, exist_ok=True)
+AutoModelForSeq2SeqLM.register(EnsembleConfig, EnsembleForConditionalGeneration, exist_ok=True)
+
+__all__ = ["EnsembleConfig", "EnsembleForConditionalGeneration"]
