@@ -16,6 +16,7 @@ from transformers.exporters.base import ExportedModel
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
 import csan_hf_cli
+from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 
@@ -204,4 +205,6 @@ def test_what_cannot_be_exported_is_said(tmp_path):
         export_onnx(RESIDUAL(), tmp_path / "onnx", precision="int4")
     with pytest.raises(ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"):
         export_onnx(RESIDUAL().bfloat16(), tmp_path / "onnx")
+    with pytest.raises(ValueError, match="An ensemble cannot be exported: export its members"):
+        export_onnx(EnsembleForConditionalGeneration.of([RESIDUAL(), RESIDUAL()]), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
