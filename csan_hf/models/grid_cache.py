@@ -18,7 +18,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 
 from .canvas import Canvas
@@ -125,7 +124,7 @@ class RowSums:
         if sums.shape[1] > 1:
             sums = _add_rows_above(sums, before, channels)
         elif before is not None:
-            sums = sums + F.pad(before.unsqueeze(1), (0, channels))
+            sums = sums + torch.nn.functional.pad(before.unsqueeze(1), (0, channels))
         self._after.append(sums[..., channels:])
         return self._canvas.pack(sums[..., :channels])
 
