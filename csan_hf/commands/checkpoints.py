@@ -106,7 +106,7 @@ def export_onnx(
     directory: str,
     /,
     *,
-    precision: Literal["float32", "int8"] = "float32",
+    precision: Literal["float32", "float16", "int8"] = "float32",
     check: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
@@ -114,7 +114,7 @@ def export_onnx(
 
         csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
-    DIRECTORY receives the graphs of encoder and decoder, config and tokenizers.
+    DIRECTORY receives the graphs of encoder and decoder, named as optimum's, config and tokenizers.
     `csan_hf.hub.onnx.OnnxTranslationModel` translates with them; `--check FILE` translates the lines of a file with
     both and counts equal translations.
 

@@ -1,21 +1,34 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Export to ONNX by transformers' exporter, and translation with ONNX Runtime by transformers' `generate`."""
+"""Export to ONNX with a cache, and translation with ONNX Runtime by transformers' `generate`.
+
+Files, inputs and outputs are named as optimum's are. Its merged decoder has a branch without cache for the first step;
+here a cache of length 0, which its runners feed there too, makes that unnecessary.
+
+Shapes: B sentences, J source positions, V target vocabulary, d width.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-ENCODER, DECODER = "encoder", "decoder"
-_BATCH_AND_LENGTH = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
+PAST, PRESENT = "past_key_values.", "present."
 
 
 def export_onnx(
@@ -23,24 +36,31 @@ def export_onnx(
 ) -> Path:
     """Writes a sequence-to-sequence model as two ONNX graphs, for any batch size and length within its positions.
 
-    `encoder/model.onnx` gives the states of the sources, `decoder/model.onnx` the logits for these and a target
-    prefix. `OnnxTranslationModel` runs them. Everything is written beside `directory` and then moved.
+    `encoder_model.onnx` gives `last_hidden_state` [B, J, d] of `input_ids` and `attention_mask` [B, J];
+    `decoder_model_merged.onnx` gives `logits` [B, 1, V] and the cache `present.*` of `input_ids` [B, 1],
+    `encoder_attention_mask`, `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead
+    of the first token its free axes have length 0. `OnnxTranslationModel` runs them; `scripts/translate_onnx.py` does
+    so without torch. Everything is written beside `directory` and then moved.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.
         directory: A new or empty directory.
-        precision: `"float32"`, or `"int8"`: weights of 8 bits, activations quantised at run time.
+        precision: `"float32"`; `"float16"`, with inputs and outputs in float32; or `"int8"`: weights of 8 bits,
+            activations quantised at run time.
         tokenizers: The tokenizer or `TokenizerPair` to save beside the graphs; None = none.
 
     Returns:
         `directory` as a `Path`.
 
     Raises:
-        ValueError: The model is not in float32, or the directory is not empty.
+        ValueError: The model is an ensemble or not in float32, or the directory is not empty.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     _check_installed()
-    directory = Path(directory)
+    converters: dict[str, Any] = {"float32": None, "float16": _to_float16, "int8": _to_int8}
+    directory, convert = Path(directory), converters[precision]
+    if model.config.model_type == "ensemble":
+        raise ValueError("An ensemble cannot be exported: export its members, each to a directory of its own.")
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -48,10 +68,11 @@ def export_onnx(
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
         staging = Path(temporary, "onnx")
-        for name, (part, inputs) in _parts(model.eval()).items():
-            _export(part, inputs, precision).save_pretrained(staging / name)
         model.config.save_pretrained(staging)
         model.generation_config.save_pretrained(staging)
+        _trace(model.eval(), staging)
+        for name in (ENCODER, DECODER) if convert is not None else ():
+            convert(staging / name)
         if tokenizers is not None:
             tokenizers.save_pretrained(staging)
         if directory.exists():
@@ -66,28 +87,165 @@ def _check_installed() -> None:
         raise ImportError(f"ONNX needs {', '.join(missing)}: pip install csan_hf[onnx]")
 
 
-def _parts(model: PreTrainedModel) -> dict[str, tuple[PreTrainedModel, dict[str, Any]]]:
-    """The modules to export, with inputs to trace them with."""
-    ids = torch.full((2, 5), int(model.config.pad_token_id or 0), device=model.device)
-    source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    encoder: Any = model.get_encoder()
-    with torch.no_grad():
-        states = encoder(**source).last_hidden_state
-    target = {"attention_mask": source["attention_mask"], "decoder_input_ids": ids[:, :4], "use_cache": False}
-    return {ENCODER: (encoder, source), DECODER: (model, {"encoder_outputs": (states,), **target})}
+def _to_int8(path: Path) -> None:
+    import onnx
+    from onnxruntime.quantization import quant_pre_process, quantize_dynamic
+
+    quant_pre_process(path, path, skip_symbolic_shape=True)
+    graph = (model := onnx.load(path)).graph
+    del graph.value_info[:]  # shapes of weights that the quantiser transposes
+    # Depthwise convolutions, which have few weights, are slower in integers
+    depthwise = [
+        node.name for node in graph.node if any(each.name == "group" and each.i > 1 for each in node.attribute)
+    ]
+    quantize_dynamic(model, path, per_channel=True, nodes_to_exclude=depthwise)
 
 
-def _export(part: PreTrainedModel, inputs: dict[str, Any], precision: str) -> Any:
-    from transformers.exporters import OnnxConfig, OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
-    from transformers.exporters.exporter_onnx import OnnxExporter
+def _to_float16(path: Path) -> None:
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    shapes: dict[str, Any] = {name: _BATCH_AND_LENGTH for name in inputs if name != "use_cache"}
-    if "encoder_outputs" in inputs:
-        shapes["encoder_outputs"] = (_BATCH_AND_LENGTH,)
-    dynamic = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True))
-    quantizer = {"float32": None, "int8": dynamic}[precision]
-    config = OnnxConfig(dynamic=True, dynamic_shapes=shapes, quantizer=quantizer)
-    return OnnxExporter().export(part, inputs, config=config)
+    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), path)
+
+
+@torch.no_grad()
+def _trace(model: Any, directory: Path) -> None:
+    """Writes both graphs."""
+    step, encoder = _Step(model).eval(), model.get_encoder()
+    ids, mask = torch.ones(2, 2, 6, dtype=torch.long)
+    both = {0: "batch_size", 1: "encoder_sequence_length"}
+    source = {"input_ids": (ids, both), "attention_mask": (mask, both)}
+    target = {"input_ids": (ids[:, :1], {0: "batch_size"}), "encoder_attention_mask": (mask, both)}
+    target["encoder_hidden_states"] = encoder(ids, mask).last_hidden_state, both
+    for name, shape in step.states.items():
+        target[PAST + name] = torch.zeros(2, *shape), {0: "batch_size", 2: f"past {name}"}
+    module: Any = sys.modules[type(model).__module__]
+    made: Any = {"create_causal_mask": lambda **inputs: None, "run_lstm": _run_lstm}  # one query sees the whole cache
+    # Blocks are made for one length
+    implementation = mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
+    quiet = warnings.catch_warnings(action="ignore", category=UserWarning)  # of names of axes
+    with quiet, implementation, mock.patch.multiple(module, create=True, **made):
+        _export(encoder, source, ["last_hidden_state"], directory / ENCODER)
+        _export(step, target, ["logits", *(PRESENT + name for name in step.states)], directory / DECODER)
+
+
+def _export(module: nn.Module, inputs: Mapping[str, tuple[Tensor, Any]], outputs: list[str], path: Path) -> None:
+    """Saves the graph of a module, of tensors with the names of their free axes."""
+    tensors, axes = ({name: pair[part] for name, pair in inputs.items()} for part in (0, 1))
+    if isinstance(module, _Step):
+        tensors, axes = {"inputs": tensors}, {"inputs": axes}
+    names: Any = {"input_names": list(inputs), "output_names": outputs}
+    program: Any = torch.onnx.export(module, kwargs=tensors, dynamic_shapes=axes, dynamo=True, verbose=False, **names)
+    for node in program.model.graph:
+        node.metadata_props.clear()  # stack traces, longer than small weights
+    program.save(path)
+
+
+def _run_lstm(lstm: nn.LSTM, inputs: Tensor, mask: Tensor) -> Tensor:
+    """See `modeling_rnnsearch.run_lstm`: the encoder's as one operation of ONNX, whose gates are i, o, f and g."""
+    length = mask.shape[1]
+    real_first = (torch.arange(length) + (~mask).long() * length).argsort(dim=1).unsqueeze(-1)
+    pairs = (torch.stack(pair).unflatten(1, (4, -1)) for pair in zip(*lstm.all_weights, strict=True))
+    weights, recurrent, *biases = (pair[:, [0, 3, 1, 2]].flatten(1, 2) for pair in pairs)
+    ordered = inputs.gather(1, real_first.expand_as(inputs)).transpose(0, 1)
+    operands = ordered, weights, recurrent, torch.cat(biases, dim=1), mask.sum(dim=1).int()
+    options: Any = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
+    shape = length, 2, mask.shape[0], lstm.hidden_size
+    states = torch.onnx.ops.symbolic("LSTM", operands, options, dtype=inputs.dtype, shape=shape)
+    states = states.permute(2, 0, 1, 3).flatten(2)
+    return torch.zeros_like(states).scatter(1, real_first.expand_as(states), states)
+
+
+class _Step(nn.Module):
+    """One step of a decoder that takes and returns the cache.
+
+    Attributes:
+        states: Rows, a length and width of every tensor [B, rows, positions, width] of the cache, by name. To trace
+            with, lengths must be neither 0 nor 1, and those of all positions above those of a window.
+        counter: A tensor of all positions, of no width where no layer keeps all.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.decoder, self.kind = model, model.model.decoder, model.config.model_type
+        ids = torch.ones(1, 1, dtype=torch.long)
+        cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
+        model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, past_key_values=cache)
+        if self.kind == "rnnsearch":
+            self._keep_keys(cache, source)
+        layers = cache.self_attention_cache.layers
+        full = [f"{index}.decoder" for index, layer in enumerate(layers) if not layer.is_sliding]
+        self.counter = f"{[*full, f'{len(layers)}.decoder'][0]}.key"
+        depth = model.config.num_layers if self.kind == "pervasive_attention" else 1
+        states = {self.counter: (1, 5, 0)}
+        for name, tensor in _tensors(cache).items():
+            if width := tensor.shape[3] // depth:
+                states[name] = tensor.shape[1] * depth, 5 if name.rpartition(".")[0] in full else 2, width
+        self.states = {name: states[name] for name in sorted(states, key=lambda name: (int(name.split(".")[0]), name))}
+
+    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """[B, 1, V] and the cache."""
+        mask, source = inputs["encoder_attention_mask"], inputs["encoder_hidden_states"]
+        past = {name: inputs[PAST + name] for name in self.states}
+        cache = self._cache(past, mask, source)
+        replaced: Any = nullcontext()
+        if self.kind == "rnnsearch":
+            keys = cache.cross_attention_cache.layers[0].keys[:, 0]
+            replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
+        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
+        with replaced:
+            logits = self.model(decoder_input_ids=inputs["input_ids"], **given).logits
+        present = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1)), **_tensors(cache)}
+        if self.kind == "pervasive_attention" and "0.decoder.key" in self.states:
+            sums = present["0.decoder.key"].view(mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][2])
+            present["0.decoder.key"] = sums
+        return logits, *(present[name] for name in self.states)
+
+    def _cache(self, past: dict[str, Tensor], mask: Tensor, source: Tensor) -> Any:
+        """The model's own cache, with keys and values of the source."""
+        cache = self.model.make_cache(1)
+        for index, layer in enumerate(cache.self_attention_cache.layers):
+            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
+            kept = [past[name] for kind in ("key", "value") if (name := f"{index}.decoder.{kind}") in past]
+            if index >= getattr(self.model.config, "decoder_layers", 0):
+                kept = [self._last(tensor, mask, source) for tensor in kept]
+            if kept:
+                layer.lazy_initialization(kept[0], kept[0])
+                layer.keys, layer.values = kept if len(kept) == 2 else (kept[0], kept[0][..., :0])
+        # Of the source's states those that have none in the past: all or none
+        for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
+            keys = past[f"{index}.encoder.key"]
+            cache.cross_attention_cache.update(keys, past[f"{index}.encoder.value"], index)
+            layer.encoder_attn._keys_and_values(source[:, keys.shape[2] :], None, cache)
+        if self.kind == "rnnsearch":
+            keys = past["0.encoder.key"]
+            cache.cross_attention_cache.update(keys, keys[..., :0], 0)
+            self._keep_keys(cache, source[:, keys.shape[2] :])
+        return cache
+
+    def _keep_keys(self, cache: Any, source: Tensor) -> None:
+        """Keep what RNNsearch projects of the source's states."""
+        keys = self.decoder.attention.project_keys(source)[:, None]
+        cache.cross_attention_cache.update(keys, keys[..., :0], 0)
+
+    def _last(self, kept: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+        """The last of what is kept of one position; ahead of the first token what stands before it."""
+        batch, rows, length, width = kept.shape
+        is_grid = self.kind == "pervasive_attention"
+        first = kept.new_zeros(batch, rows, mask.shape[1] if is_grid else 1, width)
+        if self.kind == "rnnsearch":
+            first = self.decoder._initial_state(source, mask)[:, None, None]
+        last = torch.cat([first, kept], dim=2)[:, :, length:]
+        return last.reshape(batch, 1, 1, -1) if is_grid else last
+
+
+def _tensors(cache: Any) -> dict[str, Tensor]:
+    """Keys and values of a cache, by name."""
+    halves = {"decoder": cache.self_attention_cache.layers, "encoder": cache.cross_attention_cache.layers}
+    layers = {f"{index}.{part}": layer for part, half in halves.items() for index, layer in enumerate(half)}
+    return {
+        f"{name}.{kind}": getattr(layer, f"{kind}s") for name, layer in layers.items() for kind in ("key", "value")
+    }
 
 
 class _OnnxEncoder(nn.Module):
@@ -95,18 +253,34 @@ class _OnnxEncoder(nn.Module):
 
     main_input_name = "input_ids"
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, session: Any) -> None:
         super().__init__()
-        self.graph = graph
+        self.session = session
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> BaseModelOutput:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
         """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        states = self.graph(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return BaseModelOutput(last_hidden_state=torch.as_tensor(states))
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        (states,) = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()})
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
+
+
+class _OnnxCache:
+    """The tensors that the decoder's graph gave after `length` positions, without any after none."""
+
+    def __init__(self, session: Any, batch: int) -> None:
+        self.length = 0
+        shapes = {each.name: each.shape[1:] for each in session.get_inputs() if each.name.startswith(PAST)}
+        sizes = {name: [0 if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()}
+        self.tensors = {name: np.zeros([batch, *size], np.float32) for name, size in sizes.items()}
+
+    def get_seq_length(self, *args: Any) -> int:
+        """The positions."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let beams go on from others of their sentence, with the source's tensors in common."""
+        own = {name: tensor for name, tensor in self.tensors.items() if ".encoder." not in name}
+        self.tensors |= {name: tensor[beam_idx.numpy()] for name, tensor in own.items()}
 
 
 class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
@@ -116,8 +290,6 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
     model = OnnxTranslationModel.from_directory("onnx")
     translation_pipeline(model, tokenizer=AutoTokenizer.from_pretrained("onnx"), device="cpu")("Guten Morgen.")
     ```
-
-    The decoder's graph has no cache: each step computes the whole prefix, which suits sentences.
     """
 
     main_input_name = "input_ids"
@@ -127,29 +299,27 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: Any, encoder: Any, decoder: Any) -> None:
         super().__init__(config)
-        self.encoder, self._decoder_graph = _OnnxEncoder(encoder), decoder
+        self.encoder, self._decoder = _OnnxEncoder(encoder), decoder
+        self._outputs = [output.name for output in decoder.get_outputs()]
 
     @classmethod
-    def from_directory(cls, directory: str | os.PathLike, **runner_options: Any) -> OnnxTranslationModel:
+    def from_directory(cls, directory: str | os.PathLike, **options: Any) -> OnnxTranslationModel:
         """Loads what `export_onnx` wrote.
 
         Args:
             directory: The directory.
-            **runner_options: See transformers' `ExportedModel.from_pretrained`: `providers`, `session_options`.
+            **options: See `onnxruntime.InferenceSession`: `sess_options` for the number of threads.
 
         Raises:
             OSError: The directory or a file is missing.
             ImportError: See `export_onnx`.
         """
         _check_installed()
-        from transformers.exporters.base import ExportedModel
+        from onnxruntime import InferenceSession
 
-        directory = Path(directory)
         config = AutoConfig.from_pretrained(directory)
-        graphs = [ExportedModel.from_pretrained(directory / name, **runner_options) for name in (ENCODER, DECODER)]
-        model = cls(config, *graphs)
+        model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
         model.generation_config = GenerationConfig.from_pretrained(directory)
-        model.generation_config.use_cache = False
         model.name_or_path = str(directory)
         return model.eval()
 
@@ -162,26 +332,38 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         """The encoder, for `generate`."""
         return self.encoder
 
+    _supports_default_dynamic_cache = classmethod(lambda cls: False)  # `forward` makes its own
+
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Any = None,
         encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Logits [B, I, V] for `decoder_input_ids` [B, I] and sources [B, J] or what the encoder made of them."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
-        if attention_mask is None:
-            attention_mask = torch.ones(encoder_outputs[0].shape[:2], dtype=torch.long)
-        encoded = {"encoder_outputs": (encoder_outputs[0],), "attention_mask": attention_mask}
-        outputs = self._decoder_graph(**encoded, decoder_input_ids=decoder_input_ids)
-        return Seq2SeqLMOutput(logits=torch.as_tensor(outputs.logits))
+        states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
+        mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
+        cache: Any = past_key_values or _OnnxCache(self._decoder, len(tokens))
+        source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
+        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), past_key_values=cache)
 
-    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:  # type: ignore
-        """Returns the decoder's inputs of a step: the whole prefix, as there is no cache."""
-        return {
-            "decoder_input_ids": input_ids,
-            **{name: kwargs.get(name) for name in ("attention_mask", "encoder_outputs")},
-        }
+    def _step(self, tokens: np.ndarray, source: dict[str, Any], cache: _OnnxCache) -> Tensor:
+        names = [name for name in self._outputs if cache.length == 0 or ".encoder." not in name]
+        logits, *present = self._decoder.run(names, {"input_ids": tokens, **source, **cache.tensors})
+        cache.tensors |= {name.replace(PRESENT, PAST): value for name, value in zip(names[1:], present, strict=True)}
+        cache.length += 1
+        return torch.from_numpy(logits)
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: Tensor, past_key_values: _OnnxCache | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Returns the decoder's inputs of a step: the tokens that are not yet in the cache."""
+        new = input_ids[:, past_key_values.length :] if past_key_values is not None else input_ids
+        given = {name: kwargs.get(name) for name in ("attention_mask", "encoder_outputs")}
+        return {"decoder_input_ids": new, "past_key_values": past_key_values, **given}

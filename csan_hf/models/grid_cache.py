@@ -113,7 +113,7 @@ class RowSums:
 
         Args:
             products: [R, (k // 2 + 1) * channels], the new rows' contributions to themselves, to the next row and so
-                on; overwritten.
+                on.
             channels: Channels of the layer's outputs.
 
         Returns:
@@ -124,7 +124,7 @@ class RowSums:
         if sums.shape[1] > 1:
             sums = _add_rows_above(sums, before, channels)
         elif before is not None:
-            sums[:, 0, :, : before.shape[-1]] += before
+            sums = sums + torch.nn.functional.pad(before.unsqueeze(1), (0, channels))
         self._after.append(sums[..., channels:])
         return self._canvas.pack(sums[..., :channels])
 

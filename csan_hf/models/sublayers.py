@@ -118,7 +118,7 @@ class BlockSelfAttention(nn.Module):
 
 def _take(states: Tensor, places: Tensor) -> Tensor:
     """Positions `places` [B, T], modulo T, of `states` [B, T, ...]."""
-    places = places % states.shape[1]
+    places = places % places.new_full((), states.shape[1])  # a tensor: ONNX has no other
     if states.dim() == 3:
         places = places.unsqueeze(-1).expand_as(states)
     return states.gather(1, places)

@@ -2,6 +2,7 @@
 """torch.export and ONNX by the library's exporters, verified at batch sizes and lengths that they did not see."""
 
 import json
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ from transformers.exporters.base import ExportedModel
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
 import csan_hf_cli
+from csan_hf import EnsembleForConditionalGeneration
+from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
 
 MODELS = {
@@ -74,35 +77,111 @@ def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
     assert_right(model, exported, (((140, 9), 7), ((200,), 150)))
 
 
-# ---- ONNX: exported models translate as the models that they were made of
+# ---- ONNX: exported models translate as the models that they were made of, a token and a cache at a time
 
-PERVASIVE = {name: make for name, make in MODELS.items() if "pervasive" in name}
-# Of local attention a window alone, for speed; the checkpoint of the script's test has every kind
-WINDOW = {**PLAIN_LAYER, "local_window": 5, "localness_layers": [0]}
-ONNX_MODELS = {"csan, window": lambda: tiny.csan(seed=1, **WINDOW), **PERVASIVE, "conv_s2s": MODELS["conv_s2s"]}
+RESIDUAL = MODELS["pervasive attention, residual"]
+# Of layers that keep a window, everything or a sum; the checkpoint of the command's test has the other kinds
+SEVERAL = {"decoder_locality": [{"window": 5, "relative_positions": 2}, {"relative_bias": True}], "sinusoids": None}
+SEVERAL |= {**tiny.PLAIN, "cross_locality": [None, {"moving_gaussian": 3.0}], "encoder_locality": [{"block": 2}, None]}
+ONNX_MODELS = {
+    "csan, several caches": lambda: tiny.csan(seed=1, **SEVERAL),
+    "csan, blocks and windows alone": lambda: tiny.csan(
+        seed=1, attn_implementation="blocked", **{**ONE_LAYER, "cross_localness_layers": []}
+    ),
+    **{name: make for name, make in MODELS.items() if "csan" not in name},
+    "rnnsearch": lambda: tiny.recurrent(seed=1),
+}
+
+
+def padded_on_the_left(batch: dict) -> dict:
+    rolled = batch["attention_mask"].argsort(dim=1, stable=True)
+    return {name: rows.gather(1, rolled) for name, rows in batch.items()}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A model and its ONNX graphs by name, made once."""
+
+    @cache
+    def make(name):
+        model = ONNX_MODELS[name]()
+        return model, OnnxTranslationModel.from_pretrained(export_onnx(model, tmp_path_factory.mktemp("onnx")))
+
+    return make
 
 
 @pytest.mark.parametrize("name", ONNX_MODELS)
-def test_same_translations(name, tmp_path):
-    model = ONNX_MODELS[name]()
-    batch = sources((9, 3, 6, 1))  # another number and other lengths than were traced
-    export_onnx(model, tmp_path / "onnx")
-    exported = OnnxTranslationModel.from_pretrained(tmp_path / "onnx")
-    decoder_input_ids = torch.randint(3, 11, (4, 6))
-    alone = {"input_ids": batch["input_ids"][:1]}
-    for inputs, options in ((batch, {}), (batch, {"num_beams": 3, "num_return_sequences": 2}), (alone, {})):
-        whole = {**inputs, "decoder_input_ids": decoder_input_ids[: len(inputs["input_ids"])]}
-        torch.testing.assert_close(exported(**whole).logits, logits_of(model, whole), rtol=1e-4, atol=1e-5)
-        expected = model.generate(**inputs, max_new_tokens=8, **options)
-        assert torch.equal(exported.generate(**inputs, max_new_tokens=8, **options), expected)
+def test_same_translations(name, exported):
+    model, onnx_model = exported(name)
+    batch = sources((9, 3, 7, 1))  # another number and other lengths than were traced
+    for inputs in (batch, padded_on_the_left(batch), {"input_ids": batch["input_ids"][:1]}):
+        whole = {**inputs, "decoder_input_ids": targets(len(inputs["input_ids"]), 12)}
+        torch.testing.assert_close(onnx_model(**whole).logits, logits_of(model, whole), rtol=1e-4, atol=1e-5)
+        for options in ({}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True}):
+            here, there = (
+                torch.manual_seed(1) and each.generate(**inputs, min_new_tokens=9, max_new_tokens=14, **options)
+                for each in (model, onnx_model)
+            )
+            assert torch.equal(here, there)
 
 
-def test_int8_by_the_script(tmp_path, capsys):
-    """A trained checkpoint, its tokenizer and the pipeline."""
+def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported):
+    _, model = exported("csan, several caches")
+    batch = sources((6, 4))
+    found = []
+    for factor in (1, 0):
+        states = model.encoder(**batch)
+        cache = model(encoder_outputs=states, **batch, decoder_input_ids=targets(2, 8)).past_key_values
+        later = {"encoder_outputs": (factor * states[0],), "decoder_input_ids": targets(2, 1)}
+        found.append(model(attention_mask=batch["attention_mask"], past_key_values=cache, **later).logits)
+    assert torch.equal(*found)
+    lengths = {name: tensor.shape[2] for name, tensor in cache.tensors.items() if name.endswith(".key")}
+    kept = {"0.decoder": 2, "0.encoder": 6, "1.decoder": 9, "1.encoder": 6, "2.decoder": 1}
+    assert lengths == {f"past_key_values.{name}.key": length for name, length in kept.items()}
+
+
+@pytest.mark.parametrize(("precision", "tolerance", "share"), [("float16", 0.002, 0.6), ("int8", 0.05, 0.4)])
+def test_close_in_fewer_bits(precision, tolerance, share, tmp_path):
+    model = tiny.recurrent(seed=1, hidden_size=64)
+    for name in ("float32", precision):
+        export_onnx(model, tmp_path / name, precision=name)
+    batch = batch_of((9, 3, 7, 1), 12)
+    logits = OnnxTranslationModel.from_directory(tmp_path / precision)(**batch).logits
+    expected = logits_of(model, batch)
+    assert (logits - expected).abs().max() < tolerance * expected.abs().max()
+    sizes = [sum(path.stat().st_size for path in (tmp_path / name).glob("*.onnx")) for name in ("float32", precision)]
+    assert sizes[1] < share * sizes[0]
+
+
+BLOCKED = """
+import runpy, sys
+sys.modules.update(dict.fromkeys(("torch", "transformers", "tokenizers")))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0])
+"""
+
+
+def test_words_are_translated_with_onnxruntime_and_numpy_alone(tmp_path):
+    words = ["née", "a", "bcadé", "", "cafés noirs", "zebra"] * 7
+    letters = train_tokenizer(words[:4], 30, kind="characters", unicode_form="NFD")
+    phones = train_tokenizer(["n e", "a b", "tʃ ks ɔ̃"], 30, kind="symbols")
+    model = tiny.grid(seed=39, **tiny.RESIDUAL, vocab_size=len(letters), decoder_vocab_size=len(phones))
+    model.generation_config.max_length = 14
+    export_onnx(model, tmp_path / "onnx", tokenizers=TokenizerPair(letters, phones))
+    script = Path(__file__).parents[2] / "scripts/translate_onnx.py"
+    command = [sys.executable, "-c", BLOCKED, str(script), str(tmp_path / "onnx")]
+    done = subprocess.run(command, input="\n".join(words), capture_output=True, text=True, encoding="utf-8")
+    expected = model.generate(**letters(words, padding=True, return_tensors="pt"))
+    assert done.stdout.splitlines() == phones.batch_decode(expected, skip_special_tokens=True), done.stderr
+    assert len(set(done.stdout.splitlines())) > 3
+
+
+def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
+    """With its tokenizer, in the pipeline."""
     root = Path(__file__).parents[2]
     sentences = json.loads((root / "tests/fixtures/csan/expected.json").read_text())["sentences"]
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in sentences))
-    command = ["export-onnx", str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "int8"]
+    command = ["export-onnx", str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "float16"]
     assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
     assert f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
     assert (tmp_path / "onnx/tokenizer.json").is_file()
@@ -118,15 +197,14 @@ def test_a_missing_folder_is_named(tmp_path):
 def test_packages_that_are_missing_are_named_with_the_extra_that_brings_them(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ImportError, match=r"^ONNX needs onnxscript: pip install csan_hf\[onnx\]$"):
-        export_onnx(ONNX_MODELS["csan, window"](), tmp_path / "onnx")
+        export_onnx(RESIDUAL(), tmp_path / "onnx")
 
 
 def test_what_cannot_be_exported_is_said(tmp_path):
-    model = ONNX_MODELS["csan, window"]()
     with pytest.raises(KeyError, match="int4"):
-        export_onnx(model, tmp_path / "onnx", precision="int4")
+        export_onnx(RESIDUAL(), tmp_path / "onnx", precision="int4")
     with pytest.raises(ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"):
-        export_onnx(model.bfloat16(), tmp_path / "onnx")
-    with pytest.raises(ValueError, match=r"RNNsearch cannot be exported: torch\.export unrolls an LSTM"):
-        export_onnx(tiny.recurrent(), tmp_path / "onnx")
+        export_onnx(RESIDUAL().bfloat16(), tmp_path / "onnx")
+    with pytest.raises(ValueError, match="An ensemble cannot be exported: export its members"):
+        export_onnx(EnsembleForConditionalGeneration.of([RESIDUAL(), RESIDUAL()]), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
