@@ -15,6 +15,7 @@ from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.families import FAMILIES
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf.text_files import read_lines, reading_folder_or_name
 
 
@@ -115,7 +116,7 @@ def export_onnx(
         csan-hf export-onnx runs/numbers runs/numbers-onnx --precision int8
 
     DIRECTORY receives the graphs of encoder and decoder, named as optimum's, config and tokenizers.
-    `csan_hf.hub.onnx.OnnxTranslationModel` translates with them; `--check FILE` translates the lines of a file with
+    `csan-hf translate --model DIRECTORY` translates with them; `--check FILE` translates the lines of a file with
     both and counts equal translations.
 
     Args:
@@ -132,7 +133,7 @@ def export_onnx(
     if not lines:
         return
     pair: Any = {"tokenizer": tokenizers.source, "target_tokenizer": tokenizers.target}
-    models: list[Any] = [network, onnx.OnnxTranslationModel.from_directory(directory)]
+    models: list[Any] = [network, OnnxTranslationModel.from_directory(directory)]
     here, there = (TextTranslationPipeline(model=each, **pair, device="cpu")(lines, batch_size=16) for each in models)
     equal = sum(
         ours["translation_text"] == theirs["translation_text"] for ours, theirs in zip(here, there, strict=True)

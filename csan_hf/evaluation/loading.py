@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from datetime import timedelta
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.pipelines.onnx_model import DECODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def load_translation_model(
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> tuple[PreTrainedModel, TokenizerPair]:
-    """Loads a checkpoint and its tokenizers for translation, or several as an ensemble.
+    """Loads a checkpoint or what `export_onnx` made of it, with tokenizers, or several checkpoints as an ensemble.
 
     Args:
         names: Folder or Hub name, or those of an ensemble's members.
@@ -84,7 +86,10 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
 
     with reading_folder_or_name(name, "model"):
         try:
-            model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
+            if Path(name, DECODER).is_file():
+                model: Any = OnnxTranslationModel.from_directory(name)
+            else:
+                model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)
         except RuntimeError as error:  # of shapes; the library's report, logged before, names the tensors
             raise ValueError(f"{name}: the weights do not fit config.json: {error}") from error
         beams = model.generation_config.num_beams

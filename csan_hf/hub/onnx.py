@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Export to ONNX with a cache, and translation with ONNX Runtime by transformers' `generate`.
+"""Export to ONNX with a cache; `csan_hf.pipelines.onnx_model` translates with it.
 
 Files, inputs and outputs are named as optimum's are. Its merged decoder has a branch without cache for the first step;
 here a cache of length 0, which its runners feed there too, makes that unnecessary.
@@ -9,7 +9,6 @@ Shapes: B sentences, J source positions, V target vocabulary, d width.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
@@ -20,15 +19,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers import PreTrainedModel
 
-ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
-PAST, PRESENT = "past_key_values.", "present."
+from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
 
 
 def export_onnx(
@@ -56,7 +52,7 @@ def export_onnx(
         ValueError: The model is an ensemble or not in float32, or the directory is not empty.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
-    _check_installed()
+    check_installed()
     converters: dict[str, Any] = {"float32": None, "float16": _to_float16, "int8": _to_int8}
     directory, convert = Path(directory), converters[precision]
     if model.config.model_type == "ensemble":
@@ -79,12 +75,6 @@ def export_onnx(
             directory.rmdir()
         os.rename(staging, directory)
     return directory
-
-
-def _check_installed() -> None:
-    packages = ("onnx", "onnxscript", "onnxruntime")
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise ImportError(f"ONNX needs {', '.join(missing)}: pip install csan_hf[onnx]")
 
 
 def _to_int8(path: Path) -> None:
@@ -246,124 +236,3 @@ def _tensors(cache: Any) -> dict[str, Tensor]:
     return {
         f"{name}.{kind}": getattr(layer, f"{kind}s") for name, layer in layers.items() for kind in ("key", "value")
     }
-
-
-class _OnnxEncoder(nn.Module):
-    """The encoder's graph, as `generate` calls it."""
-
-    main_input_name = "input_ids"
-
-    def __init__(self, session: Any) -> None:
-        super().__init__()
-        self.session = session
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
-        """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        (states,) = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()})
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
-
-
-class _OnnxCache:
-    """The tensors that the decoder's graph gave after `length` positions, without any after none."""
-
-    def __init__(self, session: Any, batch: int) -> None:
-        self.length = 0
-        shapes = {each.name: each.shape[1:] for each in session.get_inputs() if each.name.startswith(PAST)}
-        sizes = {name: [0 if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()}
-        self.tensors = {name: np.zeros([batch, *size], np.float32) for name, size in sizes.items()}
-
-    def get_seq_length(self, *args: Any) -> int:
-        """The positions."""
-        return self.length
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let beams go on from others of their sentence, with the source's tensors in common."""
-        own = {name: tensor for name, tensor in self.tensors.items() if ".encoder." not in name}
-        self.tensors |= {name: tensor[beam_idx.numpy()] for name, tensor in own.items()}
-
-
-class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
-    """A model that `export_onnx` wrote, on ONNX Runtime: greedy and beam search, sampling, the pipeline.
-
-    ```python
-    model = OnnxTranslationModel.from_directory("onnx")
-    translation_pipeline(model, tokenizer=AutoTokenizer.from_pretrained("onnx"), device="cpu")("Guten Morgen.")
-    ```
-    """
-
-    main_input_name = "input_ids"
-    base_model_prefix = ""
-    _supports_sdpa = True
-    _is_stateful = False
-
-    def __init__(self, config: Any, encoder: Any, decoder: Any) -> None:
-        super().__init__(config)
-        self.encoder, self._decoder = _OnnxEncoder(encoder), decoder
-        self._outputs = [output.name for output in decoder.get_outputs()]
-
-    @classmethod
-    def from_directory(cls, directory: str | os.PathLike, **options: Any) -> OnnxTranslationModel:
-        """Loads what `export_onnx` wrote.
-
-        Args:
-            directory: The directory.
-            **options: See `onnxruntime.InferenceSession`: `sess_options` for the number of threads.
-
-        Raises:
-            OSError: The directory or a file is missing.
-            ImportError: See `export_onnx`.
-        """
-        _check_installed()
-        from onnxruntime import InferenceSession
-
-        config = AutoConfig.from_pretrained(directory)
-        model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
-        model.generation_config = GenerationConfig.from_pretrained(directory)
-        model.name_or_path = str(directory)
-        return model.eval()
-
-    from_pretrained = from_directory  # type: ignore[assignment]
-
-    device = property(lambda self: torch.device("cpu"))
-    dtype = property(lambda self: torch.float32)
-
-    def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """The encoder, for `generate`."""
-        return self.encoder
-
-    _supports_default_dynamic_cache = classmethod(lambda cls: False)  # `forward` makes its own
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Any = None,
-        encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: Any = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """Logits [B, I, V] for `decoder_input_ids` [B, I] and sources [B, J] or what the encoder made of them."""
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask)
-        states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
-        mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
-        cache: Any = past_key_values or _OnnxCache(self._decoder, len(tokens))
-        source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
-        logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
-        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), past_key_values=cache)
-
-    def _step(self, tokens: np.ndarray, source: dict[str, Any], cache: _OnnxCache) -> Tensor:
-        names = [name for name in self._outputs if cache.length == 0 or ".encoder." not in name]
-        logits, *present = self._decoder.run(names, {"input_ids": tokens, **source, **cache.tensors})
-        cache.tensors |= {name.replace(PRESENT, PAST): value for name, value in zip(names[1:], present, strict=True)}
-        cache.length += 1
-        return torch.from_numpy(logits)
-
-    def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids: Tensor, past_key_values: _OnnxCache | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Returns the decoder's inputs of a step: the tokens that are not yet in the cache."""
-        new = input_ids[:, past_key_values.length :] if past_key_values is not None else input_ids
-        given = {name: kwargs.get(name) for name in ("attention_mask", "encoder_outputs")}
-        return {"decoder_input_ids": new, "past_key_values": past_key_values, **given}

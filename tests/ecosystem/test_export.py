@@ -18,7 +18,8 @@ from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 import csan_hf_cli
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
-from csan_hf.hub.onnx import OnnxTranslationModel, export_onnx
+from csan_hf.hub.onnx import export_onnx
+from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 
 MODELS = {
     "csan, plain": lambda: tiny.csan(seed=1, max_position_embeddings=256, **PLAIN_LAYER),
@@ -184,7 +185,12 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     command = ["export-onnx", str(root / "tests/fixtures/csan"), str(tmp_path / "onnx"), "--precision", "float16"]
     assert csan_hf_cli.main([*command, "--check", str(tmp_path / "source.txt")]) == 0
     assert f"{len(sentences)} of {len(sentences)} translations are the same" in capsys.readouterr().out
-    assert (tmp_path / "onnx/tokenizer.json").is_file()
+    printed = []
+    for model in (root / "tests/fixtures/csan", tmp_path / "onnx"):
+        arguments = ["--input", str(tmp_path / "source.txt"), "--num_beams", "3", "--quiet"]
+        assert csan_hf_cli.main(["translate", "--model", str(model), *arguments]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
     assert csan_hf_cli.main(command) == 2
     assert "is not empty" in capsys.readouterr().err
 
