@@ -104,8 +104,10 @@ class TranslationPipeline(Pipeline):
         if shared or getattr(self.tokenizer, "separate_vocabs", False):
             return self.tokenizer
         places = [place for place in dict.fromkeys([name, getattr(self.tokenizer, "name_or_path", "")]) if place]
-        file, reason, where = "tokenizer_config.json", None, {"subfolder": TARGET_TOKENIZER_SUBFOLDER}
+        file, reason = "tokenizer_config.json", None
+        where: dict[str, Any] = {"subfolder": TARGET_TOKENIZER_SUBFOLDER}
         for place in places:
+            where["revision"] = getattr(config, "_commit_hash", None) if place == name else None
             try:
                 if cached_file(place, file, _raise_exceptions_for_missing_entries=False, **where) is not None:
                     return AutoTokenizer.from_pretrained(place, **where)

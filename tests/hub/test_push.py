@@ -43,9 +43,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 names, sentences, cards = json.loads(sys.argv[1])
 
 def load(name):
-    AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
-    AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-    return pipeline("translation", model=name, trust_remote_code=True, device="cpu")(sentences)
+    more = {"revision": names[name], "trust_remote_code": True}
+    AutoModelForSeq2SeqLM.from_pretrained(name, **more)
+    AutoTokenizer.from_pretrained(name, **more)
+    return pipeline("translation", model=name, device="cpu", **more)(sentences)
 
 if (child := os.fork()) == 0:
     for card in cards:
@@ -101,6 +102,7 @@ def run(hub, home, *arguments, with_csan_hf=False, **more):
         cwd=home.parent,
     )
     assert done.returncode == 0, done.stderr
+    assert "A new version of the following files" not in done.stderr, "the library warns of code without a revision"
     return done.stdout
 
 
@@ -112,6 +114,7 @@ def load_elsewhere(hub, home, names, sentences, cards=()):
     """
     (home.parent / "load.py").write_text(ELSEWHERE)
     codes = [card_code(card) for card in cards]
+    names = {name: hub.repositories[name].commit for name in names}
     output = run(hub, home, "load.py", json.dumps([names, sentences, codes]))
     *printed, online, offline = output.strip().splitlines()
     assert offline == online
@@ -214,6 +217,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
         "Training in progress, step 2",
         "Training in progress, step 4",
         "Trained model with scores and card",
+        "Card with the revision to load",
     ]
     # the first one by its name, the last one by the code of its card, as it stands there
     hub.repositories["tester/first"] = Repository(repository.history[0])
