@@ -4,6 +4,7 @@
 import gzip
 import io
 import itertools
+import os
 import re
 import runpy
 import shlex
@@ -141,11 +142,12 @@ def test_the_blocks_are_found():
     assert {name for readme in READMES for name, *_ in commands(readme)} >= {"train", "align"}
 
 
-@pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md"], ids=is_about)
+@pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md", ROOT / "CONTRIBUTING.md"], ids=is_about)
 def test_links_lead_somewhere(readme):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", readme.read_text()):
         path = readme.parent / (target[0] or target[1])
         assert path.exists(), path
+        assert path.resolve() == Path(os.path.normpath(path)), "GitHub follows no link through a symbolic link"
 
 
 def test_every_path_in_a_guide_or_a_recipe_is_there():
