@@ -104,10 +104,10 @@ class TranslationPipeline(Pipeline):
         if shared or getattr(self.tokenizer, "separate_vocabs", False):
             return self.tokenizer
         places = [place for place in dict.fromkeys([name, getattr(self.tokenizer, "name_or_path", "")]) if place]
+        commit = os.path.basename(os.path.dirname(__file__))  # of the Hub: a folder of its name holds this file
+        where = {"subfolder": TARGET_TOKENIZER_SUBFOLDER, "revision": commit if len(commit) == 40 else "main"}
         file, reason = "tokenizer_config.json", None
-        where: dict[str, Any] = {"subfolder": TARGET_TOKENIZER_SUBFOLDER}
         for place in places:
-            where["revision"] = getattr(config, "_commit_hash", None) if place == name else None
             try:
                 if cached_file(place, file, _raise_exceptions_for_missing_entries=False, **where) is not None:
                     return AutoTokenizer.from_pretrained(place, **where)
