@@ -24,6 +24,10 @@ from typing import Any
 BAD_INPUT = 2
 INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
 BROKEN_PIPE = 128 + 13  # SIGPIPE
+USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
+
+--import takes files or modules that register locality methods or metrics of your own."""
+IMPORTS = "CSAN_HF_IMPORT"  # variable of the environment: what --import names, for the processes that a command starts
 
 COMMANDS = {
     "train": ("train:main", "train what a recipe describes, score it and write its card; the same command resumes"),
@@ -254,11 +258,18 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand, `arguments` being its name and its arguments (None = those of the process)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    modules = os.environ.get(IMPORTS, "").split(",")
+    while words and words[0].partition("=")[0] == "--import":
+        value = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
+        modules += value.split(",")
+    if names := list(filter(None, modules)):
+        own_code = importlib.import_module("csan_hf.own_code")
+        os.environ[IMPORTS] = ",".join(dict.fromkeys(map(own_code.import_module, names)))
     name, *rest = words or ["--help"]
     if name in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         lines = [f"  {command:<{width}}  {text}" for command, (_, text) in COMMANDS.items()]
-        print("usage: csan-hf COMMAND ...", "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
+        print(USAGE, "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
         return 0 if words else BAD_INPUT
     if name == "--version":
         print(importlib.metadata.version("csan_hf"))

@@ -25,12 +25,14 @@ from .models import (
     RnnSearchModel,
     local_attention,
 )
+from .own_code import save_own_methods
 from .pipelines import TranslationPipeline
 
 __version__ = "0.1.0"
 
 for family in FAMILIES.values():
     family.register()
+CsanConfig.after_saving = save_own_methods
 pipelines.register()
 
 __all__ = [

@@ -3,6 +3,8 @@
 
 import gzip
 import io
+import itertools
+import os
 import re
 import runpy
 import shlex
@@ -15,15 +17,17 @@ import tiny
 from hub.conftest import build_csan
 from pipelines import multilingual
 
-from csan_hf_cli import COMMANDS, main
+from csan_hf_cli import COMMANDS, IMPORTS, main
 
 ROOT = Path(__file__).resolve().parent.parent
-READMES = sorted([ROOT / "README.md", ROOT / "scripts/README.md", *ROOT.glob("csan_hf/*/README.md")])
+READMES = sorted(
+    [ROOT / "README.md", ROOT / "scripts/README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("csan_hf/*/README.md")]
+)
 HUB_NAME = "Helsinki-NLP/opus-mt-de-en"
 NLLB_NAME = "facebook/nllb-200-distilled-600M"
 GERMAN, ENGLISH = "Zwei Hunde spielen im Schnee.", "Two dogs play in the snow."
 # What needs a Hub, or is the suite itself: tests/hub/test_push.py, and the test command that runs this
-ELSEWHERE = ("push", "cat", "scripts/quickstart.sh", "scripts/test.sh", "scripts/test_versions.sh")
+ELSEWHERE = ("push", "cat", "pip", "accelerate", "nvidia-smi", "scripts/quickstart.sh", "scripts/test.sh")
 
 
 def blocks(readme, language):
@@ -42,7 +46,7 @@ def workplace(tmp_path_factory):
     for name in ("scripts", "csan_hf"):
         (folder / name).symlink_to(ROOT / name)
     tokenizer = tiny.tokenizer(sorted({*GERMAN.split(), *ENGLISH.split(), "The", "number", "is", "twenty-one."}))
-    for name in ("numbers", "2d", "en-de", "seed_1", "seed_2", "seed_3"):
+    for name in ("numbers", "2d", "en-de", "mine", "tuned", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")
     (folder / "test.en").write_text(f"{ENGLISH}\n")
@@ -50,6 +54,9 @@ def workplace(tmp_path_factory):
     corpus = folder / "PATH" / "TO" / "multi30k"
     corpus.mkdir(parents=True)
     (corpus / "mono.en").write_text(f"{ENGLISH}\n")
+    (folder / "data").mkdir()
+    for split, (language, text) in itertools.product(("train", "dev", "test"), (("de", GERMAN), ("en", ENGLISH))):
+        (folder / "data" / f"{split}.{language}").write_text(f"{text}\n" * 20)
     for split in ("train", "both", "val", "test_2016_flickr", "test_2017_flickr"):
         for language, sentence in (("de", GERMAN), ("en", ENGLISH), ("deu_Latn", GERMAN), ("eng_Latn", ENGLISH)):
             (corpus / f"{split}.{language}.gz").write_bytes(gzip.compress(f"{sentence}\n".encode() * 20))
@@ -57,6 +64,7 @@ def workplace(tmp_path_factory):
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     config = MarianConfig(vocab_size=20, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **sizes, **heads)
     MarianMTModel(config).save_pretrained(folder / "marian")
+    tokenizer.save_pretrained(folder / "marian")
     for name in ("nllb", "runs/nllb-de-en"):  # the second: trainings are dry
         for part in multilingual.nllb(folder, encoder_layers=3):
             part.save_pretrained(folder / name)
@@ -64,7 +72,7 @@ def workplace(tmp_path_factory):
 
 
 def is_about(readme):
-    return str(readme.parent.relative_to(ROOT))
+    return str(readme.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
@@ -85,7 +93,7 @@ def test_python_blocks_run(readme, workplace, monkeypatch):
 
 
 def commands(readme):
-    """The commands of a README: a subcommand or a script, its arguments, and what is piped into it."""
+    """The commands of a README: a subcommand or a script, its arguments, what is piped into it, what is imported."""
     for block in blocks(readme, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
@@ -96,37 +104,50 @@ def commands(readme):
                 words = words[3:]
             if words[:1] in (["python"], ["csan-hf"]):
                 words = words[1:]
-            if words:
-                yield words[0], words[1:], piped
+            imports = words[:2] if words[:1] == ["--import"] else []
+            if words := words[len(imports) :]:
+                yield words[0], words[1:], piped, imports
 
 
 @pytest.mark.parametrize("readme", READMES, ids=is_about)
 def test_commands_run(readme, workplace, monkeypatch, capsys):
+    from csan_hf.evaluation import metrics
+    from csan_hf.models import locality
+
     monkeypatch.chdir(workplace)
-    for name, arguments, piped in commands(readme):
+    monkeypatch.setenv(IMPORTS, "")
+    monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
+    monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+    for block in blocks(readme, "python"):
+        if file := re.match(r"# (\w+\.py)\n", block):
+            Path(file[1]).write_text(block)
+            monkeypatch.delitem(sys.modules, f"csan_hf.models.{Path(file[1]).stem}", raising=False)
+    for name, arguments, piped, imports in commands(readme):
         if name in ELSEWHERE:
             continue
         assert name in COMMANDS or (workplace / name).is_file(), name
         if piped is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
-        arguments = [str(workplace / "nllb") if word == NLLB_NAME else word for word in arguments]
+        local = {NLLB_NAME: str(workplace / "nllb"), HUB_NAME: str(workplace / "marian")}
+        arguments = [local.get(word, word) for word in arguments]
         if name == "train":
             arguments = [*arguments, "--dry_run", "true"]
         command = main if name in COMMANDS else runpy.run_path(name, run_name="readme")["main"]
-        status = command([name, *arguments] if name in COMMANDS else arguments)
+        status = command([*imports, name, *arguments] if name in COMMANDS else arguments)
         assert status == 0, f"{name} {arguments}: {capsys.readouterr().err}"
 
 
 def test_the_blocks_are_found():
     assert sum(len(blocks(readme, "python")) for readme in READMES) >= 5
-    assert {name for readme in READMES for name, _, _ in commands(readme)} >= {"train", "align"}
+    assert {name for readme in READMES for name, *_ in commands(readme)} >= {"train", "align"}
 
 
-@pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md"], ids=is_about)
+@pytest.mark.parametrize("readme", [*READMES, ROOT / "model_cards/README.md", ROOT / "CONTRIBUTING.md"], ids=is_about)
 def test_links_lead_somewhere(readme):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", readme.read_text()):
         path = readme.parent / (target[0] or target[1])
         assert path.exists(), path
+        assert path.resolve() == Path(os.path.normpath(path)), "GitHub follows no link through a symbolic link"
 
 
 def test_every_path_in_a_guide_or_a_recipe_is_there():

@@ -174,3 +174,4 @@ def push(
         directory, repo_id, private=private, revision=revision, commit_message=message, check=False
     )
     print(commit.commit_url)
+    print(f'It loads with {repo_id!r}, revision="{commit.oid}", trust_remote_code=True: its card has the lines.')

@@ -23,6 +23,7 @@ from .public_files import is_local_path, public_recipe, read_json
 
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md.jinja"
 PAPERS = TEMPLATE.with_name("papers.bib")
+MODELS = Path(__file__).parents[1] / "models"
 LOCALITY_PICTURE = "locality.png"
 PLOTS = "plots"
 """Folder of a report's plots, each as PNG and SVG; `results.json` lists them."""
@@ -132,6 +133,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=recipe_text,
+        own_code=[path.name for path in sorted(output_dir.glob("*.py")) if not (MODELS / path.name).exists()],
         fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe_text)), default=0)),
         metrics=metrics,
         scores=scores,

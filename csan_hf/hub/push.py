@@ -2,10 +2,12 @@
 """Uploading checkpoints, checked before they leave."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -103,6 +105,9 @@ def push_checkpoint(
 ) -> CommitInfo:
     """Uploads a self-contained checkpoint, as `csan-hf train` or `save_self_contained` writes it.
 
+    A second commit makes the card load the first one, which is returned: without a revision transformers warns of
+    each file of code that it downloads.
+
     Args:
         directory: The folder, with a model card in `README.md`.
         repo_id: `owner/name`; created if missing.
@@ -127,11 +132,25 @@ def push_checkpoint(
             api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC
         )
         operations: Any = [*additions, *map(CommitOperationDelete, private_files)]
-        return api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
+        commit = api.create_commit(repo_id, operations, revision=revision, commit_message=commit_message)
+        if card := _pinned_card(additions, repo_id, commit.oid):
+            api.create_commit(repo_id, [card], revision=revision, commit_message="Card with the revision to load")
+        return commit
     except HTTPError as error:
         if isinstance(error, OSError):  # an answer of the Hub
             raise
         raise ConnectionError(f"The Hub cannot be reached, {directory} was not uploaded: {error}") from error
+
+
+def _pinned_card(additions: Sequence[CommitOperationAdd], repo_id: str, commit: str) -> CommitOperationAdd | None:
+    """The card among the additions with calls that load this commit, of which the library does not warn."""
+    for addition in additions:
+        if addition.path_in_repo == "README.md":
+            with addition.as_file() as file:
+                text = file.read().decode("utf-8")
+            call = rf'\1"{repo_id}", revision="{commit}"'
+            return CommitOperationAdd("README.md", re.sub(r'(pipeline\("[\w-]+", model=)"[^"]*"', call, text).encode())
+    return None
 
 
 def additions_of(directory: Path, recipe: Path | None = None) -> list[CommitOperationAdd]:

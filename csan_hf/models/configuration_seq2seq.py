@@ -6,7 +6,7 @@ import difflib
 import operator
 import os
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 from transformers.utils import logging
 from transformers.utils.versions import require_version
@@ -48,6 +48,7 @@ class Seq2SeqConfig(PreTrainedConfig):
     keyword gives a warning and is kept as an attribute, as in transformers.
     """
 
+    after_saving: ClassVar[Any] = None  # method with which csan_hf adds what a save needs
     architectures: list[str] | None = None
     vocab_size: int = bounded(32000, 1)
     decoder_vocab_size: int = bounded(None, 1)  # `vocab_size` once initialised
@@ -81,6 +82,8 @@ class Seq2SeqConfig(PreTrainedConfig):
         """Save as transformers does, the code of the configuration beside it, if the fields are possible."""
         self.validate_fields()
         super().save_pretrained(save_directory, **kwargs)
+        if self.after_saving is not None:
+            self.after_saving(save_directory)
 
     def validate_fields(self) -> None:
         """Raise `ValueError` where the configuration is impossible; the message names field and value."""

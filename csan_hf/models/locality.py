@@ -156,7 +156,7 @@ def layer_locality(specification: Mapping[str, Any], site: AttentionSite, name: 
     unknown = [key for key in specification if key not in _REGISTRY] if is_mapping else [specification]
     if unknown:
         close = difflib.get_close_matches(str(unknown[0]), _REGISTRY, n=1)
-        own = f"a method of your own is registered first, with `register_locality` of {__name__}."
+        own = f"a method of your own is registered first: `register_locality` of {__name__}, `csan-hf --import FILE`."
         raise ValueError(
             f"`{name}` must be None or map locality methods ({', '.join(_REGISTRY)}) to their settings, got "
             f"{unknown[0]!r}: {f'did you mean {close[0]!r}?' if close else own}"
@@ -207,11 +207,6 @@ def register_locality(method_class: _Method) -> _Method:
         raise ValueError(f"The locality method {key!r}, parameters {module_name!r}: the name is taken by {by}.")
     _REGISTRY[key] = method_class
     return method_class
-
-
-def unregister_locality(key: str) -> None:
-    """Forget a registered method."""
-    del _REGISTRY[key]
 
 
 def parameters_name(method: LocalityMethod | type[LocalityMethod]) -> str:

@@ -104,7 +104,9 @@ class TranslationPipeline(Pipeline):
         if shared or getattr(self.tokenizer, "separate_vocabs", False):
             return self.tokenizer
         places = [place for place in dict.fromkeys([name, getattr(self.tokenizer, "name_or_path", "")]) if place]
-        file, reason, where = "tokenizer_config.json", None, {"subfolder": TARGET_TOKENIZER_SUBFOLDER}
+        commit = os.path.basename(os.path.dirname(__file__))  # of the Hub: a folder of its name holds this file
+        where = {"subfolder": TARGET_TOKENIZER_SUBFOLDER, "revision": commit if len(commit) == 40 else "main"}
+        file, reason = "tokenizer_config.json", None
         for place in places:
             try:
                 if cached_file(place, file, _raise_exceptions_for_missing_entries=False, **where) is not None:

@@ -43,9 +43,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 names, sentences, cards = json.loads(sys.argv[1])
 
 def load(name):
-    AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
-    AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-    return pipeline("translation", model=name, trust_remote_code=True, device="cpu")(sentences)
+    more = {"revision": names[name], "trust_remote_code": True}
+    AutoModelForSeq2SeqLM.from_pretrained(name, **more)
+    AutoTokenizer.from_pretrained(name, **more)
+    return pipeline("translation", model=name, device="cpu", **more)(sentences)
 
 if (child := os.fork()) == 0:
     for card in cards:
@@ -101,6 +102,7 @@ def run(hub, home, *arguments, with_csan_hf=False, **more):
         cwd=home.parent,
     )
     assert done.returncode == 0, done.stderr
+    assert "A new version of the following files" not in done.stderr, "the library warns of code without a revision"
     return done.stdout
 
 
@@ -112,6 +114,9 @@ def load_elsewhere(hub, home, names, sentences, cards=()):
     """
     (home.parent / "load.py").write_text(ELSEWHERE)
     codes = [card_code(card) for card in cards]
+    names = {name: hub.repositories[name].commit for name in names}
+    for name in names:  # what comes later concerns nobody who names a commit
+        hub.repositories[name].files.pop("target_tokenizer/tokenizer.json", None)
     output = run(hub, home, "load.py", json.dumps([names, sentences, codes]))
     *printed, online, offline = output.strip().splitlines()
     assert offline == online
@@ -133,11 +138,11 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         pair = {"tokenizer": getattr(tokenizers, "source", tokenizers)}
         pair["target_tokenizer"] = getattr(tokenizers, "target", tokenizers)
         expected[name] = TranslationPipeline(model=model, device="cpu", **pair)(SENTENCES)
-        directory = save_self_contained(model, tokenizers, tmp_path / name)
+        directory = save_self_contained(model, tokenizers, tmp_path / "saved" / name)  # no folder of its name
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
-    push_checkpoint(tmp_path / "tester/csan", "tester/csan", check=False)
+    push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False)
     command = ("-m", "csan_hf", "push")
-    run(hub_here, tmp_path / "home", *command, tmp_path / "tester/grid", "tester/grid", with_csan_hf=True)
+    run(hub_here, tmp_path / "home", *command, tmp_path / "saved/tester/grid", "tester/grid", with_csan_hf=True)
     for name in expected:
         files = set(hub_here.repositories[name].files)
         assert files >= {"README.md", "config.json", "generation_config.json", "model.safetensors", "translation.py"}
@@ -214,6 +219,7 @@ def test_a_training_pushes_complete_checkpoints_and_nothing_else(hub, tmp_path):
         "Training in progress, step 2",
         "Training in progress, step 4",
         "Trained model with scores and card",
+        "Card with the revision to load",
     ]
     # the first one by its name, the last one by the code of its card, as it stands there
     hub.repositories["tester/first"] = Repository(repository.history[0])

@@ -13,7 +13,7 @@ from csan_hf import CsanConfig, CsanForConditionalGeneration
 from csan_hf.analysis import attention_reaches, draw_locality
 from csan_hf.hub.network_text import describe_locality, short_name
 from csan_hf.models.attention_call import Term
-from csan_hf.models.locality import LocalityMethod, LocalityModule, register_locality, unregister_locality
+from csan_hf.models.locality import _REGISTRY, LocalityMethod, LocalityModule, register_locality
 
 # An eighth method, as somebody else would add it: even heads see keys of one parity alone, with a learned preference.
 
@@ -53,7 +53,7 @@ class Strided(LocalityMethod):
 def strided():
     register_locality(Strided)
     yield {**PLAIN, "encoder_locality": [{"strided": 2}, {"strided": {"step": 3}, "window": 5}]}
-    unregister_locality("strided")
+    del _REGISTRY["strided"]
 
 
 def test_a_method_from_outside_is_trained_saved_drawn_and_described(strided, tmp_path):
@@ -130,4 +130,4 @@ def test_a_replacement_stands_alone():
         torch.testing.assert_close(layer(states), expected)
         assert not hasattr(layer.self_attn, "q_proj")
     finally:
-        unregister_locality("averaging")
+        del _REGISTRY["averaging"]

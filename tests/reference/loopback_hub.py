@@ -25,10 +25,19 @@ class Repository:
 
     @property
     def commit(self) -> str:
-        digest = hashlib.sha1(str(len(self.messages)).encode())
-        for path in sorted(self.files):
-            digest.update(path.encode() + b"\0" + self.files[path])
+        return self.name(self.files, len(self.messages))
+
+    @staticmethod
+    def name(files: dict[str, bytes], number: int) -> str:
+        digest = hashlib.sha1(str(number).encode())
+        for path in sorted(files):
+            digest.update(path.encode() + b"\0" + files[path])
         return digest.hexdigest()
+
+    def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
+        """The name and files of a commit; of a branch, those of the newest."""
+        commits = {self.name(files, number): files for number, files in enumerate(self.history, start=1)}
+        return (revision, commits[revision]) if revision in commits else (self.commit, self.files)
 
 
 class LoopbackHub:
@@ -96,23 +105,24 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         if path == "/api/whoami-v2":
             return self._json({"name": "tester", "type": "user", "orgs": [], "auth": {"type": "access_token"}})
-        described = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/[^/]+(?:/(.*))?)?", path)
-        resolved = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path)
+        described = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path)
+        resolved = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         match = described or resolved
         repository = self.hub.repositories.get(match[1]) if match else None
         if repository is None:
             return self._error("RepoNotFound")
-        oids = {path: hashlib.sha1(content).hexdigest() for path, content in sorted(repository.files.items())}
+        commit, files = repository.at((resolved[2] if resolved else described[3]) or "main")
+        oids = {path: hashlib.sha1(content).hexdigest() for path, content in sorted(files.items())}
         if resolved:
-            commit = {"X-Repo-Commit": repository.commit}
-            if resolved[2] not in oids:
-                return self._error("EntryNotFound", commit)
-            headers = {"ETag": f'"{oids[resolved[2]]}"', "Content-Type": "application/octet-stream", **commit}
-            return self._send(200, repository.files[resolved[2]], headers)
+            headers = {"X-Repo-Commit": commit}
+            if resolved[3] not in oids:
+                return self._error("EntryNotFound", headers)
+            headers |= {"ETag": f'"{oids[resolved[3]]}"', "Content-Type": "application/octet-stream"}
+            return self._send(200, files[resolved[3]], headers)
         if described[2] == "tree":
-            sizes = {path: len(repository.files[path]) for path in oids}
+            sizes = {path: len(files[path]) for path in oids}
             return self._json([{"type": "file", "path": p, "size": sizes[p], "oid": oid} for p, oid in oids.items()])
-        info = {"id": match[1], "modelId": match[1], "sha": repository.commit, "private": False, "tags": []}
+        info = {"id": match[1], "modelId": match[1], "sha": commit, "private": False, "tags": []}
         return self._json({**info, "siblings": [{"rfilename": path} for path in oids], "downloads": 0, "likes": 0})
 
     def do_HEAD(self) -> None:

@@ -1,0 +1,60 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Code from outside the package: `csan-hf --import`, and locality methods whose files are saved with a checkpoint."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from . import models
+
+logger = logging.get_logger(__name__)
+
+
+def import_module(name: str) -> str:
+    """Imports a module of one's own, so that what it registers is known, and returns its absolute path or name.
+
+    Args:
+        name: Name of a module, or path of a file, with or without `.py`. A file is imported as `csan_hf.models.NAME`:
+            one that was saved with a checkpoint, whose imports are relative, can be imported from there.
+
+    Raises:
+        ValueError: The name is none of Python's, or a file of csan_hf has it.
+        ImportError: There is no such module, or it imports what is not installed.
+    """
+    file = Path(name if name.endswith(".py") else f"{name}.py").resolve()
+    if not name.endswith(".py") and not file.is_file():
+        importlib.import_module(name)
+        return name
+    full_name = f"{models.__name__}.{file.stem}"
+    known = importlib.util.find_spec(full_name)
+    if not file.stem.isidentifier() or (known is not None and known.origin != str(file)):
+        raise ValueError(f"{file}: choose another name, of letters and digits, which no file of csan_hf has.")
+    if known is None:
+        spec: Any = importlib.util.spec_from_file_location(full_name, file)
+        sys.modules[full_name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[full_name])
+    return str(file)
+
+
+def save_own_methods(config: Any, directory: Any) -> None:
+    """Saves the files of a config's locality methods from outside the package beside the code, which imports them.
+
+    In them `from csan_hf.models.FILE import NAME` becomes `from .FILE import NAME`, which works without csan_hf.
+    """
+    code = Path(directory, "configuration_csan.py")
+    methods = (type(method) for locality in config.localities() for method in locality.methods)
+    for method in dict.fromkeys(methods):
+        file = Path(getattr(sys.modules[method.__module__], "__file__", None) or "")
+        if file.parent == Path(models.__file__).parent or not code.is_file():
+            continue
+        if method.__module__ == "__main__" or not file.is_file():
+            logger.warning_once(f"{method.__name__} is not saved with the model: define it in a file and import that.")
+            continue
+        text = re.sub(r"^(\s*from) csan_hf\.models\.", r"\1 .", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        code.with_name(file.name).write_text(text, encoding="utf-8")
+        with open(code, "a", encoding="utf-8") as end:
+            end.write(f"\nfrom .{file.stem} import {method.__name__}  # noqa: E402, F401\n")

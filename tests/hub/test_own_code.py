@@ -1,0 +1,103 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""A locality method in a file of one's own: trained by `csan-hf --import`, and saved with the model."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hub.test_push import ROOT, TRAIN
+
+from csan_hf.hub import check_checkpoint
+from csan_hf.hub.public_files import public_files
+from csan_hf.models import locality
+from csan_hf_cli import IMPORTS, main
+
+METHOD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from csan_hf.models.attention_call import Term
+from csan_hf.models.locality import LocalityMethod, register_locality
+
+
+@dataclass(frozen=True)
+class StridedTerm(Term):
+    step: int
+
+    def visible(self, cells):
+        return cells.distance % self.step == 0
+
+
+@register_locality
+@dataclass(frozen=True)
+class Strided(LocalityMethod):
+    step: int
+    key: ClassVar[str] = "strided"
+
+    def term(self, module, call):
+        return StridedTerm(self.step)
+"""
+# Loads, saves once more and loads that, where neither csan_hf nor the file can be imported; prints what a query sees
+STRANGER = """
+import sys
+sys.modules["csan_hf"] = None
+import torch
+from transformers import AutoModelForSeq2SeqLM
+for folder in sys.argv[1:]:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True, attn_implementation="eager")
+    model.save_pretrained("again")
+ids = torch.tensor([[5, 6, 7, 8]])
+print((model.get_encoder()(ids, output_attentions=True).attentions[0][0, 0, 0] > 0).tolist())
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with the method's file; what it registers is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(IMPORTS, "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(locality, "_REGISTRY", dict(locality._REGISTRY))
+    (tmp_path / "strided.py").write_text(METHOD)
+    yield tmp_path
+    sys.modules.pop("csan_hf.models.strided", None)
+
+
+def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
+    training = {
+        "max_steps": 2,
+        "eval_steps": 2,
+        "max_tokens": 2000,
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+    }
+    config = {**TRAIN["config"], "encoder_locality": [{"strided": 2}]}
+    (place / "recipe.yaml").write_text(yaml.safe_dump({**TRAIN, "config": config, "training": training}))
+    assert main(["train", "recipe.yaml", "--output_dir", "run"]) == 2, "the method is not known yet"
+    assert main(["--import", "strided", "train", "recipe.yaml", "--output_dir", "run"]) == 0
+    assert "`csan-hf --import strided.py train`" in (place / "run" / "README.md").read_text()
+    assert "strided.py" in public_files(place / "run")
+    (place / "strided.py").unlink()
+    command = [sys.executable, "-c", STRANGER, "run", "again"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+    assert done.stdout == "[True, False, True, False]\n", done.stderr
+    check_checkpoint(place / "run")
+    monkeypatch.setenv(IMPORTS, "")
+    # Another process with csan_hf takes the file that was saved
+    words = ["--import=run/strided.py", "evaluate", "--model", "run", "--split", "test", "--device", "cpu"]
+    done = subprocess.run([sys.executable, "-m", "csan_hf", *words], capture_output=True, check=False, cwd=place)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("gaussian.py", "choose another name"), ("a-b.py", "choose another name"), ("absent", "absent")]
+)
+def test_what_cannot_be_imported_is_one_line(place, name, told, capsys):
+    if name.endswith(".py"):
+        (place / name).write_text("")
+    assert main(["--import", name, "recipes"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
