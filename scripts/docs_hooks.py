@@ -17,7 +17,12 @@ API = ["pipelines.translation_pipeline", "pipelines.TextTranslationPipeline", "E
 API += [f"hub.{name}" for name in ("convert_marian", "convert_m2m100", "convert_bart", "to_marian", "push_to_hub")]
 API += ["hub.save_self_contained", "evaluation.loading.load_translation_model", "evaluation.metrics.CorpusMetric"]
 API += ["evaluation.significance.paired_test", "models.locality.LocalityMethod", "models.attention_call.Term"]
-API += ["models.local_attention", "analysis.align", "analysis.draw_locality", "hub.onnx.OnnxTranslationModel"]
+API += [
+    "models.local_attention",
+    "analysis.align",
+    "analysis.draw_locality",
+    "pipelines.onnx_model.OnnxTranslationModel",
+]
 
 
 def on_files(files: Files, config: dict) -> Files:
