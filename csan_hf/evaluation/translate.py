@@ -192,6 +192,11 @@ def _translate_windows(
             yield [translator.join(split, list(islice(by_place, len(split.segments))), options) for split in splits]
 
 
+def search_name(num_beams: int | None) -> str:
+    """Names the search of so many beams, as scores are shown with it."""
+    return "greedy" if num_beams in (None, 1) else f"beam {num_beams}"
+
+
 class ForcedPrefixes(LogitsProcessor):
     """Lets the hypotheses of each sentence of a batch begin with given tokens.
 
