@@ -15,7 +15,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: None)
     # Only the last picture of a run is looked at, which its end draws once more
-    monkeypatch.setattr("csan_hf.training.callbacks.draw_training", lambda history, path: None)
+    monkeypatch.setattr("csan_hf.training.callbacks.draw_training", lambda *drawn: None)
     cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells), "saved without outputs"
     parameters, *rest = ["".join(cell["source"]) for cell in cells]

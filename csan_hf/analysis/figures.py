@@ -250,6 +250,8 @@ def plot_differences(
             _add_grid(axes, "x")
         for axes in panels[len(columns) :]:
             axes.set_axis_off()
+        for axes in panels[len(columns) - across : len(columns)]:  # the lowest of each
+            axes.tick_params(labelbottom=True)
         panels[0].set_yticks(range(len(rows)), [plain_label(name) for name in rows])
         panels[0].set_ylim(max(len(rows), 1) - 0.5, -0.5)
         better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
