@@ -271,7 +271,7 @@ def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
         for layer, row in enumerate(mass):
             label = f"layer {layer + 1}"
             axes.plot(range(last + 1), 100 * row, label=label, markersize=4, linewidth=1.2, **style_of(layer))
-        axes.set_xticks(range(last + 1), [*map(str, range(last)), f"{last}+"])
+        axes.set_xticks([*range(0, last - 1, 2), last], [*map(str, range(0, last - 1, 2)), f"{last}+"])
         axes.set(xlabel="tokens from the query", ylabel="attention, %")
         _add_legend(axes)
     return figure
