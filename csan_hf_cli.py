@@ -170,23 +170,16 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
 
 
 def _folded(text: str) -> str:
-    """Folds paragraphs, and commands as a shell reads them, to the width of a terminal."""
-    blocks = []
-    for block in text.split("\n\n"):
-        if block.startswith(" "):
-            commands = (textwrap.wrap(line, 77, subsequent_indent=" " * 8) for line in block.splitlines())
-            blocks.append("\n".join(" \\\n".join(lines) for lines in commands))
-        else:
-            blocks.append(textwrap.fill(block, 79))
-    return "\n\n".join(blocks)
+    """Folds paragraphs to the width of a terminal; indented ones are commands."""
+    blocks = text.split("\n\n")
+    return "\n\n".join(block if block.startswith(" ") else textwrap.fill(block, 79) for block in blocks)
 
 
 def _listed(entries: Mapping[str, str]) -> list[str]:
     """Lines of names and what they are, the latter folded in their own column."""
     width, lines = max(map(len, entries)), []
     for name, text in entries.items():
-        indents = {"initial_indent": f"  {name:<{width}}  ", "subsequent_indent": " " * (width + 4)}
-        lines += textwrap.wrap(text, 79, break_on_hyphens=False, **indents)
+        lines += textwrap.wrap(text, 79, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
     return lines
 
 

@@ -303,20 +303,11 @@ def test_what_needs_no_model_answers_at_once(word):
 
 
 def test_no_line_stands_beside_a_bar(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    screen = Terminal()
+    screen = io.StringIO()
+    screen.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
-
-    def windows():
-        with tqdm(total=3, file=sys.stderr, mininterval=0) as bar:
-            for number in range(3):
-                bar.update(1)
-                yield [f"Satz {number}"]
-
-    _write_as_they_come(windows(), "-")
+    bar = tqdm([["Satz 0"], ["Satz 1"], ["Satz 2"]], file=sys.stderr, mininterval=0)
+    _write_as_they_come(iter(bar), "-")
     lines = [line.split("\r")[-1].strip() for line in screen.getvalue().split("\n")]
     assert lines[:3] == ["Satz 0", "Satz 1", "Satz 2"]

@@ -113,15 +113,13 @@ def _svg(figure: Figure, name: str, transparent: bool = False) -> str:
 
 
 @contextmanager
-def _chart(
-    width: float = _WIDTH, height: float = _HEIGHT, axis: Literal["x", "y"] = "y"
-) -> Iterator[tuple[Figure, Any]]:
+def _chart(width: float = _WIDTH, height: float = _HEIGHT) -> Iterator[tuple[Figure, Any]]:
     """A figure with one pair of axes, in inches; its grid and, of several series, its legend are added at the end."""
     with figure_style():
         figure = new_figure(width, height)
         axes = figure.add_subplot()
         yield figure, axes
-        _add_grid(axes, axis)
+        _add_grid(axes)
 
 
 def _add_grid(axes: Any, axis: Literal["x", "y"] = "y") -> None:

@@ -36,7 +36,7 @@ def compare(
     of the suite. --publish copies it, with what it rests on, to another folder, without models: copied back as
     --output on another machine, the suite goes on from there.
 
-        csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1 --jobs 2
+        csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
         csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
 
     Args:
@@ -90,7 +90,7 @@ def report(
     NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. Each is compared with the
     baseline: differences are its score minus that of the baseline. The page is one file that loads nothing.
 
-        csan-hf report runs/numbers baseline.txt --source test.en --reference test.de --output report.html
+        csan-hf report runs/numbers base.txt --source test.en --reference test.de
 
     Args:
         systems: [NAME=]PATH[,PATH…]

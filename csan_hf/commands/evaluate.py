@@ -227,11 +227,8 @@ def _print_table(scores: dict[str, dict]) -> None:
     width = max(5, *map(len, scores))
     widths = [max(6, len(metric.label)) for metric in metrics]
     columns = list(zip(metrics, widths, strict=True))
-    print(
-        f"{'split':<{width}}  sentences ",
-        *(f"{metric.label:>{each}} " for metric, each in columns),
-        "search   sentences/s",
-    )
+    labels = [f"{metric.label:>{each}} " for metric, each in columns]
+    print(f"{'split':<{width}}  sentences ", *labels, "search   sentences/s")
     for name, entry in scores.items():
         speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}" if "seconds" in entry else "-"
         values = [f"{entry[metric.name]:>{each}.{metric.decimals}f} " for metric, each in columns]

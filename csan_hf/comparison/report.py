@@ -221,7 +221,7 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str, shown:
         ("±", [_number(row.between_seeds, metric) for row in rows]),
         (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
         ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
-        ("p (Holm)", [_adjusted(row.adjusted) for row in rows]),
+        ("p (Holm)", [_p_value(row.adjusted, r"\*") for row in rows]),
         ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
         ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
     ]
@@ -250,12 +250,8 @@ def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
     return f"{difference} [{low}, {high}]"
 
 
-def _p_value(value: float | None) -> str:
-    return "<0.001" if value is not None and value < 0.001 else _shown(value, ".3f")
-
-
-def _adjusted(value: float | None) -> str:
-    return "" if value is None else shown_p_value(value).replace("*", r"\*")
+def _p_value(value: float | None, star: str = "") -> str:
+    return "" if value is None else shown_p_value(value).replace("*", star)
 
 
 def _number(value: float | None, metric: type[CorpusMetric]) -> str:
