@@ -15,6 +15,7 @@ import inspect
 import os
 import runpy
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -141,7 +142,7 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
     text = inspect.getdoc(function) or ""
     parser = jsonargparse.ArgumentParser(
         prog=prog,
-        description=text.split("\n\nArgs:\n")[0],
+        description=_folded(text.split("\n\nArgs:\n")[0]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         exit_on_error=False,
         allow_abbrev=True,
@@ -170,6 +171,20 @@ def build_parser(function: Callable, prog: str | None = None) -> Any:
             settings["required"] = True
         parser.add_argument(name if is_positional else f"--{name}", **settings)
     return parser
+
+
+def _folded(text: str) -> str:
+    """Folds paragraphs to the width of a terminal; indented ones are commands."""
+    blocks = text.split("\n\n")
+    return "\n\n".join(block if block.startswith(" ") else textwrap.fill(block, 79) for block in blocks)
+
+
+def _listed(entries: Mapping[str, str]) -> list[str]:
+    """Lines of names and what they are, the latter folded in their own column."""
+    width, lines = max(map(len, entries)), []
+    for name, text in entries.items():
+        lines += textwrap.wrap(text, 79, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
+    return lines
 
 
 @script()
@@ -235,8 +250,7 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
     kinds = [recipes["RECIPES"], recipes["SUITES"]]
     if name is None:
         for title, files in zip(("Recipes:", "\nSuites:"), kinds, strict=True):
-            width = max(map(len, files.names()))
-            print(title, *(f"  {each:<{width}}  {files.title(each)}" for each in files.names()), sep="\n")
+            print(title, *_listed({each: files.title(each) for each in files.names()}), sep="\n")
         return
     files = next((files for files in kinds if name in files.names()), None)
     if files is None:
@@ -267,8 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ[IMPORTS] = ",".join(dict.fromkeys(map(own_code.import_module, names)))
     name, *rest = words or ["--help"]
     if name in ("-h", "--help"):
-        width = max(map(len, COMMANDS))
-        lines = [f"  {command:<{width}}  {text}" for command, (_, text) in COMMANDS.items()]
+        lines = _listed({command: text for command, (_, text) in COMMANDS.items()})
         print(USAGE, "", *lines, "", "csan-hf COMMAND --help lists its options.", sep="\n")
         return 0 if words else BAD_INPUT
     if name == "--version":

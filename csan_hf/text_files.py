@@ -125,6 +125,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def counted(number: int, noun: str) -> str:
+    """Writes a number with its noun: 1 run, 2,000 runs."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def printable(text: str) -> str:
     """Returns a text in which what has no picture, such as a line feed, is written as "\\n"."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -3,6 +3,7 @@
 
 import errno
 import inspect
+import io
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 from pipelines.multilingual import nllb
+from tqdm import tqdm
 
+from csan_hf.commands.translate import _write_as_they_come
 from csan_hf.pipelines import translation_pipeline
 from csan_hf.recipes import RECIPES, SUITES
 from csan_hf_cli import COMMANDS, build_parser, function_of, main, run, script
@@ -183,6 +186,8 @@ def test_recipes_and_suites_are_listed(capsys):
     assert main(["recipes"]) == 0
     recipes, suites = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
     assert (recipes[0], suites[0]) == ("Recipes:", "Suites:")
+    assert max(map(len, recipes + suites)) < 80
+    recipes, suites = ("\n".join(lines).replace("\n   ", "").splitlines() for lines in (recipes, suites))
     assert [line.split()[0] for line in recipes[1:]] == RECIPES.names()
     assert [line.split()[0] for line in suites[1:]] == SUITES.names()
     assert all(len(line.split()) > 3 for line in recipes[1:] + suites[1:]), "every one says what it is"
@@ -295,3 +300,14 @@ def test_what_needs_no_model_answers_at_once(word):
     assert done.stdout
     # the processor's time: the clock's is also that of others on the machine
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_no_line_stands_beside_a_bar(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = tqdm([["Satz 0"], ["Satz 1"], ["Satz 2"]], file=sys.stderr, mininterval=0)
+    _write_as_they_come(iter(bar), "-")
+    lines = [line.split("\r")[-1].strip() for line in screen.getvalue().split("\n")]
+    assert lines[:3] == ["Satz 0", "Satz 1", "Satz 2"]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,14 +23,19 @@ from .attention_statistics import AttentionStatistics, LearnedWindows
 
 if TYPE_CHECKING:
     from csan_hf.evaluation.metrics import CorpusMetric
-    from csan_hf.evaluation.scores import NgramScore
     from csan_hf.evaluation.significance import PairedTest
 
-# `style_of` tells systems apart also without colour; the colours show on white and on black.
-COLOURS = ("#3b75af", "#d97d3a", "#4f9a5b", "#c1524f", "#8a72b8", "#8d6e5c")
+# Okabe and Ito (2008): told apart also without red or green, and on white as on black
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-_LONGEST_LABEL = 40  # letters
-_LETTERS, _KEY = 78, 7  # width of a figure, and of a line with its marker, in small letters
+SYSTEMS = (
+    *("Transformer", "1D-CSAN", "2D-CSAN", "BI_DIRECT", "LOCAL_SOFT", "REL_POS", "NEIGHBOR", "LOCAL_HARD", "BLOCK"),
+    *("CNN", "RNNsearch", "ConvS2S", "Pervasive Attention", "Pervasive Attention (residual)", "windows", "long"),
+)
+"""Systems that have the same colour and marker in every picture; others get those that come after."""
+_LONGEST_LABEL = 32  # letters
+_LETTERS, _KEY = 44, 9  # width of a figure, and of a line with its marker, in small letters
+_WIDTH, _HEIGHT = 3.4, 2.4  # inches of a chart: as wide as a phone shows at full size
 _INK = "#010203"  # in a page it becomes the colour of its text
 _STYLE: Any = {
     "svg.fonttype": "none",  # letters stay letters
@@ -48,8 +54,14 @@ def style_of(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[(number + turn) % len(_MARKERS)]}
 
 
+def styles_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns colour and marker of each system, the same in every picture for those in `SYSTEMS`."""
+    others = [name for name in names if name not in SYSTEMS]
+    return {name: style_of([*SYSTEMS, *others].index(name)) for name in names}
+
+
 def new_figure(
-    width: float = 5.2, height: float = 3.4, layout: Literal["constrained"] | None = "constrained"
+    width: float = _WIDTH, height: float = _HEIGHT, layout: Literal["constrained"] | None = "constrained"
 ) -> Figure:
     """Makes a figure that needs no display, its size in inches; plot in it within `figure_style`."""
     figure = Figure(figsize=(width, height), layout=layout)
@@ -101,18 +113,26 @@ def _svg(figure: Figure, name: str, transparent: bool = False) -> str:
 
 
 @contextmanager
-def _chart(width: float = 5.2, height: float = 3.4, axis: Literal["x", "y"] = "y") -> Iterator[tuple[Figure, Any]]:
+def _chart(width: float = _WIDTH, height: float = _HEIGHT) -> Iterator[tuple[Figure, Any]]:
     """A figure with one pair of axes, in inches; its grid and, of several series, its legend are added at the end."""
     with figure_style():
         figure = new_figure(width, height)
         axes = figure.add_subplot()
         yield figure, axes
-        _add_grid(axes, axis)
+        _add_grid(axes)
 
 
 def _add_grid(axes: Any, axis: Literal["x", "y"] = "y") -> None:
     axes.grid(axis=axis, color="0.5", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def share_heights(figures: Sequence[Figure]) -> None:
+    """Gives figures of one kind the same range of heights, so that they can be compared."""
+    for same in zip(*(figure.axes for figure in figures), strict=True):
+        bounds = [axes.get_ylim() for axes in same]
+        for axes in same:
+            axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
 
 
 def _add_legend(axes: Any, columns: int = 3) -> None:
@@ -130,15 +150,16 @@ def plot_scores_by_length(
     The groups are what `csan_hf.evaluation.score_by_length` returns for each system; bars show intervals, if any.
     """
     with _chart() as (figure, axes):
+        styles = styles_of(groups)
         for number, (name, entries) in enumerate(groups.items()):
-            # Systems stand side by side, so that their bars can be told apart
-            places = [place + (number - (len(groups) - 1) / 2) * 0.12 for place in range(len(entries))]
+            # Systems stand side by side, so that their bars can be told apart; groups are no series, and no line joins
+            places = [place + (number - (len(groups) - 1) / 2) * 0.7 / len(groups) for place in range(len(entries))]
             scores = [entry[metric.name] for entry in entries]
-            style = _line_style(number)
-            axes.plot(places, scores, label=plain_label(name), **style)
+            style = {**styles[name], "linestyle": "none"}
+            axes.plot(places, scores, label=plain_label(name), markersize=5, **style)
             if entries and (key := f"{metric.name}_interval") in entries[0]:
                 lows, highs = zip(*(entry[key] for entry in entries), strict=True)
-                axes.vlines(places, lows, highs, color=style["color"], linewidth=2.5, alpha=0.45)
+                axes.vlines(places, lows, highs, color=style["color"], linewidth=2, alpha=0.5)
         bounds = [dict.fromkeys((entry["shortest"], entry["longest"])) for entry in next(iter(groups.values()))]
         axes.set_xticks(range(len(bounds)), ["–".join(map(str, of_group)) for of_group in bounds])
         axes.set(xlabel="words in the source", ylabel=plain_label(metric.label))
@@ -155,10 +176,11 @@ def plot_scores_by_joined(scores: Mapping[str, Mapping[int, Sequence[float]]], l
         trained: Most sentences joined in training, shaded.
     """
     with _chart(7.2, 4.2) as (figure, axes):
+        styles = styles_of(scores)
         axes.axvspan(0.8, trained + 0.2, color="0.5", alpha=0.15, linewidth=0)
         axes.text(trained, 1.01, "trained on", transform=axes.get_xaxis_transform(), ha="right", fontsize="small")
-        for number, (name, of_system) in enumerate(scores.items()):
-            lengths, style = sorted(of_system), style_of(number)
+        for name, of_system in scores.items():
+            lengths, style = sorted(of_system), styles[name]
             seeds = [of_system[length] for length in lengths]
             axes.plot(lengths, [np.mean(row) for row in seeds], label=plain_label(name), markersize=5, **style)
             axes.fill_between(
@@ -173,79 +195,66 @@ def plot_scores_by_joined(scores: Mapping[str, Mapping[int, Sequence[float]]], l
     return figure
 
 
-def plot_ngram_accuracy(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
-    """Draws the accuracy of n-grams by their length, of systems' `csan_hf.evaluation.score_by_ngram`."""
-    curves = {name: [entry.accuracy for entry in entries] for name, entries in scores.items()}
-    return _plot_by_order(curves, "n-grams found in the reference, %")
+def plot_ngram_gap(scores: Mapping[str, Sequence[float]], baseline: str) -> Figure:
+    """Draws how much higher the BLEU of each system is than that of the baseline, for n-grams up to each length.
 
-
-def plot_ngram_gap(scores: Mapping[str, Sequence[NgramScore]]) -> Figure:
-    """Draws how much higher the BLEU of each system is than that of the last one, for n-grams up to each length.
-
-    That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019).
+    That is Figure 4 of Yang et al. (EMNLP 2018) and Figure 3 of Yang et al. (NAACL 2019); the scores are systems'
+    `csan_hf.evaluation.scores.bleu_by_order`.
     """
-    *names, baseline = scores
-    pairs = {name: zip(scores[name], scores[baseline], strict=True) for name in names}
-    curves = {name: [entry.bleu - other.bleu for entry, other in own] for name, own in pairs.items()}
-    return _plot_by_order(curves, f"BLEU minus that of {baseline}", zero=True)
-
-
-def _plot_by_order(curves: Mapping[str, Sequence[float]], label: str, zero: bool = False) -> Figure:
     with _chart() as (figure, axes):
-        if zero:
-            axes.axhline(0, color="0.5", linewidth=1)
-        for number, (name, values) in enumerate(curves.items()):
-            axes.plot(range(1, len(values) + 1), values, label=plain_label(name), **_line_style(number))
-        axes.set(xlabel="length of the n-grams", ylabel=plain_label(label))
-        _add_legend_of_systems(axes, len(curves))
+        axes.axhline(0, color="0.5", linewidth=1)
+        for name, style in styles_of(scores).items():
+            gaps = np.subtract(scores[name], scores[baseline])
+            if name != baseline:
+                axes.plot(range(1, len(gaps) + 1), gaps, label=plain_label(name), markersize=5, linewidth=1.2, **style)
+        axes.set_xticks(range(1, 1 + len(scores[baseline])))
+        axes.set(xlabel="n-grams up to this length", ylabel=plain_label(f"BLEU − {baseline}"))
+        _add_legend_of_systems(axes, len(scores))
     return figure
 
 
 def _add_legend_of_systems(axes: Any, systems: int) -> None:
     if systems > 1:
         longest = max(len(label) for label in axes.get_legend_handles_labels()[1])
-        _add_legend(axes, min(3, max(1, _LETTERS // (longest + _KEY))))
-
-
-def _line_style(number: int) -> dict[str, Any]:
-    return {**style_of(number), "markersize": 5, "linewidth": 1.2}
+        columns = min(3, max(1, _LETTERS // (longest + _KEY)))
+        axes.figure.set_figheight(axes.figure.get_figheight() + 0.18 * ceil(systems / columns))
+        _add_legend(axes, columns)
 
 
 def plot_differences(
-    rows: Mapping[str, Mapping[str, PairedTest | None]], metric: type[CorpusMetric], baseline: str, pooled: str
+    rows: Mapping[str, Mapping[str, PairedTest | None]], metric: type[CorpusMetric], baseline: str, search: str
 ) -> Figure:
-    """Draws systems' differences to a baseline with their 95% intervals.
+    """Draws systems' differences to a baseline with their 95% intervals, for each column beside the others.
 
     Args:
         rows: System -> name of a column -> its test; None = there is none. All systems have the same columns.
         metric: The metric of the scores.
         baseline: The system at 0.
-        pooled: The column that stands out, in black.
+        search: How was translated: greedy, beam 5.
     """
-    columns = list(next(iter(rows.values()), {}))
-    others = [column for column in columns if column != pooled]
-    styles = {column: style_of(number) for number, column in enumerate(others)}
-    styles[pooled] = {"color": "black", "marker": "D"}
-    with _chart(7.0, 1.2 + max(len(rows), 1) * (0.35 + 0.09 * len(others)), "x") as (figure, axes):
-        axes.axvline(0, color="0.5", linewidth=1)
-        for place, row in enumerate(rows.values()):
-            if place:
-                axes.axhline(place - 0.5, color="0.5", alpha=0.25, linewidth=0.8)
-            tests = {column: test for column, test in row.items() if test is not None}
-            for column, test in tests.items():
-                at = place + 0.6 * (([*row].index(column) + 0.5) / len(row) - 0.5)
-                width, alpha, size = (4.0, 0.7, 7) if column == pooled else (2.5, 0.45, 5)
-                axes.hlines(at, *test.interval, color=styles[column]["color"], linewidth=width, alpha=alpha)
-                axes.plot([test.difference], [at], **styles[column], markersize=size, linestyle="none")
-        axes.set_yticks(range(len(rows)), [plain_label(name) for name in rows])
-        axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
+    columns = [column for column in next(iter(rows.values()), {}) if any(row[column] for row in rows.values())] or [""]
+    across = min(len(columns), 4)
+    down = ceil(len(columns) / across)
+    with figure_style():
+        figure = new_figure(2.5 + max(4.5, 1.9 * across), 0.6 + down * (0.5 + 0.24 * max(len(rows), 1)))
+        panels: Any = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+        for axes, column in zip(panels, columns, strict=False):
+            axes.axvline(0, color="0.5", linewidth=1)
+            for place, (name, style) in enumerate(styles_of(rows).items()):
+                if (test := rows[name].get(column)) is not None:
+                    axes.hlines(place, *test.interval, color=style["color"], linewidth=2.5, alpha=0.5)
+                    axes.plot([test.difference], [place], **style, markersize=6, linestyle="none")
+            axes.set_title(plain_label(column) if len(columns) > 1 else "", fontsize="medium")
+            _add_grid(axes, "x")
+        for axes in panels[len(columns) :]:
+            axes.set_axis_off()
+        for axes in panels[len(columns) - across : len(columns)]:  # the lowest of each
+            axes.tick_params(labelbottom=True)
+        panels[0].set_yticks(range(len(rows)), [plain_label(name) for name in rows])
+        panels[0].set_ylim(max(len(rows), 1) - 0.5, -0.5)
         better = "(better \N{RIGHTWARDS ARROW})" if metric.greater_is_better else "(\N{LEFTWARDS ARROW} better)"
-        axes.set(xlabel=f"{metric.label} minus that of {plain_label(baseline)}, with 95% intervals {better}")
-        shown = [column for column in columns if any(row[column] is not None for row in rows.values())]
-        if len(columns) > 1 and shown:
-            for column in shown:
-                axes.plot([], [], **styles[column], linestyle="none", label=plain_label(column))
-            figure.legend(frameon=False, fontsize="small", ncols=6, loc="outside upper center")
+        label = f"{metric.label}, {search}, minus that of {plain_label(baseline)}, with 95% intervals {better}"
+        figure.supxlabel(label, fontsize="medium")
     return figure
 
 
@@ -258,24 +267,25 @@ def plot_attention_distance(statistics: AttentionStatistics) -> Figure:
     last = mass.shape[1] - 1
     with _chart() as (figure, axes):
         for layer, row in enumerate(mass):
-            style = {**_line_style(layer), "markersize": 4}
-            axes.plot(range(last + 1), 100 * row, label=f"layer {layer + 1}", **style)
-        axes.set_xticks(range(last + 1), [*map(str, range(last)), f"{last}+"])
+            label = f"layer {layer + 1}"
+            axes.plot(range(last + 1), 100 * row, label=label, markersize=4, linewidth=1.2, **style_of(layer))
+        axes.set_xticks([*range(0, last - 1, 2), last], [*map(str, range(0, last - 1, 2)), f"{last}+"])
         axes.set(xlabel="tokens from the query", ylabel="attention, %")
         _add_legend(axes)
     return figure
 
 
 def plot_attention_entropy(statistics: AttentionStatistics) -> Figure:
-    """Draws the entropy of every head, by layer, and the mean of each layer as a line."""
+    """Draws the entropy of every head, by layer, and the mean of each layer as a dash."""
     with _chart() as (figure, axes):
         layers = np.arange(1, len(statistics.entropy) + 1)
-        axes.plot(layers, statistics.entropy.mean(axis=1), color=COLOURS[0], label="mean of the layer")
+        means = statistics.entropy.mean(axis=1)
+        axes.plot(layers, means, "_", color=COLOURS[0], markersize=24, markeredgewidth=2, label="mean of the layer")
         spread = (np.arange(statistics.entropy.shape[1]) - (statistics.entropy.shape[1] - 1) / 2) * 0.05
         places = (layers[:, None] + spread).ravel()
         axes.scatter(places, statistics.entropy.ravel(), color=COLOURS[1], s=14, label="head")
         axes.set_xticks(layers)
-        axes.set(xlabel="layer", ylabel="entropy of the attention, nats")
+        axes.set(xlabel="layer", ylabel="entropy, nats", xlim=(0.5, len(layers) + 0.5))
         _add_legend(axes)
     return figure
 
@@ -287,7 +297,7 @@ def plot_learned_windows(windows: LearnedWindows) -> Figure:
     Figures 2 and 3).
     """
     with figure_style():
-        figure = new_figure(height=5.2)
+        figure = new_figure(height=4.6)
         upper, lower = figure.subplots(2, 1, sharex=True)
         for axes, values in ((upper, windows.widths), (lower, windows.offsets)):
             heads = len(values[0])
@@ -320,7 +330,7 @@ def plot_channel_ranks(ranks: np.ndarray) -> Figure:
         places = range(1, len(ranks) + 1)
         axes.bar(places, [100 * share for share in ranks], color=COLOURS[0])
         axes.set_xticks(places)
-        axes.set(xlabel="source tokens, the one with the most channels first", ylabel="share of the channels, %")
+        axes.set(xlabel="source tokens by their channels", ylabel="share of the channels, %")
     return figure
 
 
@@ -334,7 +344,7 @@ def plot_area_usage(usage: Mapping[int, np.ndarray]) -> Figure:
             for (row, column), share in np.ndenumerate(shares):
                 if share >= 0.005 and len(shares) <= 8:
                     ink = _ink_on(image.to_rgba(100 * share))
-                    axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize=7)
+                    axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize=8.5)
             heads = [str(head + 1) for head in range(len(shares))]
             axes.set_xticks(range(len(shares)), heads)
             axes.set_yticks(range(len(shares)), heads)

@@ -27,12 +27,11 @@ from csan_hf.models.gaussian import GaussianTerm
 from csan_hf.models.locality import PARTS, AttentionSite, LayerLocality, LocalityMethod
 from csan_hf.models.sublayers import Block
 
-from .figures import new_figure, save_figure
+from .figures import COLOURS, new_figure, save_figure
 
 _UNSEEN = "#e9e9e9"
-_SEEN = "#2f6fb0"
-_QUERY = "#d62728"
-_MASKED = "#f6c7c7"
+_SEEN, _QUERY = COLOURS[0], COLOURS[3]
+_MASKED = "#f7dca6"
 _PARTS = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
@@ -54,6 +53,7 @@ class AttentionReach:
         heads: [H, J], weight of every key in every head for that query: 0 = not seen, 1 = seen, between them =
             lowered by an energy.
         positions: [I, J], the same for every query and the keys of its own head.
+        areas: [H, H], 1 for the heads whose keys each head sees.
     """
 
     part: str
@@ -63,6 +63,7 @@ class AttentionReach:
     query: tuple[int, int]
     heads: torch.Tensor
     positions: torch.Tensor
+    areas: torch.Tensor
 
 
 def draw_locality(
@@ -75,9 +76,10 @@ def draw_locality(
 ) -> None:
     """Draws where a model is local, as its model card shows it.
 
-    Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are alike, the keys that
-    one query sees in every head (left), and those that every query sees in its own head (right). What a method
-    predicts from the sentence, as a Gaussian's centre and width, is drawn as an example, and the picture says which.
+    Of a CSAN: for each part (encoder, decoder, cross-attention) and each group of layers that are local alike, the
+    keys that one query sees in every head (left), those that every query sees in its own head (middle), and the heads
+    that every head sees (right); what is not local is named. What a method predicts from the sentence, as a Gaussian's
+    centre and width, is drawn as an example, and the picture says which.
 
     Of Pervasive Attention: the taps of its masked convolutions, and the part of the source × target grid that one
     cell sees after each layer.
@@ -91,7 +93,7 @@ def draw_locality(
         title: Text above the picture.
 
     Raises:
-        ValueError: The config is impossible, or of a family that cannot be drawn.
+        ValueError: The config is impossible, of a family that cannot be drawn, or nothing of it is local.
     """
     save_figure(plot_locality(config, length=length, parts=parts, title=title), path, dpi=120, margin=0.15)
 
@@ -128,6 +130,15 @@ def attention_reaches(config: PreTrainedConfig | dict[str, Any], *, length: int 
         windows = [locality.area.window for _, locality, _ in groups if locality is not None]
         length = max(_SHORTEST, *(window + _MARGIN for window in windows if window is not None), 0)
     return [_reach(own, part, locality, layers, length) for part, locality, layers in groups]
+
+
+def is_drawn(config: PreTrainedConfig | dict[str, Any]) -> bool:
+    """Whether a model has a picture of its locality: something of it is local."""
+    family = FAMILIES.get(str(config["model_type"] if isinstance(config, dict) else config.model_type))
+    if family is None or family.draw is None:
+        return False
+    own = _as_config(config)
+    return not isinstance(own, CsanConfig) or any(locality for _, locality, _ in _groups(own, tuple(PARTS)))
 
 
 def _groups(config: CsanConfig, parts: Sequence[str]) -> list[tuple[str, LayerLocality | None, tuple[int, ...]]]:
@@ -181,10 +192,12 @@ def _reach(
     area = KeyArea(causal=site.is_causal) if locality is None else locality.area
     head, position = num_heads // 2, length - 1 - length // 4 if site.is_causal else length // 2
     weights = _example_weights(site, locality, area, length)
-    heads = torch.zeros(num_heads, length)
+    heads, areas = torch.zeros(num_heads, length), torch.zeros(num_heads, num_heads)
     heads[_area_of(head, num_heads, area)] = weights[head, position]
+    for own in range(num_heads):
+        areas[own, _area_of(own, num_heads, area)] = 1.0
     depth = config.encoder_layers if part == "encoder" else config.decoder_layers
-    return AttentionReach(part, layers, depth, locality, (head, position), heads, weights[head])
+    return AttentionReach(part, layers, depth, locality, (head, position), heads, weights[head], areas)
 
 
 @torch.no_grad()
@@ -275,22 +288,27 @@ def _area_of(head: int, num_heads: int, area: KeyArea) -> torch.Tensor:
 
 def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] | None) -> Figure:
     """Draws which keys the queries of a CSAN see; see `draw_locality`."""
-    reaches = attention_reaches(config, length=length)
-    reaches = [reach for reach in reaches if parts is None or reach.part in parts]
-    figure = new_figure(9.5, 0.4 + 2.75 * len(reaches))
+    every = [reach for reach in attention_reaches(config, length=length) if parts is None or reach.part in parts]
+    reaches = [reach for reach in every if reach.locality is not None]
+    if not reaches:
+        raise ValueError("Nothing of this model is local: there is nothing to draw.")
+    figure = new_figure(9.5, 0.7 + 2.5 * len(reaches))
     rows = figure.subfigures(len(reaches), 1, squeeze=False)
     for row, reach in zip(rows[:, 0], reaches, strict=True):
         row.suptitle(_describe(reach), fontsize=10, x=0.01, ha="left", fontweight="bold")
-        left, right = row.subplots(1, 2, width_ratios=(1.35, 1))
+        left, middle, right = row.subplots(1, 3, width_ratios=(1.6, 1, 0.7))
         _show_weights(left, reach.heads, "equal" if reach.heads.shape[1] <= _GRID_LINES else "auto")
-        _show_weights(right, reach.positions, "equal")
+        _show_weights(middle, reach.positions, "equal")
+        _show_weights(right, reach.areas, "equal")
         head, position = reach.query
         _outline(left, position + 1, head + 1)
-        _outline(right, position + 1, position + 1)
+        _outline(middle, position + 1, position + 1)
+        _outline(right, head + 1, head + 1)
         key = "source position j" if reach.part == "cross" else "position j"
         left.set(xlabel=f"key: {key}", ylabel="head", title=f"of query i = {position + 1} in head {head + 1}")
-        right.set(xlabel=f"key: {key}", ylabel="query: position i", title="of every query, in its own head")
-        for axes in (left, right):
+        middle.set(xlabel=f"key: {key}", ylabel="query: position i", title="of every query, in its own head")
+        right.set(xlabel="keys of head", ylabel="query: head", title="of every head")
+        for axes in (left, middle, right):
             axes.title.set_fontsize(9)
     lowered = any(((reach.heads > 0) & (reach.heads < 1)).any() for reach in reaches)
     seen = "seen (paler: lowered by the energies added)" if lowered else "seen"
@@ -299,7 +317,9 @@ def draw_attention(config: CsanConfig, length: int | None, parts: Sequence[str] 
         Patch(facecolor=_UNSEEN, label="not seen"),
         Patch(facecolor="none", edgecolor=_QUERY, linewidth=1.8, label="the query's own head and position"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    others = "\n".join(_describe(reach) for reach in every if reach.locality is None)
+    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "title": others, "title_fontsize": 9}
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, **style)
     return figure
 
 
@@ -332,7 +352,7 @@ def _show_weights(axes: Axes, weights: torch.Tensor, aspect: Literal["equal", "a
         axes.tick_params(which="minor", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=9)
 
 
 def _shades(shares: np.ndarray) -> Colormap:
@@ -352,7 +372,7 @@ def draw_grid(config: PervasiveAttentionConfig, length: int | None, parts: Seque
     _draw_field(figure, right, config)
     for axes in (left, right):
         axes.set(xlabel="source position, from the cell's own", ylabel="target position, from the cell's own")
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=9)
     handles = [
         Patch(facecolor=_SEEN, label="seen"),
         Patch(facecolor=_MASKED, label="masked: later target tokens"),

@@ -1,9 +1,13 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The functions behind `csan-hf`; its table and its way to read their signatures are in csan_hf_cli.py."""
 
+import sys
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from tqdm.auto import tqdm
 
 from csan_hf.data.readers import check_parallel
 from csan_hf.text_files import open_lines
@@ -15,9 +19,14 @@ if TYPE_CHECKING:
 else:
     from jsonargparse.typing import NonNegativeInt, NotEmptyStr, PositiveInt
 
-__all__ = ["Dtype", "NonNegativeInt", "NotEmptyStr", "PositiveInt", "open_parallel"]
+__all__ = ["Dtype", "NonNegativeInt", "NotEmptyStr", "PositiveInt", "beside_bars", "open_parallel"]
 
 Dtype = Literal["bfloat16", "float16", "float32"]
+
+
+def beside_bars() -> AbstractContextManager[Any]:
+    """The context in which lines are written while bars are shown: on a terminal none stands beside a bar."""
+    return tqdm.external_write_mode() if sys.stdout.isatty() else nullcontext()
 
 
 def open_parallel(*paths: Path | str) -> list[Collection[str]]:

@@ -12,7 +12,7 @@ from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.metrics import load_metric
 from csan_hf.text_files import STANDARD_STREAM, check_not_read, one_line, open_for_writing
 
-from . import Dtype, PositiveInt, open_parallel
+from . import Dtype, PositiveInt, beside_bars, open_parallel
 
 
 def align(
@@ -80,7 +80,8 @@ def align(
         translations_file = translations and files.enter_context(open_for_writing(translations))
         for number, alignment in enumerate(alignments, 1):
             line = alignment.pharaoh(threshold=threshold, symmetric=symmetric)
-            links_file.write(f"{line}\n")
+            with beside_bars():
+                links_file.write(f"{line}\n")
             if translations_file:
                 translations_file.write(f"{one_line(alignment.target.text)}\n")
             if heat_map is not None and number == drawn:

@@ -22,8 +22,8 @@ from csan_hf.text_files import read_lines, reading_folder_or_name
 def convert(source: str, directory: Path, /, **fields: Any) -> None:
     """Convert a Marian, M2M100, NLLB, BART or mBART checkpoint to a CSAN for fine-tuning.
 
-        csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --local_window 11 --head_area 3
-        csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --local_window 11
+        csan-hf convert Helsinki-NLP/opus-mt-de-en runs/opus-de-en-2d --head_area 3
+        csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --head_area 3
 
     Any field of `CsanConfig` is an option; values are YAML, and several values make a list: `--localness_layers 0 1`,
     `--localness_window query`, `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off. A
@@ -69,7 +69,7 @@ def convert_attn2d(
     """Convert a checkpoint of the Pervasive Attention authors' code (elbayadm/attn2d).
 
         csan-hf convert-attn2d save/l24/model-best.pth runs/l24
-        csan-hf convert-attn2d checkpoints/pa_iwslt_de_en/checkpoint_best.pt runs/residual --residual
+        csan-hf convert-attn2d pa_iwslt_de_en/checkpoint_best.pt runs/pa --residual
 
     CHECKPOINT is what their trainer saved: of 2018 model.pth or model-best.pth, of 2020 a checkpoint of fairseq. Their
     vocabularies lie beside the data, not in the checkpoint, so no tokenizer is saved.

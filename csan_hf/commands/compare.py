@@ -9,8 +9,8 @@ from csan_hf.comparison import compare_suite, load_suite, publish_suite
 from csan_hf.comparison.publish import check_target
 from csan_hf.evaluation.metrics import DEFAULT_METRICS
 from csan_hf.report import check_card, check_settings, compare_systems, load_systems, show_in_card, write_report
-from csan_hf.report.systems import name_and_paths
-from csan_hf.text_files import check_not_read, check_writable
+from csan_hf.report.systems import check_names, name_and_paths
+from csan_hf.text_files import check_not_read, check_writable, counted
 
 from . import NotEmptyStr, PositiveInt, open_parallel
 
@@ -36,7 +36,7 @@ def compare(
     of the suite. --publish copies it, with what it rests on, to another folder, without models: copied back as
     --output on another machine, the suite goes on from there.
 
-        csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1 --jobs 2
+        csan-hf compare naacl_table1 --data_dir data/multi30k --output runs/table1
         csan-hf compare g2p --data_dir PATH --output runs/g2p --only cost
 
     Args:
@@ -59,7 +59,7 @@ def compare(
         print(f"The report is {folder / 'report.md'}.")
     if publish and only != "cost":
         files = publish_suite(loaded, folder, Path(publish))
-        print(f"Published {len(files)} files in {publish}.")
+        print(f"Published {counted(len(files), 'file')} in {publish}.")
     return 1 if failed else 0
 
 
@@ -72,6 +72,7 @@ def report(
     output: Path = Path("report.html"),
     plots: Path | None = None,
     card: bool = False,
+    baseline: str | None = None,
     title: str | None = None,
     metrics: list[str] | None = None,
     bleu_tokenize: str | None = None,
@@ -86,22 +87,23 @@ def report(
     """Writes a page that compares translations: scores with significance, plots, every sentence with its alignment.
 
     A system is a checkpoint (a folder or Hub name, which translates --source) or a file with one translation per line;
-    NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. The first system is compared
-    with each of the others. The page is one file that loads nothing.
+    NAME=PATH names it, and PATH,PATH,… are the same system trained with several seeds. Each is compared with the
+    baseline: differences are its score minus that of the baseline. The page is one file that loads nothing.
 
-        csan-hf report runs/numbers baseline.txt --source test.en --reference test.de --output report.html
+        csan-hf report runs/numbers base.txt --source test.en --reference test.de
 
     Args:
-        systems: [NAME=]PATH[,PATH…]; those after the first are baselines
+        systems: [NAME=]PATH[,PATH…]
         source: source sentences, one per line (may be .gz)
         reference: their references, one per line
         output: the page
         plots: folder for the plots as PNG and SVG
         card: show the plots in the model card of the first system, a run's folder
+        baseline: name of the system that the others are compared with (default: the last)
         title: heading (default: the names of the systems)
         metrics: bleu, chrf, ter, ...; an unknown name lists all; the first is plotted (default: bleu chrf)
         bleu_tokenize: sacreBLEU tokenizer: 13a, zh, char... (default: 13a)
-        test: of significance
+        test: of significance; two-sided, p-values are adjusted for the number of systems (Holm)
         samples: resamples of the bootstrap
         aligned: sentences that get an alignment
         num_beams: beams of checkpoints (default: the model's)
@@ -110,6 +112,7 @@ def report(
     if card:
         check_card(run)
     # Before checkpoints translate, which may take hours
+    check_names([name_and_paths(system)[0] for system in systems], baseline)
     paths = [path for system in systems for path in name_and_paths(system)[1]]
     check_not_read(output, (source, reference, *paths))
     if output.is_file() and output.suffix not in (".html", ".htm"):
@@ -123,7 +126,7 @@ def report(
     options: Any = {"device": device, "trust_remote_code": trust_remote_code, "num_beams": num_beams}
     loaded = load_systems(systems, sources, progress=not quiet, **options)
     title = title or " and ".join(system.name for system in loaded)
-    settings |= {"samples": samples, "aligned": aligned, "title": title, "progress": not quiet}
+    settings |= {"samples": samples, "aligned": aligned, "title": title, "progress": not quiet, "baseline": baseline}
     page = compare_systems(loaded, sources, references, **settings)
     write_report(page, output, plots=plots)
     if card:

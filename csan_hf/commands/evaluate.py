@@ -18,6 +18,7 @@ from csan_hf.evaluation.metrics import (
     metrics_in,
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
+from csan_hf.evaluation.translate import search_name
 from csan_hf.text_files import check_writable, path_inside, write_json, write_lines
 from csan_hf.training.recipe import Recipe, load_recipe
 
@@ -226,11 +227,13 @@ def _print_table(scores: dict[str, dict]) -> None:
     width = max(5, *map(len, scores))
     widths = [max(6, len(metric.label)) for metric in metrics]
     columns = list(zip(metrics, widths, strict=True))
-    print(f"{'split':<{width}}  sentences ", *(f"{metric.label:>{each}} " for metric, each in columns), "sentences/s")
+    labels = [f"{metric.label:>{each}} " for metric, each in columns]
+    print(f"{'split':<{width}}  sentences ", *labels, "search   sentences/s")
     for name, entry in scores.items():
         speed = f"{entry['sentences'] / max(entry['seconds'], 0.01):,.1f}" if "seconds" in entry else "-"
         values = [f"{entry[metric.name]:>{each}.{metric.decimals}f} " for metric, each in columns]
-        print(f"{name:<{width}}  {entry['sentences']:>9,} ", *values, f"{speed:>11}")
+        search = search_name(entry["num_beams"]) if "num_beams" in entry else "-"
+        print(f"{name:<{width}}  {entry['sentences']:>9,} ", *values, f"{search:<7}  {speed:>11}")
     for metric in metrics:
         if signature := first.get(f"{metric.name}_signature"):
             print(f"{metric.label}: {signature}")

@@ -52,10 +52,12 @@ def format_help(model: str = "csan") -> str:
     lines = [
         "usage: csan-hf train RECIPE [--key value ...]",
         "",
-        "Trains what a recipe describes: a file, or a name that `csan-hf recipes` lists. Every key can be overridden:",
+        "Trains what a recipe describes: a file, or a name that `csan-hf recipes`",
+        "lists. Every key can be overridden:",
         "  csan-hf train numbers --training.learning_rate 1e-3 --local_window 5",
-        "A key may be written without its section where only one section has it. Values are YAML.",
-        "A recipe with the key `base` (a recipe's name or path) changes what it says of that one.",
+        "A key may be written without its section where only one section has it.",
+        "Values are YAML. A recipe with the key `base` (a recipe's name or path) changes",
+        "what it says of that one.",
         "The same command again resumes an interrupted run; --overwrite starts anew.",
     ]
     titles = {"": "top of the file", "config": f"config ({find_family(model).config})"}
@@ -64,8 +66,9 @@ def format_help(model: str = "csan") -> str:
         for option in recipe_options(model):
             if option.section == section:
                 default = "null" if option.default is None else getattr(option.default, "value", option.default)
-                lines.append(f"  --{option.path}  ({describe_type(option.annotation)}; default {default})")
-                lines += textwrap.wrap(option.help, 100, initial_indent="      ", subsequent_indent="      ")
+                text = f"  --{option.path}  ({describe_type(option.annotation)}; default {default})"
+                lines += textwrap.wrap(text, 79, subsequent_indent=" " * 6, break_on_hyphens=False)
+                lines += textwrap.wrap(option.help, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) + "\n"
 
 

@@ -13,9 +13,9 @@ from transformers import set_seed
 from csan_hf.evaluation import Hypothesis, n_best_stream, translate_stream
 from csan_hf.evaluation.loading import launched_processes, load_translation_model
 from csan_hf.evaluation.pool import TranslationPool
-from csan_hf.text_files import STANDARD_STREAM, one_line, open_for_writing, partial_name, read_lines
+from csan_hf.text_files import STANDARD_STREAM, counted, one_line, open_for_writing, partial_name, read_lines
 
-from . import Dtype, NonNegativeInt, PositiveInt
+from . import Dtype, NonNegativeInt, PositiveInt, beside_bars
 
 
 def translate(
@@ -147,13 +147,14 @@ def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
     try:
         with open_for_writing(path, keep_partial=True) as file:
             for translations in windows:
-                file.writelines(f"{one_line(text)}\n" for text in translations)
-                file.flush()
+                with beside_bars():
+                    file.writelines(f"{one_line(text)}\n" for text in translations)
+                    file.flush()
                 written += len(translations)
     except (KeyboardInterrupt, OSError, ValueError) as error:
         partial = partial_name(path)
         kept = f"in {partial}" if written and path != STANDARD_STREAM and partial.is_file() else "written"
-        kept = f"{written:,} translations are {kept}."
+        kept = f"{counted(written, 'translation')} {'is' if written == 1 else 'are'} {kept}."
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(kept) from None
         if written == 0 or isinstance(error, BrokenPipeError):

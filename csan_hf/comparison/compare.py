@@ -6,13 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from csan_hf.data.corpora import check_files
-from csan_hf.text_files import write_json
+from csan_hf.text_files import counted, write_json
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import Recipe, RecipeError
 
@@ -65,7 +66,8 @@ def compare_suite(
             return {}
         if missing := set(suite.systems) - set(speeds):
             names = ", ".join(sorted(missing))
-            print(f"Measuring how fast {len(suite.systems)} systems train ({names} not known).", file=sys.stderr)
+            what = counted(len(suite.systems), "system")
+            print(f"Measuring the speed of training of {what} ({names} not known).", file=sys.stderr)
             speeds = _measure_speeds(suite, recipes, output)
         print(describe_cost(suite, recipes, speeds, output, jobs), file=sys.stderr, flush=True)
         if only == "cost":
@@ -109,19 +111,22 @@ def _digests(suite: Suite) -> dict[str, str]:
 def describe_cost(suite: Suite, recipes: dict[str, Recipe], speeds: dict[str, Speed], output: Path, jobs: int) -> str:
     """Describes the cost of a suite in lines of text: runs, parameters, speed and hours."""
     seconds = {cell: speeds[cell.system].run_seconds(recipes[cell.name]) for cell in suite.cells}
-    lines = [f"{suite.name}: {len(suite.cells)} runs ({len(suite.systems)} systems, {len(suite.seeds)} seeds)."]
+    size = f"{counted(len(suite.systems), 'system')}, {counted(len(suite.seeds), 'seed')}"
+    lines = textwrap.wrap(f"{suite.name}: {counted(len(suite.cells), 'run')} ({size}).", 79)
+    width = min(34, max(map(len, suite.systems)))
+    lines.append(f"  {'system':<{width}}  parameters  s/update   speed  runs  hours")
     for name in suite.systems:
         speed, own = speeds[name], [seconds[cell] for cell in suite.cells if cell.system == name]
-        lines.append(
-            f"  {name}: {speed.parameters:,} parameters, {speed.seconds:.3f} s an update, × {speed.relative:.2f} the "
-            f"speed of {suite.baseline}; {len(own)} runs, {sum(own) / 3600:.1f} hours"
-        )
+        shown = name if len(name) <= width else f"{name[: width - 1]}…"
+        numbers = f"{speed.parameters:>11,}  {speed.seconds:>8.3f}  × {speed.relative:.2f}"
+        lines.append(f"  {shown:<{width}} {numbers}  {len(own):>4}  {sum(own) / 3600:>5.1f}")
     missing = [seconds[cell] for cell in suite.cells if not is_finished(cell, output)]
     hours = sum(missing) / 3600
-    lines.append(
-        f"  {len(missing)} runs are to be done: {hours:.1f} hours one after the other at the speeds in {SPEEDS}"
-        + (f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else ".")
+    text = (
+        f"{counted(len(missing), 'run')} to be done: {hours:.1f} hours one after the other at the speeds in {SPEEDS}"
     )
+    text += f", {hours / jobs:.1f} with {jobs} side by side on as many free cores." if jobs > 1 else "."
+    lines += textwrap.wrap(f"{text} Speeds are multiples of {suite.baseline}'s.", 79)
     return "\n".join(lines)
 
 
@@ -148,8 +153,8 @@ def progress_reporter(
         )
         failed = f", {len(progress.failed)} failed" if progress.failed else ""
         running = ", ".join(f"{name} {share:.0%}" for name, share in progress.running.items())
-        text = f"{progress.done} of {progress.total} runs done{failed}; about {left / jobs / 3600:.1f} hours to go."
-        text += f" Running: {running or 'none'}."
+        text = f"{progress.done} of {counted(progress.total, 'run')} done{failed}; "
+        text += f"about {left / jobs / 3600:.1f} hours to go. Running: {running or 'none'}."
         is_last = ended == progress.total
         print(text, end="\x1b[K\r" if is_terminal and not is_last else "\n", file=sys.stderr, flush=True)
         last = (ended, now)

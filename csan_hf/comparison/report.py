@@ -14,9 +14,11 @@ from typing import Any
 
 from csan_hf.analysis.figures import plot_differences, plot_scores_by_joined, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric, find_metric
-from csan_hf.evaluation.significance import PairedTest
+from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
+from csan_hf.evaluation.translate import search_name
 from csan_hf.report.page import render_template
 from csan_hf.text_files import one_line, write_json, write_text
+from csan_hf.training.plan import DEFAULT_GENERATION
 from csan_hf.training.recipe import RecipeError
 
 from .lengths import FAILURES, Lengths, read_lengths
@@ -25,7 +27,6 @@ from .schedule import RECIPE, check_cell, is_finished
 from .speed import Speed
 from .suite import CURVES, Suite
 
-SIGNIFICANT = 0.05
 _FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
 REPORT = "report.md"
@@ -68,14 +69,21 @@ def write_report(
                 name: {int(column): list(score.seeds.values()) for column, score in row.columns.items()}
                 for name, row in table.rows.items()
             }
-            figure = plot_scores_by_joined(scores, find_metric(suite.metric).label, lengths.trained)
+            label = f"{find_metric(suite.metric).label}, {search_of(suite)}"
+            figure = plot_scores_by_joined(scores, label, lengths.trained)
             for ending in (".png", ".svg"):
                 save_figure(figure, output / f"{CURVES}{ending}")
         if table.rows:
             tests = differences(table, suite.baseline)
-            figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, POOLED)
+            figure = plot_differences(tests, find_metric(suite.metric), suite.baseline, search_of(suite))
             for ending in (".png", ".svg"):
                 save_figure(figure, output / f"{table.title}{ending}")
+
+
+def search_of(suite: Suite) -> str:
+    """How the runs translate: greedy, beam 5."""
+    settings = [{**DEFAULT_GENERATION, **cell.recipe.get("generation", {})} for cell in suite.cells]
+    return " or ".join(dict.fromkeys(search_name(own["num_beams"]) for own in settings))
 
 
 def check_folder(suite: Suite, folder: Path) -> None:
@@ -143,6 +151,7 @@ def _markdown(
         "suite.md.jinja",
         suite=suite,
         metric=metric,
+        search=search_of(suite),
         systems=_systems_table(suite, facts),
         segments_only=segments_only,
         single=single,
@@ -212,7 +221,7 @@ def _score_table(table: Table, metric: type[CorpusMetric], baseline: str, shown:
         ("±", [_number(row.between_seeds, metric) for row in rows]),
         (f"Δ to {baseline}", [_difference(row.pooled, metric) for row in rows]),
         ("p", [_p_value(row.pooled.p_value if row.pooled else None) for row in rows]),
-        ("p (Holm)", [_p_value(row.adjusted) for row in rows]),
+        ("p (Holm)", [_p_value(row.adjusted, r"\*") for row in rows]),
         ("p over columns", [_p_value(row.over_columns and row.over_columns[1]) for row in rows]),
         ("vote of the seeds", [_number(_mean_vote(row), metric) for row in rows]),
     ]
@@ -241,8 +250,8 @@ def _difference(test: PairedTest | None, metric: type[CorpusMetric]) -> str:
     return f"{difference} [{low}, {high}]"
 
 
-def _p_value(value: float | None) -> str:
-    return "<0.001" if value is not None and value < 0.001 else _shown(value, ".3f")
+def _p_value(value: float | None, star: str = "") -> str:
+    return "" if value is None else shown_p_value(value).replace("*", star)
 
 
 def _number(value: float | None, metric: type[CorpusMetric]) -> str:

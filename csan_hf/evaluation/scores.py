@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -105,42 +104,27 @@ def count_words(sentences: Collection[str]) -> np.ndarray:
     return np.fromiter((len(sentence.split()) for sentence in sentences), np.int64, len(sentences))
 
 
-@dataclass(frozen=True)
-class NgramScore:
-    """How well a system does with the n-grams of one length."""
-
-    order: int
-    matches: int  # n-grams of the hypotheses that occur in the reference, each at most as often as there
-    total: int  # n-grams of the hypotheses
-    bleu: float  # BLEU of n-grams up to this length instead of 4
-
-    @property
-    def accuracy(self) -> float:
-        """Matches per 100 n-grams of the hypotheses; 0 if there are no n-grams of this length."""
-        return 100 * self.matches / self.total if self.total else 0.0
-
-
-def score_by_ngram(
+def bleu_by_order(
     hypotheses: Collection[str],
     references: Collection[str],
     *,
     orders: int = 8,
     tokenize: str | None = None,
     progress: bool = False,
-) -> list[NgramScore]:
-    """Scores n-grams of length 1 to `orders`; the other arguments are those of `score_translations`.
+) -> list[float]:
+    """Returns BLEU of n-grams up to length 1, 2... `orders`; the other arguments are those of `score_translations`.
 
-    The difference in `bleu` between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL
-    2019, Figure 3).
+    The difference between two systems is the "gap of BLEU" of Yang et al. (EMNLP 2018, Figure 4; NAACL 2019, Figure
+    3).
     """
     metric = Bleu(tokenize)
     scorer = metric.scorer = sacrebleu.metrics.BLEU(max_ngram_order=orders, **metric.scorer_options)
     parts = metric.counts(hypotheses, references, progress=progress, title="n-grams")
     sums: Any = sum(part.sum(axis=0) for part in parts)
     score = scorer._compute_score_from_stats(sums.tolist())
-    found = []
-    for n in range(1, orders + 1):
-        counts, totals = score.counts[:n], score.totals[:n]
-        bleu = scorer.compute_bleu(counts, totals, score.sys_len, score.ref_len, "exp", max_ngram_order=n)
-        found.append(NgramScore(n, int(counts[-1]), int(totals[-1]), float(bleu.score)))
-    return found
+    lengths = (score.sys_len, score.ref_len, "exp")
+    scores = [
+        scorer.compute_bleu(score.counts[:n], score.totals[:n], *lengths, max_ngram_order=n)
+        for n in range(1, orders + 1)
+    ]
+    return [float(each.score) for each in scores]

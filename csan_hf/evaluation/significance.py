@@ -7,8 +7,9 @@ Student's t distribution, with the variance between the seeds of a system, poole
 of it that comes from single segments is in the bootstrap's variance, too; it counts once, and never takes more from
 the bootstrap's interval than that of the seeds gives back.
 
-For systems of one run, p-values are those of `sacrebleu --paired-bs` and `--paired-ar` with the same seed and number
-of samples, but for two systems of exactly the same score, whose p-value is 1.
+For systems of one run, the draws are those of `sacrebleu --paired-bs` and the p-values of a randomisation those of
+`--paired-ar` with the same seed and number of samples. All p-values here are of both sides, which those of
+`--paired-bs` are not; that of two systems of exactly the same score is 1.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from typing import Literal
 import numpy as np
 from tqdm.auto import tqdm
 
+from csan_hf.text_files import counted
+
 from .corpus_metric import CorpusMetric
 
 SEED = 12345  # sacreBLEU's
 BOOTSTRAP_SAMPLES = 1000  # sacreBLEU's
 RANDOMISATION_TRIALS = 10_000  # sacreBLEU's
 DRAWS_AT_ONCE = 4_000_000
+SIGNIFICANT = 0.05  # p-values below it, adjusted for the systems compared (Holm), get a star
 _NORMAL_95 = NormalDist().inv_cdf(0.975)  # standard deviations on either side of 95% of a normal distribution
 _SEEDS_PER_SAMPLE = 100  # draws of other seeds, for each sample of segments
 
@@ -167,7 +171,7 @@ def sample_chunks(
             bar.update(stop - start)
 
 
-Test = Literal["bootstrap", "two_sided_bootstrap", "randomisation"]
+Test = Literal["bootstrap", "randomisation"]
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class PairedTest:
     """A system beside a baseline; of several runs, means over the seeds."""
 
     difference: float  # the system's score minus the baseline's
-    p_value: float  # how often chance alone makes a difference at least as large; two-sided, but for "bootstrap"
+    p_value: float  # two-sided: how often chance alone makes a difference at least as large
     interval: tuple[float, float]  # 95% confidence interval of the difference, by bootstrap
     test: Test
     samples: int  # resamples or trials
@@ -195,11 +199,9 @@ def paired_test(
 ) -> PairedTest:
     """Tests whether a system differs from a baseline on the same segments.
 
-    - `"bootstrap"` (Koehn, 2004, as sacreBLEU and Moses have it): how often the absolute difference on a resampled
-      test set exceeds its mean by more than the real one. That is the probability of one tail: of equal systems about
-      one in ten has a p-value below 0.05.
-    - `"two_sided_bootstrap"`: how often the difference on a resampled test set is further from its mean, to either
-      side, than the real difference is from 0.
+    - `"bootstrap"` (Koehn, 2004): how often the difference on a resampled test set is further from its mean, to either
+      side, than the real difference is from 0. (sacreBLEU and Moses look at one side: of equal systems about one in
+      ten has a p-value below 0.05 there.)
     - `"randomisation"` (Riezler and Maxwell, 2005): how often two systems made by exchanging hypotheses at random,
       segment by segment, differ by more than the real ones. The runs of a segment are exchanged together, as they are
       much alike; the p-value is about these runs, and only the interval about others.
@@ -208,7 +210,7 @@ def paired_test(
         metric: The metric.
         system: The metric's counts [S, K] of the segments, for each run; see `resample`.
         baseline: The same for the baseline.
-        test: Which of the three tests; where there are several runs, the bootstraps are about other seeds, too.
+        test: Which of the two tests; where there are several runs, the bootstrap is about other seeds, too.
         samples: None = 1,000 resamples, or 10,000 trials.
         seed: Seed of the draws.
         variance: That between training seeds, if more systems than these two show it.
@@ -226,7 +228,7 @@ def paired_test(
     )
     variance = seed_variance([ours, theirs]) if variance is None else variance
     if test != "randomisation":
-        return compare_resampled(ours, theirs, variance, test=test, seed=seed)
+        return compare_resampled(ours, theirs, variance, seed=seed)
     trials = RANDOMISATION_TRIALS if samples is None else samples
     chance = _exchanged_differences(metric, system, baseline, trials, seed, progress)
     interval = confidence_interval(draw_differences(ours, theirs, variance, seed=seed))
@@ -235,25 +237,16 @@ def paired_test(
 
 
 def compare_resampled(
-    system: Resampled,
-    baseline: Resampled,
-    variance: SeedVariance,
-    *,
-    test: Literal["bootstrap", "two_sided_bootstrap"] = "two_sided_bootstrap",
-    seed: int = SEED,
+    system: Resampled, baseline: Resampled, variance: SeedVariance, *, seed: int = SEED
 ) -> PairedTest:
     """Tests whether a system differs from a baseline with the same draws, by a bootstrap; see `paired_test`."""
     difference = system.mean - baseline.mean
     drawn = draw_differences(system, baseline, variance, seed=seed)
-    one_tail = np.abs(drawn)
-    chance = {
-        "bootstrap": one_tail - one_tail.mean(),
-        # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
-        "two_sided_bootstrap": np.abs(drawn - (system.draws.mean() - baseline.draws.mean())),
-    }[test]
+    # Not around the mean of what is drawn: Student's t of 1 degree of freedom has none
+    chance = np.abs(drawn - (system.draws.mean() - baseline.draws.mean()))
     samples = len(system.draws)
     p_value = _p_value(chance, difference, samples)
-    return PairedTest(difference, p_value, confidence_interval(drawn), test, samples, variance.degrees)
+    return PairedTest(difference, p_value, confidence_interval(drawn), "bootstrap", samples, variance.degrees)
 
 
 def _p_value(chance: np.ndarray, difference: float, samples: int) -> float:
@@ -270,8 +263,8 @@ def check_test(test: str, runs: int, baseline_runs: int) -> None:
     """Raises `ValueError` unless a test takes these numbers of runs."""
     if test == "randomisation" and runs != baseline_runs:
         raise ValueError(
-            f"{runs} runs and {baseline_runs} of the baseline: the randomisation test needs equally many; give as "
-            "many, or use the bootstrap."
+            f"{counted(runs, 'run')} and {baseline_runs} of the baseline: the randomisation test needs equally many; "
+            "give as many, or use the bootstrap."
         )
 
 
@@ -349,3 +342,8 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
+
+
+def shown_p_value(adjusted: float) -> str:
+    """Writes an adjusted p-value with three decimals, and with a star if it is significant."""
+    return ("<0.001" if adjusted < 0.001 else f"{adjusted:.3f}") + "*" * (adjusted < SIGNIFICANT)

@@ -219,6 +219,11 @@ def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
     yield from made
 
 
+def search_name(num_beams: int | None) -> str:
+    """Names the search of so many beams, as scores are shown with it."""
+    return "greedy" if num_beams in (None, 1) else f"beam {num_beams}"
+
+
 class ForcedPrefixes(LogitsProcessor):
     """Lets the hypotheses of each sentence of a batch begin with given tokens.
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..analysis.locality_picture import draw_locality
+from ..analysis.locality_picture import draw_locality, is_drawn
 from ..data import DataArguments
 from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..families import family_of
@@ -62,7 +62,7 @@ def write_model_card(output_dir: str | os.PathLike, recipe: dict[str, Any], resu
     output_dir = Path(output_dir)
     picture, path = output_dir / LOCALITY_PICTURE, output_dir / "README.md"
     config = read_json(output_dir / "config.json")
-    if family_of(config.get("model_type")).draw is not None:
+    if "model_type" in config and is_drawn(config):
         draw_locality(config, picture)
     else:
         picture.unlink(missing_ok=True)  # of a model that stood there before

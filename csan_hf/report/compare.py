@@ -1,10 +1,10 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scoring of systems, and comparison of the first with each of the others."""
+"""Scoring of systems, and comparison of each with a baseline."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from csan_hf.analysis.figures import plot_ngram_accuracy, plot_ngram_gap, plot_scores_by_length
+from csan_hf.analysis.figures import plot_ngram_gap, plot_scores_by_length, share_heights
 from csan_hf.evaluation.metrics import DEFAULT_METRICS, CorpusMetric, load_metrics
-from csan_hf.evaluation.scores import NgramScore, count_words, group_by_length, score_by_ngram
+from csan_hf.evaluation.scores import bleu_by_order, count_words, group_by_length
 from csan_hf.evaluation.significance import (
     BOOTSTRAP_SAMPLES,
     Test,
@@ -22,6 +22,7 @@ from csan_hf.evaluation.significance import (
     compare_resampled,
     confidence_interval,
     draw_scores,
+    holm_adjusted,
     paired_test,
     resample,
     seed_variance,
@@ -53,6 +54,7 @@ def compare_systems(
     sources: Collection[str],
     references: Collection[str],
     *,
+    baseline: str | None = None,
     title: str = "Translations compared",
     metrics: Iterable[str] = DEFAULT_METRICS,
     tokenize: str | None = None,
@@ -61,12 +63,13 @@ def compare_systems(
     aligned: int = 1000,
     progress: bool = False,
 ) -> Report:
-    """Scores systems and compares the first with each of the others.
+    """Scores systems and compares each with a baseline.
 
     Args:
         systems: The systems, one or more.
         sources: The source sentences: a list or, like the references, a `csan_hf.text_files.TextFile`.
         references: A reference each.
+        baseline: The name of the system that the others are compared with; None = the last.
         title: Heading of the report.
         metrics: Names in the table of metrics; the first is plotted.
         tokenize: sacreBLEU's tokenizer; None picks 13a.
@@ -78,7 +81,8 @@ def compare_systems(
     Raises:
         ValueError: If two systems have one name, the numbers of sentences differ or are zero, or a setting cannot be.
     """
-    names = check_names([system.name for system in systems])
+    names = check_names([system.name for system in systems], baseline)
+    base = len(names) - 1 if baseline is None else names.index(baseline)
     table = check_settings([len(system.runs) for system in systems], metrics=metrics, tokenize=tokenize, test=test)
 
     def counts_of(metric: CorpusMetric, system: System) -> list[np.ndarray]:
@@ -87,7 +91,9 @@ def compare_systems(
 
     # For each metric and system the counts of each run, [S, K]
     counts = [[counts_of(metric, system) for system in systems] for metric in table]
-    cells = [_score_cells(metric, own, test, samples, progress) for metric, own in zip(table, counts, strict=True)]
+    cells = [
+        _score_cells(metric, own, samples, progress, test, base) for metric, own in zip(table, counts, strict=True)
+    ]
     listed = list(islice(sources, MOST_LISTED))
     reported = [
         replace(
@@ -100,14 +106,16 @@ def compare_systems(
         )
         for place, system in enumerate(systems)
     ]
-    report = Report(
-        title, table, listed, list(islice(references, MOST_LISTED)), reported, test=test, sentences=len(sources)
-    )
+    report = Report(title, table, listed, list(islice(references, MOST_LISTED)), reported, baseline=base, test=test)
+    report.sentences = len(sources)
     report.plots.append(_length_plot(table[0], names, sources, counts[0], samples, progress))
-    report.plots += _ngram_plots(systems, references, tokenize, progress)
+    if len(systems) > 1:
+        report.plots.append(_ngram_plot(systems, names[base], references, tokenize, progress))
     for system, name in zip(systems, file_names(names), strict=True):
         report.plots += attention_plots(system, name, listed[:_MEASURED], progress=progress)
         report.plots += alignment_plots(system, name, listed[:_MEASURED], progress=progress)
+    for kind in ("distance_", "entropy_", "windows_", "channel_ranks_"):
+        share_heights([plot.figure for plot in report.plots if plot.name.startswith(kind)])
     return report
 
 
@@ -129,19 +137,25 @@ def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) ->
 
 
 def _score_cells(
-    metric: CorpusMetric, counts: Sequence[Sequence[np.ndarray]], test: Test | None, samples: int, progress: bool
+    metric: CorpusMetric,
+    counts: Sequence[Sequence[np.ndarray]],
+    samples: int,
+    progress: bool,
+    test: Test | None = None,
+    base: int = 0,
 ) -> list[ScoreCell]:
-    """Returns each system's score and the test, if there is to be one, of the first system against it."""
+    """Returns each system's score and the test, if there is to be one, of it against the baseline."""
     resampled = [resample(metric, runs, samples=samples, progress=progress) for runs in counts]
     variance = seed_variance(resampled)
-    cells: list[ScoreCell] = []
-    for runs, system in zip(counts, resampled, strict=True):
-        found = None
-        if cells and test == "randomisation":
-            found = paired_test(metric, counts[0], runs, test=test, variance=variance, progress=progress)
-        elif cells and test is not None:
-            found = compare_resampled(resampled[0], system, variance, test=test)  # type: ignore[arg-type]
-        cells.append(ScoreCell(system.mean, confidence_interval(draw_scores(system, variance)), found))
+    cells = [ScoreCell(own.mean, confidence_interval(draw_scores(own, variance))) for own in resampled]
+    others = [place for place in range(len(cells)) if place != base and test is not None]
+    if test == "randomisation":
+        options: Any = {"test": test, "variance": variance, "progress": progress}
+        tests = [paired_test(metric, counts[place], counts[base], **options) for place in others]
+    else:
+        tests = [compare_resampled(resampled[place], resampled[base], variance) for place in others]
+    for place, found, adjusted in zip(others, tests, holm_adjusted([own.p_value for own in tests]), strict=True):
+        cells[place] = replace(cells[place], test=found, adjusted=adjusted)
     return cells
 
 
@@ -159,7 +173,7 @@ def _length_plot(
     for part in group_by_length(sources):
         span = {"shortest": int(lengths[part].min()), "longest": int(lengths[part].max())}
         row = [f"{span['shortest']} to {span['longest']}", f"{len(part):,}"]
-        cells = _score_cells(metric, [[run[part] for run in own] for own in counts], None, samples, progress)
+        cells = _score_cells(metric, [[run[part] for run in own] for own in counts], samples, progress)
         for name, cell in zip(names, cells, strict=True):
             groups[name].append({**span, metric.name: cell.score, f"{metric.name}_interval": cell.interval})
             low, high = map(metric.format, cell.interval)
@@ -170,21 +184,13 @@ def _length_plot(
     return ReportPlot("scores_by_length", title, plot_scores_by_length(groups, metric), columns, rows)
 
 
-def _ngram_plots(
-    systems: Sequence[System], references: Collection[str], tokenize: str | None, progress: bool
-) -> list[ReportPlot]:
+def _ngram_plot(
+    systems: Sequence[System], baseline: str, references: Collection[str], tokenize: str | None, progress: bool
+) -> ReportPlot:
     options: Any = {"tokenize": tokenize, "progress": progress}
-    scores = {system.name: score_by_ngram(system.runs[0], references, **options) for system in systems}
-
-    def table(cell: Callable[[NgramScore], float]) -> list[list[str]]:
-        orders = zip(*scores.values(), strict=True)
-        return [[str(entries[0].order), *(f"{cell(entry):.2f}" for entry in entries)] for entries in orders]
-
-    columns = ["n", *scores]
-    title = "n-grams of the hypotheses that are in the reference"
-    accuracy = plot_ngram_accuracy(scores)
-    plots = [ReportPlot("ngram_accuracy", title, accuracy, columns, table(lambda entry: entry.accuracy))]
-    if len(scores) > 1:
-        title = f"BLEU of n-grams up to each length, beside {systems[-1].name}"
-        plots.append(ReportPlot("ngram_gap", title, plot_ngram_gap(scores), columns, table(lambda entry: entry.bleu)))
-    return plots
+    scores = {system.name: bleu_by_order(system.runs[0], references, **options) for system in systems}
+    rows = [
+        [str(n), *(f"{score:.2f}" for score in own)] for n, own in enumerate(zip(*scores.values(), strict=True), 1)
+    ]
+    title = f"BLEU of n-grams up to each length, minus that of {baseline}"
+    return ReportPlot("ngram_gap", title, plot_ngram_gap(scores, baseline), ["n", *scores], rows)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from csan_hf.analysis.figures import page_svg, save_figure
 from csan_hf.evaluation.metrics import CorpusMetric
-from csan_hf.evaluation.significance import Test
+from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.model_card import PLOTS, write_model_card
 from csan_hf.text_files import write_json, write_text
 
@@ -45,8 +45,9 @@ class ReportPlot:
 class Report:
     """The whole content of a report.
 
-    The first metric sorts and plots; the first system is compared with each of the others. Sources and references are
-    those that are listed; `sentences` is the number of all, on which scores and plots are based (None = those listed).
+    The first metric sorts and plots; `baseline` is the place of the system that the others are compared with. Sources
+    and references are those that are listed; `sentences` is the number of all, on which scores and plots are based
+    (None = those listed).
     """
 
     title: str
@@ -55,6 +56,7 @@ class Report:
     references: Sequence[str]
     systems: list[System]
     plots: list[ReportPlot] = field(default_factory=list)
+    baseline: int = 0
     test: Test = "bootstrap"
     sentences: int | None = None
 
@@ -97,6 +99,8 @@ def render_report(report: Report) -> str:
         aligned=max(max(system.alignments, default=-1) + 1 for system in report.systems),
         signatures={metric.label: metric.signature for metric in report.metrics if metric.signature},
         data=_script_json(_examples(report)),
+        p_value=shown_p_value,
+        significant=SIGNIFICANT,
     )
     return re.sub("[\ud800-\udfff]", "\ufffd", page)  # UTF-8 has no halves of surrogate pairs, as in names of files
 
@@ -106,6 +110,7 @@ def _examples(report: Report) -> dict[str, Any]:
     return {
         "sources": list(report.sources),
         "references": list(report.references),
+        "baseline": report.baseline,
         "metrics": [{"label": metric.label, "decimals": metric.decimals} for metric in report.metrics],
         "systems": [
             {

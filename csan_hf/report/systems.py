@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.evaluation.significance import PairedTest
-from csan_hf.text_files import open_lines
+from csan_hf.evaluation.translate import search_name
+from csan_hf.text_files import counted, open_lines
 
 if TYPE_CHECKING:
     from csan_hf.data import TokenizerPair
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreCell:
-    """A score in the table: with its 95% interval and, for a baseline, the test of the first system against it."""
+    """A score in the table: with its 95% interval and the test of the system against the baseline.
+
+    `adjusted` is the test's p-value, adjusted for the systems tested (Holm).
+    """
 
     score: float
     interval: tuple[float, float]
     test: PairedTest | None = None
+    adjusted: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class System:
         runs: Its translations, one list or `csan_hf.text_files.TextFile` for each training seed.
         model: The model of the first run, if it is a checkpoint.
         tokenizers: The model's.
+        search: How it translated, if it is a checkpoint: greedy, beam 5.
         scores: A cell for each metric.
         segment_scores: For each metric the score of every sentence of the first run.
         alignments: By number of the sentence, its alignment.
@@ -60,6 +66,7 @@ class System:
     runs: list[Collection[str]]
     model: PreTrainedModel | None = None
     tokenizers: TokenizerPair | None = None
+    search: str = ""
     scores: list[ScoreCell] = field(default_factory=list)
     segment_scores: list[np.ndarray] = field(default_factory=list)
     alignments: dict[int, WordAlignment] = field(default_factory=dict)
@@ -100,7 +107,9 @@ def load_systems(
         if os.path.exists(path) and not os.path.isdir(path):  # or a pipe
             files[path] = open_lines(path)
             if (lines := len(files[path])) != len(sources):
-                raise ValueError(f"{path} has {lines} lines for {len(sources)} sources: there must be one for each.")
+                raise ValueError(
+                    f"{path} has {counted(lines, 'line')} for {len(sources)} sources: there must be one for each."
+                )
     systems = []
     for name, paths in named:
         system = System(name, [])
@@ -113,13 +122,17 @@ def load_systems(
             )
             if not system.runs:
                 system.model, system.tokenizers = loaded
+                beams = generate_arguments.get("num_beams") or loaded[0].generation_config.num_beams
+                system.search = search_name(beams)
             system.runs.append(translate(*loaded, list(sources), progress=progress, **generate_arguments))
         systems.append(system)
     return systems
 
 
-def check_names(names: list[str]) -> list[str]:
-    """Returns the names of systems, or raises `ValueError` if two are the same."""
+def check_names(names: list[str], baseline: str | None = None) -> list[str]:
+    """Returns the names of systems, or raises `ValueError` if two are the same or the baseline is none of them."""
+    if baseline is not None and baseline not in names:
+        raise ValueError(f"The baseline {baseline} is none of the systems {', '.join(names)}.")
     if len({*names}) < len(names):
         raise ValueError(f"Two systems have one name among {', '.join(names)}: write NAME=PATH to tell them apart.")
     return names

@@ -15,7 +15,9 @@ from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback, ProgressCallback, TrainerCallback, TrainerControl, TrainerState
 
+from csan_hf.analysis.figures import COLOURS
 from csan_hf.evaluation.metrics import CorpusMetric, metrics_in
+from csan_hf.evaluation.translate import search_name
 from csan_hf.text_files import open_for_writing
 
 from .arguments import TranslationTrainingArguments
@@ -85,7 +87,8 @@ class TrainingPicture(TrainerCallback):
         """Draws the picture."""
         start = time.monotonic()
         if state.is_world_process_zero:
-            draw_training(state.log_history, Path(args.output_dir) / "training.png")
+            search = search_name(args.generation_num_beams)
+            draw_training(state.log_history, Path(args.output_dir) / "training.png", search)
         self.next_time = time.monotonic() + 100 * (time.monotonic() - start)
 
 
@@ -127,6 +130,7 @@ class TranslationProgress(ProgressCallback):
             self.shown |= scores
             parts = [f"step {state.global_step}", f"epoch {state.epoch or 0.0:.2f}"]
             parts += [f"validation loss {logs['eval_loss']:.3f}", *(f"{key} {value}" for key, value in scores.items())]
+            parts += [f"({search_name(args.generation_num_beams)})"] * bool(scores)
             tqdm.write("  ".join(parts), file=sys.stderr)
         elif "loss" in logs and self.training_bar is not None:
             self.shown["loss"] = f"{logs['loss']:.3f}"
@@ -154,17 +158,17 @@ def _shows_bars(args: Any) -> bool:
 
 # ---- the picture
 
-_LOSSES = {"loss": ("training (smoothed labels)", "#9a9a9a"), "eval_loss": ("validation", "#c44e52")}
-_COLOURS = ("#4c72b0", "#8da0cb", "#55a868", "#dd8452", "#8172b3", "#937860")
+_LOSSES = {"loss": ("training (smoothed labels)", "0.6"), "eval_loss": ("validation", COLOURS[3])}
 
 
-def draw_training(log_history: Sequence[dict[str, float]], path: Path | str) -> None:
+def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, search: str) -> None:
     """Draws training and validation loss on the left, the scores of the validation set on the right.
 
     The file is replaced at once, so that a viewer never sees half a picture.
 
     Args:
         log_history: `trainer.state.log_history`.
+        search: How the validation set is translated for the scores: greedy, beam 5.
         path: PNG file to write; nothing is written while there is nothing to draw.
     """
     metrics = list(metrics_in(key.removeprefix("eval_") for entry in log_history for key in entry))
@@ -178,10 +182,10 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str) -> 
         _plot(left, curves[key], label, colour)
     left.set(xlabel="updates", ylabel="loss per target token", title="Loss")
     for number, metric in enumerate(metrics):
-        _plot(right, curves[f"eval_{metric.name}"], metric.label, _COLOURS[number % len(_COLOURS)])
+        _plot(right, curves[f"eval_{metric.name}"], metric.label, COLOURS[number % len(COLOURS)])
     if metrics:
         _mark_best(right, metrics[0], *curves[f"eval_{metrics[0].name}"])
-    right.set(xlabel="updates", ylabel="score", title="Validation")
+    right.set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         if axes.has_data():
@@ -207,4 +211,4 @@ def _mark_best(axes: Any, metric: type[CorpusMetric], steps: list[float], values
     best = (max if metric.greater_is_better else min)(range(len(values)), key=values.__getitem__)
     place = {"ha": "right" if best == len(values) - 1 else "center", "va": "top"}  # above may lie the picture's edge
     text, point = f"{values[best]:.{metric.decimals}f}", (steps[best], values[best])
-    axes.annotate(text, point, textcoords="offset points", xytext=(0, -6), color=_COLOURS[0], **place)
+    axes.annotate(text, point, textcoords="offset points", xytext=(0, -6), color=COLOURS[0], **place)

@@ -26,6 +26,7 @@ from transformers.utils import logging
 import csan_hf
 from csan_hf.data import TokenizerPair, load_translation_dataset, tokenize_dataset
 from csan_hf.evaluation.metrics import metrics_in
+from csan_hf.evaluation.translate import search_name
 from csan_hf.hub import push_checkpoint, save_self_contained, write_model_card
 from csan_hf.text_files import digest_of_lines, path_inside, write_json, write_lines
 
@@ -255,7 +256,8 @@ def finish_run(
     if trainer.is_world_process_zero():
         (output / "training_args.bin").unlink(missing_ok=True)  # a pickle; recipe.yaml says the same readably
         write_json(output / "results.json", results)
-        draw_training(trainer.state.log_history, output / "training.png")
+        search = search_name(trainer.args.generation_num_beams)
+        draw_training(trainer.state.log_history, output / "training.png", search)
         write_model_card(output, recipe.to_dict(), results)
     trainer.accelerator.wait_for_everyone()  # so that every process returns to a complete folder
     if trainer.is_world_process_zero():
@@ -293,10 +295,10 @@ def summary_table(results: dict[str, Any], output: Path | str) -> str:
     scores, training = results["scores"], results["training"]
     first: dict[str, Any] = next(iter(scores.values()), {})
     metrics = list(metrics_in(first))
-    rows = [["split", "sentences", *(metric.label for metric in metrics), "loss"]]
+    rows = [["split", "sentences", *(metric.label for metric in metrics), "search", "loss"]]
     for name, entry in scores.items():
         found = [f"{entry[metric.name]:.{metric.decimals}f}" for metric in metrics]
-        rows.append([name, f"{entry['sentences']:,}", *found, f"{entry['loss']:.3f}"])
+        rows.append([name, f"{entry['sentences']:,}", *found, search_name(entry["num_beams"]), f"{entry['loss']:.3f}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     signatures = {metric.label: first.get(f"{metric.name}_signature") for metric in metrics}

@@ -10,7 +10,15 @@ import torch
 from matplotlib.colors import to_rgb
 
 from csan_hf.analysis.attention_statistics import area_usage, attention_statistics, learned_windows
-from csan_hf.analysis.figures import plot_area_usage, save_figure
+from csan_hf.analysis.figures import (
+    COLOURS,
+    SYSTEMS,
+    new_figure,
+    plot_area_usage,
+    save_figure,
+    share_heights,
+    styles_of,
+)
 from csan_hf.report.plots import attention_plots
 from csan_hf.report.systems import System
 
@@ -137,3 +145,28 @@ def test_long_sentences_are_measured_a_few_at_a_time(tokenizers, monkeypatch):
     alone = attention_statistics(model, tokenizers, texts)
     assert sizes == [2, 2, 1]
     assert alone.mass == pytest.approx(together.mass, abs=1e-6)
+
+
+def test_systems_are_told_apart_also_without_red_or_green():
+    systems = styles_of([*SYSTEMS, "mine", "yours"])
+    assert len({tuple(style.items()) for style in systems.values()}) == len(SYSTEMS) + 2
+    assert styles_of(["yours", "CNN", "mine"])["CNN"] == systems["CNN"]
+    # Machado et al. (2009): complete deuteranopia and protanopia, on linear RGB
+    deutan = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
+    protan = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    to_xyz = [[0.412, 0.358, 0.180], [0.213, 0.715, 0.072], [0.019, 0.119, 0.950]]
+    colours = np.array([to_rgb(colour) for colour in COLOURS])
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    for seen in (np.eye(3), np.array(deutan), np.array(protan)):
+        x, y, z = np.cbrt((linear @ seen.T).clip(0, 1) @ np.transpose(to_xyz) / [0.95, 1, 1.089]).T
+        lab = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+        distances = np.linalg.norm(lab[:, None] - lab[None], axis=2)
+        assert distances[~np.eye(len(lab), dtype=bool)].min() > 10  # 2.3 are just seen
+
+
+def test_figures_that_are_compared_have_one_range():
+    figures = [new_figure(), new_figure()]
+    for figure, bounds in zip(figures, ((0, 2), (-1, 1)), strict=True):
+        figure.add_subplot().set_ylim(bounds)
+    share_heights(figures)
+    assert [figure.axes[0].get_ylim() for figure in figures] == [(-1, 2), (-1, 2)]

@@ -5,7 +5,7 @@ from matplotlib.image import imread
 
 from csan_hf import CsanConfig, CsanModel, PervasiveAttentionConfig, PervasiveAttentionModel
 from csan_hf.analysis import attention_reaches, draw_locality, grid_reach
-from csan_hf.analysis.locality_picture import plot_locality
+from csan_hf.analysis.locality_picture import is_drawn, plot_locality
 
 LENGTH = 9
 
@@ -97,18 +97,18 @@ def test_the_receptive_field_is_the_model_s(layers, kernel):
 @pytest.mark.parametrize(
     ("config", "titles"),
     [
-        (csan(), ["layers 1, 2, 3 of 3: window of 11 tokens, area of 3 heads", "all earlier", "the whole sentence"]),
+        (csan(), ["layers 1, 2, 3 of 3: window of 11 tokens, area of 3 heads", 2]),
         (
             csan(localness_window="fixed", local_window=None, head_area=1, cross_localness_layers=[0]),
-            ["width D = 10; here P = i + 2", "all earlier tokens", "width D = 10; here P = i)", "the whole sentence"],
+            ["width D = 10; here P = i + 2", "width D = 10; here P = i)", 2],
         ),
         (
             csan(localness_window="layer", localness_layers=[0], decoder_localness_layers=[1], local_window=3),
-            ["area of 3 heads\nGaussian", "layers 2, 3 of 3", "no later tokens\nGaussian", "all earlier", "whole"],
+            ["area of 3 heads\nGaussian", "no later tokens\nGaussian", 3],
         ),
-        (csan(local_window=201, localness_window="head"), ["D learned for each head", "all earlier", "whole"]),
+        (csan(local_window=201, localness_window="head"), ["D learned for each head", 2]),
         (PervasiveAttentionConfig(num_layers=4).to_dict(), []),
-        (csan(local_window=5, architectures=["CsanForSequenceClassification"]), ["window of 5 tokens"]),
+        (csan(local_window=5, architectures=["CsanForSequenceClassification"]), ["window of 5 tokens", 0]),
     ],
 )
 def test_the_picture_says_what_it_shows(config, titles, tmp_path):
@@ -118,8 +118,24 @@ def test_the_picture_says_what_it_shows(config, titles, tmp_path):
     figure = plot_locality(config, title="A $ sign")
     assert figure.get_suptitle() == "A $ sign"
     found = [row.get_suptitle() for row in figure.subfigs]
+    *titles, others = titles or [0]
     assert len(found) == len(titles)
     for text, expected in zip(found, titles, strict=True):
         assert expected in text
+    named = figure.legends[0].get_title().get_text().splitlines()
+    assert len(named) == others
+    assert all("all earlier tokens" in line or "the whole sentence" in line for line in named)
+    assert is_drawn(config)
     with pytest.raises(ValueError, match="'marian' cannot be drawn"):
         draw_locality({"model_type": "marian"}, tmp_path / "a.png")
+    assert not is_drawn({"model_type": "marian"})
+
+
+def test_pictures_differ_where_models_do():
+    one, two = (attention_reaches(csan(head_area=area), length=LENGTH)[0] for area in (1, 3))
+    assert one.areas.tolist() == torch.eye(4).tolist()
+    assert two.areas.tolist() == [[float(abs(row - column) < 2) for column in range(4)] for row in range(4)]
+    plain = csan(local_window=None, head_area=1)
+    assert not is_drawn(plain)
+    with pytest.raises(ValueError, match="Nothing of this model is local"):
+        plot_locality(plain)

@@ -219,8 +219,10 @@ def test_costs_and_the_hours_to_go(tmp_path, capsys):
     speeds = dict.fromkeys(suite.systems, SPEED)
     # 3,600 updates at 0.5 s, 7 evaluations of 30 s and 120 s of scoring: 2,130 s a run
     text = describe_cost(suite, recipes, speeds, tmp_path, 2)
-    assert "12 runs are to be done: 7.1 hours one after the other" in text
-    assert "3.5 with 2 side by side" in text
+    assert max(map(len, text.splitlines())) < 80
+    assert text.splitlines()[2].split() == f"plain {SPEED.parameters:,} 0.500 × {SPEED.relative:.2f} 6 3.5".split()
+    assert "12 runs to be done: 7.1 hours one after the other" in text
+    assert "3.5 with 2 side by side" in " ".join(text.split())
     show = progress_reporter(suite, recipes, speeds, tmp_path, 2)
     name = suite.cells[0].name
     for share, failed in ((0.5, {}), (0.6, {}), (0.9, {suite.cells[1].name: "no"})):

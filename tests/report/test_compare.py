@@ -19,7 +19,13 @@ from csan_hf.analysis.figures import page_svg
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import score_translations
 from csan_hf.evaluation.metrics import WordErrorRate, load_metric, load_metrics, register_metric, unregister_metric
-from csan_hf.evaluation.significance import confidence_interval, paired_test, resample
+from csan_hf.evaluation.significance import (
+    confidence_interval,
+    holm_adjusted,
+    paired_test,
+    resample,
+    shown_p_value,
+)
 from csan_hf.report import Report, System, compare, compare_systems, load_systems, render_report, write_report
 from csan_hf.report.plots import alignment_plots, attention_plots
 from csan_hf.report.systems import ScoreCell
@@ -43,16 +49,40 @@ def test_scores_intervals_and_tests():
     for place, name in enumerate(("bleu", "wer")):
         metric = load_metric(name)
         counts, baseline = (metric.statistics(lines, REFERENCES) for lines in (OURS, THEIRS))
-        ours, theirs = (system.scores[place] for system in report.systems)
+        theirs, ours = (system.scores[place] for system in report.systems[::-1])
         assert ours.score == score_translations(OURS, REFERENCES, metrics=[name])[name]
         assert ours.interval == confidence_interval(resample(metric, [counts], samples=80).draws[:, 0])
-        assert ours.test is None
+        assert theirs.test is theirs.adjusted is None
         assert theirs.score == score_translations(THEIRS, REFERENCES, metrics=[name])[name]
-        assert theirs.test == paired_test(metric, [counts], [baseline], samples=80)
+        assert ours.test == paired_test(metric, [counts], [baseline], samples=80)
+        assert ours.adjusted == ours.test.p_value
     assert report.systems[0].segment_scores[1] == pytest.approx([0, 0, 25, 0, 100 / 3])
-    assert report.systems[1].scores[0].test.difference > 0
-    assert report.systems[1].scores[1].test.difference < 0
-    assert [plot.name for plot in report.plots] == ["scores_by_length", "ngram_accuracy", "ngram_gap"]
+    assert report.systems[0].scores[0].test.difference > 0
+    assert report.systems[0].scores[1].test.difference < 0
+    assert [plot.name for plot in report.plots] == ["scores_by_length", "ngram_gap"]
+
+
+def test_rows_are_their_score_minus_that_of_the_baseline():
+    lines = {"good": REFERENCES, "theirs": THEIRS, "middle": OURS}
+    systems = [System(name, [own]) for name, own in lines.items()]
+    options = {"metrics": ["chrf"], "samples": 200, "baseline": "theirs"}
+    report = compare_systems(systems, SOURCES, REFERENCES, **options)
+    good, theirs, middle = (system.scores[0] for system in report.systems)
+    assert theirs.test is None
+    for cell in (good, middle):
+        assert cell.test.difference == pytest.approx(cell.score - theirs.score)
+    assert [good.adjusted, middle.adjusted] == holm_adjusted([good.test.p_value, middle.test.p_value])
+    good_p, text = shown_p_value(good.adjusted), " ".join(re.sub("<[^>]+>", "", render_report(report)).split())
+    assert f"+{good.test.difference:.2f} [+" in text
+    assert f"p = {good_p}" in text
+    assert good_p.endswith("*") == (good.adjusted < 0.05)
+    assert "Second lines: the system minus theirs" in text
+    _, gap = report.plots
+    assert [line.get_label() for line in gap.figure.axes[0].lines[1:]] == ["good", "middle"]
+    numbers = np.array(gap.rows, dtype=float)
+    assert gap.figure.axes[0].lines[1].get_ydata() == pytest.approx(numbers[:, 1] - numbers[:, 2], abs=0.011)
+    with pytest.raises(ValueError, match="The baseline ours is none of the systems good, theirs, middle"):
+        compare_systems(systems, SOURCES, REFERENCES, baseline="ours")
 
 
 class Characters(WordErrorRate):
@@ -78,16 +108,16 @@ def test_a_metric_from_outside_is_in_the_page():
 @pytest.mark.parametrize(
     ("test", "runs", "words"),
     [
-        ("bootstrap", 1, "by bootstrap. p: paired bootstrap of A against the system of the row, as in sacreBLEU;"),
-        ("bootstrap", 2, "(Student's t). p: paired bootstrap of A against the system of the row, of one tail, for"),
-        ("randomisation", 2, "against the system of the row, two-sided and about these seeds alone;"),
+        ("bootstrap", 1, "95% intervals: bootstrap. p: paired bootstrap."),
+        ("bootstrap", 2, "(Student's t). p: paired bootstrap, for other seeds as the intervals."),
+        ("randomisation", 2, "p: approximate randomisation, about these seeds alone."),
     ],
 )
 def test_a_page_says_what_its_p_values_are_about(test, runs, words):
     own = {"scores": [ScoreCell(1.0, (0.0, 2.0))], "segment_scores": [np.ones(5)]}
     systems = [System("a", [OURS], **own), System("b", [OURS] * runs, **own)]
     report = Report("title", load_metrics(["wer"]), SOURCES, REFERENCES, systems, test=test)
-    page = html.unescape(render_report(report)).replace("<bdi>a</bdi>", "A")
+    page = html.unescape(render_report(report))
     assert words in " ".join(page.split())
 
 
@@ -212,7 +242,7 @@ def test_names_without_a_picture_and_long_names(tmp_path):
     [plot] = [plot for plot in report.plots if plot.name == "scores_by_length"]
     texts = [text.get_text() for text in plot.figure.axes[0].get_legend().get_texts()]
     assert texts[:3] == ["a\\nb", "c\\x01\\u202ed", "e\\udcfff"]
-    assert [(len(text), text[-1]) for text in texts[3:5]] == [(41, "1"), (41, "2")]
+    assert [(len(text), text[-1]) for text in texts[3:5]] == [(33, "1"), (33, "2")]
     assert [text.replace("\\$", "$").strip() for text in texts[5:]] == formulas
     assert "$a_{b$" in (tmp_path / "scores_by_length.svg").read_text()  # as it stands, and no formula
     assert len({name.casefold() for name in compare.file_names(names)}) == len(names)
@@ -230,7 +260,7 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
     monkeypatch.setattr("csan_hf.report.systems.translate", None)
     (tmp_path / "short.txt").write_text("eins\n")
     for path, message in (
-        (tmp_path / "short.txt", "short.txt has 1 lines"),
+        (tmp_path / "short.txt", "short.txt has 1 line for 5"),
         (checkpoint, "Two systems have one name"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -247,7 +277,7 @@ def test_names_and_files_are_looked_at_before_anything_is_translated(checkpoint,
         (["--plots", "{folder}/s"], "{folder}/s/scores_by_length.png: Not a directory"),
         (["--bleu_tokenize", "31a"], "tokenize must be one of none, zh"),
         (["--metrics", "bleu", "comet"], "COMET needs the program comet-score"),
-        (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 runs and 2 of the baseline"),
+        (["b={folder}/s,{folder}/s", "--test", "randomisation"], "1 run and 2 of the baseline"),
     ],
 )
 def test_settings_are_looked_at_before_anything_is_translated(arguments, message, tmp_path, monkeypatch, capsys):

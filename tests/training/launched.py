@@ -74,7 +74,7 @@ def main(folder: Path, arguments: list[str]) -> None:
     torch.save(found, folder / f"found-{PartialState().process_index}.pt")
     PartialState().wait_for_everyone()
     # the end of the run draws the picture that is looked for
-    callbacks.draw_training = model_card.draw_locality = lambda what, path: None
+    callbacks.draw_training = model_card.draw_locality = lambda what, path, *search: None
     sys.exit(csan_hf_cli.main(["train", *arguments]))
 
 

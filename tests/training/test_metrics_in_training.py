@@ -4,6 +4,7 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,16 +93,18 @@ def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **options: drawn.update(it=figure))
     log = [{"step": step, "eval_loss": 1.0, "eval_wer": 60.0 - step, "eval_words_missing": 1.0} for step in (2, 4)]
-    draw_training(log, tmp_path / "training.png")
+    draw_training(log, tmp_path / "training.png", "beam 2")
     scores = drawn["it"].axes[1]
+    assert scores.get_ylabel() == "score, beam 2"
     assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
     assert [text.get_text() for text in scores.texts] == ["56.00"]  # the lowest is the best
 
 
 def test_progress_line_and_table(run, capfd):
     logs = {"eval_loss": 1.0, "eval_wer": 50.0, "eval_words_missing": 0.5}
-    TranslationProgress().on_log(None, TrainerState(global_step=2, epoch=0.5), None, logs=logs)
-    assert "validation loss 1.000  WER 50.00  words missing 0.500" in capfd.readouterr().err
+    args = SimpleNamespace(generation_num_beams=1)
+    TranslationProgress().on_log(args, TrainerState(global_step=2, epoch=0.5), None, logs=logs)
+    assert "validation loss 1.000  WER 50.00  words missing 0.500  (greedy)" in capfd.readouterr().err
     table = summary_table(run[1], run[0])
     assert "WER  words missing" in table
     assert "WER: nrefs:1|case:mixed|tok:none|rapidfuzz:" in table
@@ -110,7 +113,7 @@ def test_progress_line_and_table(run, capfd):
 def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     options = ["--split", "test", "--device", "cpu", "--quiet"]
     assert csan_hf_cli.main(["evaluate", "--model", str(run[0]), *options]) == 0
-    assert capsys.readouterr().out.startswith("split  sentences     WER  words missing  sentences/s\ntest ")
+    assert capsys.readouterr().out.startswith("split  sentences     WER  words missing  search   sentences/s\ntest ")
     scores = json.loads((run[0] / "evaluation" / "scores.json").read_text())["scores"]["test"]
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
 
@@ -182,7 +185,7 @@ def test_card_and_pipeline_are_text_to_text(words_and_phones):
 def test_a_short_run_draws_its_picture_at_the_end(monkeypatch, tmp_path):
     drawn, clock = [], [0.0]
 
-    def draw(history, path):
+    def draw(history, path, search):
         drawn.append(clock[0])
         clock[0] += 1.0
 

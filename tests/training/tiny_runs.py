@@ -42,7 +42,7 @@ def leave_out_pictures(patch) -> list:
     """Draws nothing until a `pytest.MonkeyPatch` is undone (`test_the_folder_is_complete` does); returns the paths."""
     paths: list = []
     for name in ("training.callbacks.draw_training", "training.run.draw_training", "hub.model_card.draw_locality"):
-        patch.setattr(f"csan_hf.{name}", lambda what, path: paths.append(path))
+        patch.setattr(f"csan_hf.{name}", lambda what, path, *search: paths.append(path))
     return paths
 
 

@@ -29,9 +29,10 @@ const haystack = row => {
 const sorts = [["number", row => row], ["length of the source", row => words(data.sources[row]).length]];
 data.metrics.forEach((metric, m) => {
   data.systems.forEach(system => sorts.push([`${metric.label} of ${system.name}`, row => system.scores[m][row]]));
-  data.systems.slice(1).forEach(other => sorts.push([
-    `${metric.label}: ${data.systems[0].name} minus ${other.name}`,
-    row => data.systems[0].scores[m][row] - other.scores[m][row],
+  const baseline = data.systems[data.baseline];
+  data.systems.filter(system => system !== baseline).forEach(system => sorts.push([
+    `${metric.label}: ${system.name} minus ${baseline.name}`,
+    row => system.scores[m][row] - baseline.scores[m][row],
   ]));
 });
 
@@ -183,6 +184,8 @@ element("theme").addEventListener("click", () => {
 });
 dark.addEventListener("change", nameTheme);
 nameTheme();
+
+addEventListener("beforeprint", () => element("plots")?.setAttribute("open", ""));
 
 // ---- controls
 
