@@ -180,10 +180,12 @@ def _folded(text: str) -> str:
 
 
 def _listed(entries: Mapping[str, str]) -> list[str]:
-    """Lines of names and what they are, the latter folded in their own column."""
-    width, lines = max(map(len, entries)), []
+    """Lines of names and what they are, the latter folded in their own column, or below where a name is long."""
+    width, lines = min(max(map(len, entries)), 16), []
     for name, text in entries.items():
-        lines += textwrap.wrap(text, 79, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
+        lines += [f"  {name}"] * (len(name) > width)
+        head = f"  {name:<{width}}  " if len(name) <= width else " " * (width + 4)
+        lines += textwrap.wrap(text, 79, initial_indent=head, subsequent_indent=" " * (width + 4))
     return lines
 
 

@@ -50,6 +50,7 @@ def workplace(tmp_path_factory):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
     (folder / "test.de").write_text(f"{GERMAN}\n")
     (folder / "test.en").write_text(f"{ENGLISH}\n")
+    (folder / "words.tsv").write_text("hallo\th a l l o\n" * 600)
     (folder / "baseline.txt").write_text(f"{ENGLISH}\n")
     corpus = folder / "PATH" / "TO" / "multi30k"
     corpus.mkdir(parents=True)

@@ -92,7 +92,7 @@ class DataArguments:
     validation_size: int | None = _option(
         None,
         "Number of validation pairs that 'numbers' makes (default 1,000), or that are taken from the "
-        "start of another set (default: all).",
+        "start of another set (default: all); where there is no validation set, drawn at random of the training set.",
     )
     test_size: int | None = _option(None, "Pairs per test set: as validation_size.")
     join: int = _option(
@@ -353,8 +353,21 @@ def _loaders(args: DataArguments) -> dict[str, Loader]:
         make = cache(lambda: load_numbers(args.source_lang, args.target_lang, **sizes, seed=args.data_seed))
         return {split: lambda split=split: (make()[split], BUILT_IN) for split in _NUMBERS_SIZES}  # type: ignore[misc]
     if args.dataset:
-        return _hub_loaders(args, args.dataset)
-    return {split: partial(_load_files, args, split, pattern) for split, pattern in args.split_patterns.items()}
+        loaders = _hub_loaders(args, args.dataset)
+    else:
+        loaders = {split: partial(_load_files, args, split, pattern) for split, pattern in args.split_patterns.items()}
+    if args.validation_size and "train" in loaders and "validation" not in loaders:
+        parts = {"train": "train", "validation": "test"}  # what the library calls the two
+        loaders |= {split: partial(_load_part, args, loaders["train"], part) for split, part in parts.items()}
+    return loaders
+
+
+def _load_part(args: DataArguments, load: Loader, part: str) -> tuple[Dataset, str]:
+    """Loads what training has left of a split, or the validation set that is drawn of it at random."""
+    rows, where = load()
+    if len(rows) <= (size := args.validation_size or 0):
+        raise ValueError(f"{where}: validation_size is {size}, and there are {len(rows)} pairs to take them from")
+    return rows.train_test_split(test_size=size, seed=args.data_seed)[part], where
 
 
 def _load_files(args: DataArguments, split: str, pattern: str) -> tuple[Dataset, str]:

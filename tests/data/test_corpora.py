@@ -90,6 +90,18 @@ def test_sizes_select(folder):
     assert load_translation_dataset(args)[0]["train"][:] == data["train"][:]
 
 
+def test_a_validation_set_is_drawn_of_the_training_set(folder):
+    args = arguments(folder, validation=None, validation_size=2)
+    whole = load_translation_dataset(arguments(folder, validation=None))[0]["train"]["source"]
+    splits, _ = load_translation_dataset(args)
+    drawn = [*splits["validation"]["source"]]
+    assert len(drawn) == 2
+    assert {*whole} - {*drawn} == {*splits["train"]["source"]} != {*whole}
+    assert [*load_translation_dataset(args, ["validation"])[0]["validation"]["source"]] == drawn
+    with pytest.raises(ValueError, match=r"train.*: validation_size is 99, and there are \d+ pairs to take them from"):
+        load_translation_dataset(arguments(folder, validation=None, validation_size=99))
+
+
 def test_a_missing_file_names_what_was_tried(folder):
     with pytest.raises(ValueError, match=r"no file for train of language 'fr'.*tried .*train\.fr and .*train\.fr\.gz"):
         load_translation_dataset(arguments(folder, source_lang="fr"))
