@@ -100,7 +100,7 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.wait import WebDriverWait
 
-    page = build_demo(models, examples=[TEXT])
+    page = build_demo(models, example=TEXT)
     _, address, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **demo.SERVED)
     try:
         chromium.get(address)

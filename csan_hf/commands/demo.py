@@ -40,7 +40,7 @@ def demo(
     models: list[str],
     /,
     *,
-    text: list[str] | None = None,
+    text: str = "",
     source_lang: str | None = None,
     target_lang: str | None = None,
     host: str = "127.0.0.1",
@@ -57,7 +57,7 @@ def demo(
 
     Args:
         models: folder or Hub name; one, or several to compare
-        text: texts to begin with, examples to click (default: those of the models' cards)
+        text: text to begin with (default: that of a model's card)
         host: address to serve at
         port: port to serve at (default: a free one from 7860)
     """
@@ -71,7 +71,7 @@ def demo(
     loaded = [DemoModel(name, device=device, **options) for name in models]
     if host not in ("127.0.0.1", "::1", "localhost"):
         print(f"Served at {host}, without a password: whoever reaches this machine there can use it.", file=sys.stderr)
-    build_demo(loaded, examples=text or ()).launch(server_name=host, server_port=port, **SERVED)
+    build_demo(loaded, example=text).launch(server_name=host, server_port=port, **SERVED)
 
 
 @dataclass
@@ -161,10 +161,10 @@ class DemoModel:
         return found
 
 
-def build_demo(models: Sequence[DemoModel], *, examples: Sequence[str] = ()) -> Any:
+def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
     """Builds the page, a `gradio.Blocks`, for one model or several to compare, with examples to click."""
     gradio, titles = import_gradio(), titles_of(models)
-    examples = list(examples) or list(dict.fromkeys(model.example for model in models if model.example))
+    examples = list(dict.fromkeys(filter(None, [example, *(model.example for model in models)])))
 
     class ToPage(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -189,7 +189,9 @@ def build_demo(models: Sequence[DemoModel], *, examples: Sequence[str] = ()) -> 
 
     with gradio.Blocks(title=f"{', '.join(titles)}: translate") as page:
         gradio.Markdown("# Translate\n\nThen click a word of the translation: the source words it comes from darken.")
-        source = gradio.Textbox(next(iter(examples), ""), label="Source", lines=3, max_lines=12, elem_id="source")
+        source = gradio.Textbox(
+            examples[0] if examples else "", label="Source", lines=3, max_lines=12, elem_id="source"
+        )
         if examples:
             gradio.Examples(examples, source)
         beams = gradio.Slider(1, 10, value=5, step=1, label="Beams")
