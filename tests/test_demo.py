@@ -6,31 +6,30 @@ import socket
 import sys
 from pathlib import Path
 from unittest.mock import Mock
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from pipelines import multilingual
 
-from csan_hf.analysis import Alignment
-from csan_hf.analysis.tokenized_text import TokenizedText
 from csan_hf.commands import demo
-from csan_hf.commands.demo import DemoModel, build_demo, highlight_source, titles_of
+from csan_hf.commands.demo import DemoModel, TranslatedText, build_demo, titles_of
 from csan_hf_cli import main
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TEXT = "The number is two."
 
 
-def text_of(*words):
-    return TokenizedText(" ".join(words), tuple(range(len(words))), words, words, tuple(range(len(words))))
-
-
-def test_a_clicked_word_marks_the_source_words_by_their_share():
-    matrix = np.array([[0.2, 0.8], [-1.0, 0.5], [0.0, -1.0]], dtype=np.float32)
-    alignment = Alignment(text_of("the", "house"), text_of("das", "Haus", "!"), matrix)
-    assert highlight_source(alignment, None) == [("the", 0.0), ("house", 0.0)]
-    assert highlight_source(alignment, 0) == [("the", pytest.approx(0.25)), ("house", 1.0)]
-    assert highlight_source(alignment, 1) == [("the", 0.0), ("house", 1.0)]
-    assert highlight_source(alignment, 2) == [("the", 0.0), ("house", 0.0)], "nothing positive: nothing is marked"
+def test_a_clicked_word_is_marked_and_the_words_of_its_sentence_by_their_share():
+    rows = [(0, np.array([9.0])), (0, np.zeros(0)), (1, np.array([0.2, 0.8])), (1, np.array([-1, 0]))]
+    translated = TranslatedText(["Oh!", "the", "house"], ["Ach!", "\n", "das", "Haus"], rows)
+    words = [("Ach!", "word"), ("\n", None), ("das", "word"), ("Haus", "word")]
+    assert translated.marked() == (words, [("Oh!", 0), ("the", 0), ("house", 0)])
+    target, source = translated.marked(2)
+    assert target == [*words[:2], ("das", "clicked"), words[3]]
+    assert source == [("Oh!", 0), ("the", pytest.approx(source[2][1] / 4)), ("house", pytest.approx(0.7))]
+    assert translated.marked(3)[1] == translated.marked()[1], "nothing positive: nothing is marked"
 
 
 def test_without_gradio_one_line_says_what_to_install(monkeypatch, capsys):
@@ -64,12 +63,34 @@ def test_addresses_that_cannot_be_served_are_one_line(options, message, capsys):
     assert error.count("\n") == 1
 
 
-def test_models_have_names_and_translate_more_than_white_space():
+def test_models_have_names_and_translate_every_sentence():
     first, second = (DemoModel(f"{FIXTURES}{path}/csan", device="cpu") for path in ("", "/."))
     assert titles_of([first]) == ["csan"]
     assert titles_of([first, second]) == [f"{FIXTURES}/csan", f"{FIXTURES}/./csan"]
-    assert first.translate(" \n ", 1) is None
-    assert first.translate(f" {TEXT}\n{TEXT} ", 1).source.text == f"{TEXT} {TEXT}"
+    sentence = first.translate(TEXT, 1)
+    text = first.translate(f" {TEXT} {TEXT}\n\n{TEXT} ", 1)
+    assert text.source == TEXT.split() * 3
+    assert text.target == [*sentence.target * 2, "\n\n", *sentence.target], "not the first of a line alone"
+    width, last = len(sentence.target), text.rows[-1]
+    assert [start for start, _ in text.rows[::width][:2]] == [0, 4]
+    assert (last[0], last[1].tolist()) == (8, pytest.approx(sentence.rows[-1][1].tolist(), abs=1e-5))
+
+
+def test_models_of_others_know_their_languages_and_need_no_alignment(tmp_path, caplog):
+    for make in (multilingual.marian, multilingual.nllb):
+        for part in make(tmp_path / make.__name__):
+            part.save_pretrained(tmp_path / make.__name__)
+    (tmp_path / "marian/README.md").write_text('---\nlanguage: [de, en]\n---\ntranslator("Eins, \\"zwei\\".")[0]["t"]')
+    with pytest.raises(ValueError, match="pass tgt_lang="):
+        DemoModel(str(tmp_path / "nllb"), device="cpu")
+    languages = {"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}
+    marian, nllb = (DemoModel(str(tmp_path / name), device="cpu", **languages) for name in ("marian", "nllb"))
+    assert (marian.languages, marian.example) == (["de", "en"], 'Eins, "zwei".')
+    assert (nllb.languages, nllb.example) == (["deu_Latn", "fra_Latn"], "Ein Hund läuft durch den Schnee.")
+    assert nllb.tokenizers.target.tgt_lang == "fra_Latn", "which the alignment needs"
+    assert [model.translate("one two", 1).marked(0)[1][0][1] > 0 for model in (marian, nllb)] == [False, True]
+    assert "Words are not aligned: MarianTokenizer" in caplog.text
+    assert "no effect" not in caplog.text, "languages that are meant for the other model"
 
 
 def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
@@ -77,28 +98,41 @@ def test_two_models_translate_and_a_click_shows_the_alignment(chromium):
     pytest.importorskip("gradio", reason="gradio is not installed")
     from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.wait import WebDriverWait
 
-    _, address, _ = (page := build_demo(models, example=TEXT)).launch(
-        server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, ssr_mode=False
-    )
+    page = build_demo(models, example=TEXT)
+    _, address, _ = page.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **demo.SERVED)
     try:
         chromium.get(address)
         # Gradio may draw the page anew while it is read.
         wait = WebDriverWait(chromium, 60, ignored_exceptions=[StaleElementReferenceException])
+
+        def texts(path):
+            return [element.text for element in chromium.find_elements(By.CSS_SELECTOR, path)]
+
         wait.until(lambda browser: browser.find_elements(By.ID, "translate"))[0].click()
         expected = [model.translate(TEXT, 5) for model in models]
-        for number, alignment in enumerate(expected):
-            path = f"#translation-{number} .token"
-            words = wait.until(
-                lambda browser, path=path: [word.text for word in browser.find_elements(By.CSS_SELECTOR, path)]
-            )
-            assert words == list(alignment.target.words)
+        for number, translated in enumerate(expected):
+            path, last = f"#translation-{number} .token", len(translated.target) - 1
+            assert wait.until(lambda _, path=path: texts(path)) == translated.target
             wait.until(lambda browser, path=path: browser.find_elements(By.CSS_SELECTOR, path)[-1].click() or True)
-            marks = highlight_source(alignment, len(words) - 1)
             source = f"#aligned-{number} .token"
             shown = wait.until(lambda browser, source=source: colours(browser.find_elements(By.CSS_SELECTOR, source)))
-            assert np.argmax(shown) == np.argmax([mark for _, mark in marks])
+            assert np.argmax(shown) == np.argmax([mark for _, mark in translated.marked(last)[1]])
+            colour = [each.get_attribute("style") for each in chromium.find_elements(By.CSS_SELECTOR, path)]
+            assert colour.index(colour[-1]) == last, "the clicked word alone has its colour"
+        for text, message in (
+            ("\b", "the text has 0"),
+            ("two " * 60, "csan: A sentence is longer than the 32 tokens"),
+        ):
+            chromium.find_element(By.CSS_SELECTOR, "#source textarea").send_keys(Keys.CONTROL, "a", Keys.NULL, text)
+            chromium.find_element(By.ID, "translate").click()
+            wait.until(lambda _, message=message: any(message in each for each in texts(".toast-body")))
+        body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\na\r\n--x--\r\n'
+        upload = Request(f"{address}gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"})
+        with pytest.raises(HTTPError, match="413"):
+            urlopen(upload)
     finally:
         page.close()
 

@@ -1,16 +1,39 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf demo`: a page in the browser to try models, compare them, and click a word for its alignment."""
 
+import ast
+import html
+import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from csan_hf.analysis import Alignment, align
-from csan_hf.evaluation.loading import load_translation_model
+import numpy as np
+from babel.core import Locale
+from huggingface_hub import ModelCard
+from transformers.utils import cached_file
+from transformers.utils.logging import warning_once
 
-_WORD = "word"  # what can be clicked needs a category
+from csan_hf.analysis.aligned_pairs import align_pairs
+from csan_hf.evaluation.loading import load_translation_model
+from csan_hf.hub.model_card import EXAMPLES
+from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.sentences import base_language, split_text
+
+_WORD, _CLICKED = "word", "clicked"  # what can be clicked needs a category
+# Text stays legible on these, in the dark too: gradio halves their opacity
+_COLOURS, _DARKEST = {_WORD: "#e5e7eb", _CLICKED: "#f0e442"}, 0.7
+_CSS = "#translate {background: #c2410c} .min_value, .max_value {color: inherit !important}"
+_MOST_CHARACTERS = 5000
+SERVED: dict[str, Any] = {"max_file_size": 0, "enable_monitoring": False, "ssr_mode": False, "share": False}
+SERVED |= {"footer_links": [], "app_kwargs": {"openapi_url": None}, "css": _CSS}
+"""How the page of `build_demo` is launched: with nothing beside it."""
+
+_logger = logging.getLogger("csan_hf")
 
 
 def demo(
@@ -18,6 +41,8 @@ def demo(
     /,
     *,
     text: str = "",
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     host: str = "127.0.0.1",
     port: int | None = None,
     device: str | None = None,
@@ -32,7 +57,7 @@ def demo(
 
     Args:
         models: folder or Hub name; one, or several to compare
-        text: text to begin with
+        text: text to begin with (default: that of a model's card)
         host: address to serve at
         port: port to serve at (default: a free one from 7860)
     """
@@ -42,48 +67,149 @@ def demo(
         at = f"{host}, port {port}" if port else host
         raise ValueError(f"nothing can be served at {at} ({error}): choose another --host or --port.") from error
     import_gradio()
-    loaded = [DemoModel(name, device=device, trust_remote_code=trust_remote_code) for name in models]
+    options: Any = {"src_lang": source_lang, "tgt_lang": target_lang, "trust_remote_code": trust_remote_code}
+    loaded = [DemoModel(name, device=device, **options) for name in models]
     if host not in ("127.0.0.1", "::1", "localhost"):
         print(f"Served at {host}, without a password: whoever reaches this machine there can use it.", file=sys.stderr)
-    build_demo(loaded, example=text).launch(server_name=host, server_port=port)
+    build_demo(loaded, example=text).launch(server_name=host, server_port=port, **SERVED)
+
+
+@dataclass
+class TranslatedText:
+    """The words of a text and of its translation, with the line breaks of the latter.
+
+    `rows` has for each of `target` where in `source` its sentence begins, and how strongly it is related to the words
+    of that sentence: float32 [words].
+    """
+
+    source: list[str] = field(default_factory=list)
+    target: list[str] = field(default_factory=list)
+    rows: list[tuple[int, np.ndarray]] = field(default_factory=list)
+
+    def marked(self, clicked: int | None = None) -> tuple[list, list]:
+        """Returns target and source words; the latter with how strongly they are related to a clicked target word."""
+        kinds = [None if word.isspace() else _WORD for word in self.target]
+        shares = np.zeros(len(self.source))
+        if clicked is not None:
+            kinds[clicked], (start, row) = _CLICKED, self.rows[clicked]
+            shares[start : start + len(row)] = _DARKEST * row.clip(min=0) / (row.max(initial=0.0) or 1.0)
+        return list(zip(self.target, kinds, strict=True)), list(zip(self.source, shares.tolist(), strict=True))
 
 
 class DemoModel:
-    """A checkpoint, a folder or a name on the Hub, that translates one text and aligns it."""
+    """A checkpoint, a folder or a name on the Hub, that translates texts and aligns their words.
 
-    def __init__(self, name: str, *, device: str | None = None, trust_remote_code: bool = False) -> None:
+    Attributes:
+        languages: Codes of source and target language; none where neither tokenizer nor card name a pair.
+        example: A text to begin with, from the card or in the source language; "" where neither is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         self.path, self.name = name, os.path.basename(os.path.normpath(name))
-        self.model, self.tokenizers = load_translation_model(name, device=device, trust_remote_code=trust_remote_code)
+        model, pair = load_translation_model(name, device=device, trust_remote_code=trust_remote_code)
+        source: Any = pair.source
+        chosen: Any = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        names = hasattr(source, "src_lang") or f">>{tgt_lang}<<" in source.get_vocab()
+        if not names and not getattr(model.config, "task_specific_params", None):
+            chosen = {}  # meant for another one of the models
+        whole: Any = {"tokenizer": source, "target_tokenizer": pair.target, "device": model.device}
+        self.tokenizers = pair
+        self.pipeline: Any = TextTranslationPipeline(model=model, **whole, **chosen)
+        self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
+        if hasattr(source, "src_lang"):  # for the alignment
+            source.src_lang, source.tgt_lang = src_lang or source.src_lang, tgt_lang or source.tgt_lang
+        readme = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False)
+        card = ModelCard.load(readme, ignore_metadata_errors=True) if readme else None
+        named = [
+            (getattr(source, f"{kind}_lang", None) for kind in kinds)
+            for kinds in (("src", "tgt"), ("source", "target"))
+        ]
+        pairs = [list(chosen.values()), *map(list, named), card and card.data.get("language")]
+        self.languages: list[str] = next(
+            (each for each in pairs if isinstance(each, list) and len(each) == 2 and all(each)), []
+        )
+        example = card and re.search(r"translator\((\".*\")\)\[0\]", card.text)
+        language = base_language(self.languages[0]) if self.languages else ""
+        self.example = ast.literal_eval(example[1]) if example else EXAMPLES.get(language, "")
 
-    def translate(self, text: str, num_beams: int) -> Alignment | None:
-        """Translates a text, whose line breaks count as spaces; None if it is empty."""
-        line = " ".join(text.split())
-        return align(self.model, self.tokenizers, [line], num_beams=num_beams)[0] if line else None
-
-
-def highlight_source(alignment: Alignment, word: int | None) -> list[tuple[str, float]]:
-    """Returns the source words, each with how strongly it is related to a target word (1 = the most; None = none)."""
-    if word is None:
-        return [(text, 0.0) for text in alignment.source.words]
-    row = alignment.word_matrix()[word].clip(min=0)
-    highest = float(row.max(initial=0.0)) or 1.0
-    return [(text, float(value) / highest) for text, value in zip(alignment.source.words, row, strict=True)]
+    def translate(self, text: str, num_beams: int) -> TranslatedText:
+        """Translates a text sentence by sentence; what may be wrong with the translation is logged as a warning."""
+        warning_once.cache_clear()  # whoever translates next is to see it too
+        how = {"limit": self.pipeline.source_limit, "language": next(iter(self.languages), None), "always": True}
+        split = split_text(text, count_tokens=self.pipeline.token_counter(), **how)
+        results = self.pipeline.translate_segments(split.segments, batch_size=16, num_beams=num_beams)
+        pairs = [(text, result["translation_text"]) for text, [result] in zip(split.segments, results, strict=True)]
+        try:
+            matrices = [each.word_matrix() for each in align_pairs(self.pipeline.model, self.tokenizers, pairs)]
+        except ValueError as error:
+            _logger.warning(f"Words are not aligned: {error}")
+            matrices = [np.zeros((len(target.split()), 0)) for _, target in pairs]
+        found = TranslatedText()
+        for (source, target), matrix, gap in zip(pairs, matrices, split.gaps[1:], strict=True):
+            breaks = ["\n" * gap.count("\n")] if "\n" in gap else []
+            found.rows += [(len(found.source), row) for row in matrix] + [(0, np.zeros(0)) for _ in breaks]
+            found.source += source.split()
+            found.target += target.split() + breaks
+        return found
 
 
 def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:
-    """Builds the page, a `gradio.Blocks`, for one model or several to compare, with an example to begin with."""
-    gradio = import_gradio()
-    with gradio.Blocks(title="csan_hf") as page:
-        gradio.Markdown("Translate, then click a word of the translation: the source words that it comes from darken.")
-        source = gradio.Textbox(value=example, label="Source", lines=2, elem_id="source", max_length=5000)
+    """Builds the page, a `gradio.Blocks`, for one model or several to compare, with examples to click."""
+    gradio, titles = import_gradio(), titles_of(models)
+    examples = list(dict.fromkeys(filter(None, [example, *(model.example for model in models)])))
+
+    class ToPage(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            gradio.Warning(html.escape(f"{self.name}: {record.getMessage()}"))
+
+    _logger.addHandler(to_page := ToPage())
+
+    def translate(text: str, num_beams: int) -> list[Any]:
+        found, text = [TranslatedText() for _ in models], (text or "").strip()
+        if not 0 < (length := len(text)) <= _MOST_CHARACTERS:
+            gradio.Warning(f"Write 1 to {_MOST_CHARACTERS:,} characters: the text has {length:,}.")
+        else:
+            for number, to_page.name in enumerate(titles):
+                try:
+                    found[number] = models[number].translate(text, num_beams)
+                except ValueError as error:
+                    _logger.warning(f"Not translated: {error}")
+        return [part for each in found for part in (each, *each.marked())]
+
+    def select(translated: TranslatedText, event: gradio.SelectData) -> Any:  # type: ignore[name-defined]
+        return translated.marked(event.index)
+
+    with gradio.Blocks(title=f"{', '.join(titles)}: translate") as page:
+        gradio.Markdown("# Translate\n\nThen click a word of the translation: the source words it comes from darken.")
+        source = gradio.Textbox(
+            examples[0] if examples else "", label="Source", lines=3, max_lines=12, elem_id="source"
+        )
+        if examples:
+            gradio.Examples(examples, source)
         beams = gradio.Slider(1, 10, value=5, step=1, label="Beams")
         button = gradio.Button("Translate", variant="primary", elem_id="translate")
+        outputs: list[Any] = []
         with gradio.Row():
-            for number, (model, title) in enumerate(zip(models, titles_of(models), strict=True)):
+            for number, (model, title) in enumerate(zip(models, titles, strict=True)):
                 with gradio.Column():
-                    gradio.Markdown(f"### {title}")
-                    _add_model(gradio, model, number, source, beams, button)
-    return page
+                    names = [Locale("en").languages.get(base_language(each), each) for each in model.languages]
+                    gradio.Markdown(f"## {title}\n\n{' → '.join(names)}")
+                    words = {"label": "Translation", "color_map": _COLOURS, "show_inline_category": False}
+                    translation = gradio.HighlightedText([], elem_id=f"translation-{number}", **words)
+                    aligned = gradio.HighlightedText([], label="Source", elem_id=f"aligned-{number}")
+                    state = gradio.State(TranslatedText())
+                    translation.select(select, state, [translation, aligned], api_visibility="private")
+                    outputs += [state, translation, aligned]
+        gradio.on([button.click, source.submit], translate, [source, beams], outputs, api_visibility="private")
+    return page.queue(max_size=20, api_open=False)
 
 
 def titles_of(models: Sequence[DemoModel]) -> list[str]:
@@ -92,31 +218,13 @@ def titles_of(models: Sequence[DemoModel]) -> list[str]:
     return names if len(set(names)) == len(names) else [model.path for model in models]
 
 
-def _add_model(gradio: Any, model: DemoModel, number: int, source: Any, beams: Any, button: Any) -> None:
-    """Adds the translation of one model, and what happens on clicks."""
-    shown = {"color_map": {_WORD: "#e5e7eb"}, "show_inline_category": False}
-    translation = gradio.HighlightedText(label="Translation", elem_id=f"translation-{number}", **shown)
-    aligned = gradio.HighlightedText(label="Source", elem_id=f"aligned-{number}")
-    state = gradio.State()
-
-    def translate(text: str, num_beams: int) -> tuple[Alignment | None, list, list]:
-        alignment = model.translate(text, int(num_beams))
-        if alignment is None:
-            return None, [], []
-        return alignment, [(word, _WORD) for word in alignment.target.words], highlight_source(alignment, None)
-
-    def select(alignment: Alignment | None, event: gradio.SelectData) -> list[tuple[str, float]]:
-        return [] if alignment is None else highlight_source(alignment, int(event.index))
-
-    gradio.on([button.click, source.submit], translate, [source, beams], [state, translation, aligned])
-    translation.select(select, [state], [aligned])
-
-
 def import_gradio() -> Any:
     """Returns gradio, or raises `ImportError` with a line that says how to install it."""
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing is sent anywhere
+    for name in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_RUN_HISTORY"):
+        os.environ.setdefault(name, "False")  # nothing is sent anywhere, or kept
     try:
         import gradio
+        import sentencex  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ImportError("the demo needs gradio: pip install csan_hf[demo]") from error
+        raise ImportError(f"the demo needs {error.name}: pip install csan_hf[demo]") from error
     return gradio

@@ -30,7 +30,7 @@ PLOTS = "plots"
 # Metrics of classifiers, which go to 1; those of translations have a table of their own
 _CLASSIFICATION = {"accuracy": "accuracy", "f1": "F1", "precision": "precision", "recall": "recall"}
 _TASKS = {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
-_EXAMPLES = {
+EXAMPLES = {
     "de": "Ein Hund läuft durch den Schnee.",
     "en": "A dog runs through the snow.",
     "fr": "Un chien court dans la neige.",
@@ -103,8 +103,8 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         network |= pkgutil.resolve_name(family.describe)(config, task)
     shown = public_recipe(recipe)
     recipe_text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).strip() if shown else ""
-    examples = _NUMBERS_EXAMPLES if dataset == "numbers" else _EXAMPLES
-    example = results.get("example") or examples.get(languages[0] if languages else "en", _EXAMPLES["en"])
+    examples = _NUMBERS_EXAMPLES if dataset == "numbers" else EXAMPLES
+    example = results.get("example") or examples.get(languages[0] if languages else "en", EXAMPLES["en"])
     model_id = (recipe.get("training") or {}).get("hub_model_id") or (
         output_dir.name if is_local_path(str(output_dir)) else output_dir.as_posix()
     )

@@ -50,8 +50,10 @@ def _is_wide(character: str) -> bool:
     return unicodedata.east_asian_width(character) in "WF"
 
 
-def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | None, language: str | None) -> SplitText:
-    """Splits a text at its line breaks, and lines that are too long at their sentences.
+def split_text(
+    text: str, *, count_tokens: Callable[[str], int], limit: int | None, language: str | None, always: bool = False
+) -> SplitText:
+    """Splits a text at its line breaks, and lines that are too long (`always`: all) at their sentences.
 
     A sentence that is still too long is cut after a clause or between words, near its middle, until its parts fit,
     and a warning says so.
@@ -63,7 +65,7 @@ def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | No
         language: ISO 639 code, alone or leading ("de", "deu_Latn"), of the text; None = unknown.
 
     Raises:
-        ImportError: A line is too long and the sentence splitter is not installed.
+        ImportError: A line is to be split and the sentence splitter is not installed.
     """
 
     def fits(piece: str) -> bool:
@@ -73,7 +75,7 @@ def split_text(text: str, *, count_tokens: Callable[[str], int], limit: int | No
     gaps = [""]
     for line in text.splitlines(keepends=True):
         pieces = [line]
-        if not fits(line.strip()):
+        if always or not fits(line.strip()):
             pieces = []
             for sentence in _sentences(line, language):
                 parts = _halve(sentence, fits)
@@ -101,8 +103,13 @@ def _sentences(line: str, language: str | None) -> list[str]:
             "A text is longer than the model takes. To have it split into sentences, install the sentence splitter: "
             "pip install 'csan_hf[text]'. Or pass truncation=True to cut it."
         ) from error
-    code = re.split(r"[_-]", language or "en")[0].lower()
-    return segment(get_global("language_aliases").get(code, code), line)  # deu -> de
+    return segment(base_language(language or "en"), line)
+
+
+def base_language(language: str) -> str:
+    """Returns the shortest code of a language, without script and country: "de" for "deu_Latn"."""
+    code = re.split(r"[_-]", language)[0].lower()
+    return get_global("language_aliases").get(code, code)
 
 
 def _halve(text: str, fits: Callable[[str], bool]) -> list[str]:
