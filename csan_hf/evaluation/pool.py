@@ -40,6 +40,9 @@ class TranslationPool(ProcessPoolExecutor):
         return self.submit(_translate_segments, segments, options)
 
     def __exit__(self, kind: Any, *error: Any) -> None:
+        if kind is not None:  # not after batches that may take long; Python 3.14 has terminate_workers
+            for process in list(self._processes.values()):
+                process.terminate()
         self.shutdown(cancel_futures=kind is not None)
 
 
