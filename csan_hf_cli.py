@@ -278,9 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     while words and words[0].partition("=")[0] == "--import":
         value = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
         modules += value.split(",")
-    if names := list(filter(None, modules)):
-        own_code = importlib.import_module("csan_hf.own_code")
-        os.environ[IMPORTS] = ",".join(dict.fromkeys(map(own_code.import_module, names)))
+    if any(modules):
+        importlib.import_module("csan_hf.own_code").import_modules(modules)
     name, *rest = words or ["--help"]
     if name in ("-h", "--help"):
         lines = _listed({command: text for command, (_, text) in COMMANDS.items()})

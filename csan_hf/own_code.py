@@ -2,16 +2,25 @@
 """Code from outside the package: `csan-hf --import`, and locality methods whose files are saved with a checkpoint."""
 
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from transformers.utils import logging
 
+from csan_hf_cli import IMPORTS
+
 from . import models
 
 logger = logging.get_logger(__name__)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Imports modules, see `import_module`, and notes them in `IMPORTS` for the processes that a command starts."""
+    os.environ[IMPORTS] = ",".join(dict.fromkeys(map(import_module, filter(None, names))))
 
 
 def import_module(name: str) -> str:
@@ -45,14 +54,15 @@ def save_own_methods(config: Any, directory: Any) -> None:
 
     In them `from csan_hf.models.FILE import NAME` becomes `from .FILE import NAME`, which works without csan_hf.
     """
-    code = Path(directory, "configuration_csan.py")
+    code, of_package = Path(directory, "configuration_csan.py"), Path(models.__file__).parent
     methods = (type(method) for locality in config.localities() for method in locality.methods)
     for method in dict.fromkeys(methods):
         file = Path(getattr(sys.modules[method.__module__], "__file__", None) or "")
-        if file.parent == Path(models.__file__).parent or not code.is_file():
+        if file.parent == of_package or not code.is_file():
             continue
-        if method.__module__ == "__main__" or not file.is_file():
-            logger.warning_once(f"{method.__name__} is not saved with the model: define it in a file and import that.")
+        if method.__module__ == "__main__" or not file.is_file() or (of_package / file.name).exists():
+            what = "define it in a file, of a name that no file of csan_hf has, and import that"
+            logger.warning_once(f"{method.__name__} is not saved with the model: {what}.")
             continue
         text = re.sub(r"^(\s*from) csan_hf\.models\.", r"\1 .", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
         code.with_name(file.name).write_text(text, encoding="utf-8")

@@ -1,7 +1,6 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """`csan-hf demo`: a page in the browser to try models, compare them, and click a word for its alignment."""
 
-import ast
 import html
 import logging
 import os
@@ -17,6 +16,7 @@ from babel.core import Locale
 from huggingface_hub import ModelCard
 from transformers.utils import cached_file
 from transformers.utils.logging import warning_once
+from yaml import YAMLError
 
 from csan_hf.analysis.aligned_pairs import align_pairs
 from csan_hf.evaluation.loading import load_translation_model
@@ -126,8 +126,7 @@ class DemoModel:
         self.pipeline("1", num_beams=1)  # where languages are missing it fails now, not on the page
         if hasattr(source, "src_lang"):  # for the alignment
             source.src_lang, source.tgt_lang = src_lang or source.src_lang, tgt_lang or source.tgt_lang
-        readme = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False)
-        card = ModelCard.load(readme, ignore_metadata_errors=True) if readme else None
+        card = _card_of(name)
         named = [
             (getattr(source, f"{kind}_lang", None) for kind in kinds)
             for kinds in (("src", "tgt"), ("source", "target"))
@@ -136,9 +135,9 @@ class DemoModel:
         self.languages: list[str] = next(
             (each for each in pairs if isinstance(each, list) and len(each) == 2 and all(each)), []
         )
-        example = card and re.search(r"translator\((\".*\")\)\[0\]", card.text)
+        example = card and re.search(r'translator\("([^"\\]+)"\)\[0\]', card.text)
         language = base_language(self.languages[0]) if self.languages else ""
-        self.example = ast.literal_eval(example[1]) if example else EXAMPLES.get(language, "")
+        self.example = example[1] if example else EXAMPLES.get(language, "")
 
     def translate(self, text: str, num_beams: int) -> TranslatedText:
         """Translates a text sentence by sentence; what may be wrong with the translation is logged as a warning."""
@@ -159,6 +158,14 @@ class DemoModel:
             found.source += source.split()
             found.target += target.split() + breaks
         return found
+
+
+def _card_of(name: str) -> ModelCard | None:
+    readme = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False)
+    try:
+        return ModelCard.load(readme, ignore_metadata_errors=True) if readme else None
+    except (YAMLError, ValueError):  # somebody else's, which says nothing that the page needs
+        return None
 
 
 def build_demo(models: Sequence[DemoModel], *, example: str = "") -> Any:

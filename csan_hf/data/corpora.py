@@ -358,7 +358,8 @@ def _loaders(args: DataArguments) -> dict[str, Loader]:
         loaders = {split: partial(_load_files, args, split, pattern) for split, pattern in args.split_patterns.items()}
     if args.validation_size and "train" in loaders and "validation" not in loaders:
         parts = {"train": "train", "validation": "test"}  # what the library calls the two
-        loaders |= {split: partial(_load_part, args, loaders["train"], part) for split, part in parts.items()}
+        whole = cache(loaders["train"])
+        loaders |= {split: partial(_load_part, args, whole, part) for split, part in parts.items()}
     return loaders
 
 

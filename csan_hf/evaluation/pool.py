@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import torch
 
+from csan_hf.own_code import import_modules
 from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf_cli import IMPORTS
 
 from .loading import load_translation_model
 
@@ -39,11 +42,13 @@ class TranslationPool(ProcessPoolExecutor):
         """See `TextTranslationPipeline.translate_segments`, in one of the processes."""
         return self.submit(_translate_segments, segments, options)
 
-    def __exit__(self, kind: Any, *error: Any) -> None:
+    def __exit__(self, kind: Any, error: Any, place: Any) -> None:
         if kind is not None:  # not after batches that may take long; Python 3.14 has terminate_workers
             for process in list(self._processes.values()):
                 process.terminate()
         self.shutdown(cancel_futures=kind is not None)
+        if kind is BrokenProcessPool:
+            raise ValueError(f"A process of --processes has died, perhaps for want of memory: {error}") from error
 
 
 def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
@@ -51,6 +56,7 @@ def _start(threads: int, names: list[str], options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    import_modules(os.environ.get(IMPORTS, "").split(","))
     model, tokenizers = load_translation_model(names, **options)
     _translator = TextTranslationPipeline(
         model=model, tokenizer=tokenizers.source, target_tokenizer=tokenizers.target, device=model.device

@@ -36,7 +36,8 @@ def export_onnx(
     `decoder_model_merged.onnx` gives `logits` [B, 1, V] and the cache `present.*` of `input_ids` [B, 1],
     `encoder_attention_mask`, `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead
     of the first token its free axes have length 0. `OnnxTranslationModel` runs them; `scripts/translate_onnx.py` does
-    so without torch. Everything is written beside `directory` and then moved.
+    so without torch. Everything is written beside `directory` and then moved. No other thread may run models of the
+    family meanwhile: functions of its module are replaced for the trace.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.

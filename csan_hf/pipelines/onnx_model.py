@@ -101,6 +101,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = torch.get_num_threads()
         config = AutoConfig.from_pretrained(directory)
+        if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
+            raise FileNotFoundError(f"{directory} lacks {' and '.join(missing)}: export the model again.")
         model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A locality method in a file of one's own: trained by `csan-hf --import`, and saved with the model."""
 
+import importlib
 import subprocess
 import sys
 
@@ -8,9 +9,11 @@ import pytest
 import yaml
 from hub.test_push import ROOT, TRAIN
 
+from csan_hf import CsanConfig
 from csan_hf.hub import check_checkpoint
 from csan_hf.hub.public_files import public_files
 from csan_hf.models import locality
+from csan_hf.own_code import save_own_methods
 from csan_hf_cli import IMPORTS, main
 
 METHOD = """
@@ -89,6 +92,26 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     words = ["--import=run/strided.py", "evaluate", "--model", "run", "--split", "test", "--device", "cpu"]
     done = subprocess.run([sys.executable, "-m", "csan_hf", *words], capture_output=True, check=False, cwd=place)
     assert done.returncode == 0, done.stderr
+    (place / "words.txt").write_text("a b\n")
+    words = ["--import=run/strided.py", "translate", "--model", "run", "--input", "words.txt", "--output", "out"]
+    command = [sys.executable, "-m", "csan_hf", *words, "--processes=1"]
+    done = subprocess.run(command, capture_output=True, check=False, cwd=place)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, monkeypatch):
+    own = place / "own" / "distances.py"
+    own.parent.mkdir()
+    own.write_text(METHOD)
+    monkeypatch.syspath_prepend(place)
+    importlib.import_module("own.distances")
+    for name in ("configuration_csan.py", "distances.py"):
+        (place / name).write_text("the package's")
+    config = CsanConfig(encoder_layers=1, decoder_layers=1, encoder_locality=[{"strided": 2}])
+    save_own_methods(config, place)
+    assert "Strided is not saved with the model" in caplog.text
+    assert (place / "distances.py").read_text() == "the package's"
+    sys.modules.pop("own.distances")
 
 
 @pytest.mark.parametrize(
