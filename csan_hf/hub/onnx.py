@@ -4,7 +4,7 @@
 Files, inputs and outputs are named as optimum's are. Its merged decoder has a branch without cache for the first step;
 here a cache of length 0, which its runners feed there too, makes that unnecessary.
 
-Shapes: B sentences, J source positions, V target vocabulary, d width.
+Shapes: B sentences, K beams of each, J source positions, V target vocabulary, d width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,11 +34,11 @@ def export_onnx(
     """Writes a sequence-to-sequence model as two ONNX graphs, for any batch size and length within its positions.
 
     `encoder_model.onnx` gives `last_hidden_state` [B, J, d] of `input_ids` and `attention_mask` [B, J];
-    `decoder_model_merged.onnx` gives `logits` [B, 1, V] and the cache `present.*` of `input_ids` [B, 1],
-    `encoder_attention_mask`, `encoder_hidden_states` and `past_key_values.*`, the cache after the token before; ahead
-    of the first token its free axes have length 0. `OnnxTranslationModel` runs them; `scripts/translate_onnx.py` does
-    so without torch. Everything is written beside `directory` and then moved. No other thread may run models of the
-    family meanwhile: functions of its module are replaced for the trace.
+    `decoder_model_merged.onnx` gives `logits` [B · K, 1, V] and the cache `present.*` of `input_ids` [B · K, 1], K
+    consecutive rows of one source, `encoder_attention_mask`, `encoder_hidden_states` and `past_key_values.*`, the
+    cache after the token before; ahead of the first token its free axes have length 0. `OnnxTranslationModel` runs
+    them; `scripts/translate_onnx.py` does so without torch. Everything is written beside `directory` and then moved.
+    No other thread may run models of the family meanwhile: functions of its module are replaced for the trace.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.
@@ -106,18 +107,57 @@ def _trace(model: Any, directory: Path) -> None:
     ids, mask = torch.ones(2, 2, 6, dtype=torch.long)
     both = {0: "batch_size", 1: "encoder_sequence_length"}
     source = {"input_ids": (ids, both), "attention_mask": (mask, both)}
-    target = {"input_ids": (ids[:, :1], {0: "batch_size"}), "encoder_attention_mask": (mask, both)}
+    beams = 3  # traced with another number than is usual, so that it is free
+    target = {"input_ids": (ids[:, :1].repeat(beams, 1), {0: "rows"}), "encoder_attention_mask": (mask, both)}
     target["encoder_hidden_states"] = encoder(ids, mask).last_hidden_state, both
     for name, shape in step.states.items():
-        target[PAST + name] = torch.zeros(2, *shape), {0: "batch_size", 2: f"past {name}"}
+        is_source = ".encoder." in name
+        rows = {0: "batch_size" if is_source else "rows", 2: f"past {name}"}
+        target[PAST + name] = torch.zeros(2 if is_source else 2 * beams, *shape), rows
     module: Any = sys.modules[type(model).__module__]
     made: Any = {"create_causal_mask": lambda **inputs: None, "run_lstm": _run_lstm}  # one query sees the whole cache
-    # Blocks are made for one length
-    implementation = mock.patch.object(model.config, "_attn_implementation_internal", "sdpa")
-    quiet = warnings.catch_warnings(action="ignore", category=UserWarning)  # of names of axes
-    with quiet, implementation, mock.patch.multiple(module, create=True, **made):
+    made |= {"create_bidirectional_mask": _padding_mask, "check_as_many": lambda *counts: None}
+    with ExitStack() as replaced:
+        replaced.enter_context(warnings.catch_warnings(action="ignore"))  # of names of axes, and of torch's own code
+        replaced.enter_context(mock.patch.multiple(module, create=True, **made))
+        replaced.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
+        # Blocks are made for one length
+        replaced.enter_context(mock.patch.object(model.config, "_attn_implementation_internal", "sdpa"))
+        for layer in model.model.decoder.layers if step.folds else ():
+            attend = partial(_attend_in_sentences, layer.encoder_attn.forward)
+            replaced.enter_context(mock.patch.object(layer.encoder_attn, "forward", attend))
         _export(encoder, source, ["last_hidden_state"], directory / ENCODER)
         _export(step, target, ["logits", *(PRESENT + name for name in step.states)], directory / DECODER)
+
+
+def _padding_mask(attention_mask: Tensor, **inputs: Any) -> Tensor:
+    """[B, J] as attention takes it, whatever the number of queries."""
+    return attention_mask[:, None, None].bool()
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **options: Any) -> Tensor:
+    """See torch's, by products that ONNX Runtime fuses with the transposition."""
+    energies = query * options["scale"] @ key.transpose(2, 3)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        energies = energies.masked_fill(~attn_mask, torch.finfo(energies.dtype).min)
+    elif attn_mask is not None:
+        energies = energies + attn_mask
+    return energies.softmax(dim=-1) @ value
+
+
+def _attend_in_sentences(attend: Any, states: Tensor, **inputs: Any) -> Any:
+    """Cross-attention with the beams [B · K, 1, d] of a sentence as its queries [B, K, d]: keys are not repeated."""
+    sentences, (rows, _, width) = inputs["key_value_states"].shape[0], states.shape
+    shape = torch.cat([torch.full((1,), sentences), torch.tensor([-1, width])])
+    queries = _reshape(states, shape, (sentences, rows // sentences, width))
+    output, weights = attend(queries, **inputs)
+    return _reshape(output, torch.tensor([-1, 1, width]), states.shape), weights
+
+
+def _reshape(states: Tensor, shape: Tensor, found: Any) -> Tensor:
+    """ONNX's own, as torch would have to prove that the number of beams is whole."""
+    reshaped: Tensor = torch.onnx.ops.symbolic("Reshape", (states, shape), dtype=states.dtype, shape=found)
+    return reshaped
 
 
 def _export(module: nn.Module, inputs: Mapping[str, tuple[Tensor, Any]], outputs: list[str], path: Path) -> None:
@@ -129,6 +169,8 @@ def _export(module: nn.Module, inputs: Mapping[str, tuple[Tensor, Any]], outputs
     program: Any = torch.onnx.export(module, kwargs=tensors, dynamic_shapes=axes, dynamo=True, verbose=False, **names)
     for node in program.model.graph:
         node.metadata_props.clear()  # stack traces, longer than small weights
+    for kept in program.model.graph.outputs[1:]:
+        kept.shape[2] = f"{kept.name} positions"  # of a window, which a sentence fills first
     program.save(path)
 
 
@@ -154,11 +196,14 @@ class _Step(nn.Module):
         states: Rows, a length and width of every tensor [B, rows, positions, width] of the cache, by name. To trace
             with, lengths must be neither 0 nor 1, and those of all positions above those of a window.
         counter: A tensor of all positions, of no width where no layer keeps all.
+        folds: Whether cross-attention takes the beams of a sentence together; otherwise the source is repeated.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model, self.decoder, self.kind = model, model.model.decoder, model.config.model_type
+        layers = self.decoder.layers if self.kind == "csan" else [None]
+        self.folds = all(layer is not None and layer.encoder_attn.locality is None for layer in layers)
         ids = torch.ones(1, 1, dtype=torch.long)
         cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
         model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, past_key_values=cache)
@@ -175,10 +220,17 @@ class _Step(nn.Module):
         self.states = {name: states[name] for name in sorted(states, key=lambda name: (int(name.split(".")[0]), name))}
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """[B, 1, V] and the cache."""
+        """[B · K, 1, V] and the cache."""
         mask, source = inputs["encoder_attention_mask"], inputs["encoder_hidden_states"]
         past = {name: inputs[PAST + name] for name in self.states}
-        cache = self._cache(past, mask, source)
+        cache, rows = self._cache(past, source), inputs["input_ids"].shape[0]
+        of_source = {name: tensor for name, tensor in _tensors(cache).items() if ".encoder." in name}
+        if not self.folds:
+            sentence = torch.arange(rows) // (rows // mask.shape[0])
+            mask, source = mask[sentence], source[sentence]
+            for layer in cache.cross_attention_cache.layers:
+                layer.keys, layer.values = layer.keys[sentence], layer.values[sentence]
+        self._put_last(cache, past, mask, source)
         replaced: Any = nullcontext()
         if self.kind == "rnnsearch":
             keys = cache.cross_attention_cache.layers[0].keys[:, 0]
@@ -186,23 +238,15 @@ class _Step(nn.Module):
         given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
         with replaced:
             logits = self.model(decoder_input_ids=inputs["input_ids"], **given).logits
-        present = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1)), **_tensors(cache)}
+        present = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1)), **_tensors(cache), **of_source}
         if self.kind == "pervasive_attention" and "0.decoder.key" in self.states:
             sums = present["0.decoder.key"].view(mask.shape[0], -1, mask.shape[1], self.states["0.decoder.key"][2])
             present["0.decoder.key"] = sums
         return logits, *(present[name] for name in self.states)
 
-    def _cache(self, past: dict[str, Tensor], mask: Tensor, source: Tensor) -> Any:
+    def _cache(self, past: dict[str, Tensor], source: Tensor) -> Any:
         """The model's own cache, with keys and values of the source."""
         cache = self.model.make_cache(1)
-        for index, layer in enumerate(cache.self_attention_cache.layers):
-            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
-            kept = [past[name] for kind in ("key", "value") if (name := f"{index}.decoder.{kind}") in past]
-            if index >= getattr(self.model.config, "decoder_layers", 0):
-                kept = [self._last(tensor, mask, source) for tensor in kept]
-            if kept:
-                layer.lazy_initialization(kept[0], kept[0])
-                layer.keys, layer.values = kept if len(kept) == 2 else (kept[0], kept[0][..., :0])
         # Of the source's states those that have none in the past: all or none
         for index, layer in enumerate(self.decoder.layers if self.kind == "csan" else ()):
             keys = past[f"{index}.encoder.key"]
@@ -213,6 +257,17 @@ class _Step(nn.Module):
             cache.cross_attention_cache.update(keys, keys[..., :0], 0)
             self._keep_keys(cache, source[:, keys.shape[2] :])
         return cache
+
+    def _put_last(self, cache: Any, past: dict[str, Tensor], mask: Tensor, source: Tensor) -> None:
+        """Put what is kept of the tokens before into the cache."""
+        for index, layer in enumerate(cache.self_attention_cache.layers):
+            layer.cumulative_length = past[self.counter].shape[2]  # of sliding windows
+            kept = [past[name] for kind in ("key", "value") if (name := f"{index}.decoder.{kind}") in past]
+            if index >= getattr(self.model.config, "decoder_layers", 0):
+                kept = [self._last(tensor, mask, source) for tensor in kept]
+            if kept:
+                layer.lazy_initialization(kept[0], kept[0])
+                layer.keys, layer.values = kept if len(kept) == 2 else (kept[0], kept[0][..., :0])
 
     def _keep_keys(self, cache: Any, source: Tensor) -> None:
         """Keep what RNNsearch projects of the source's states."""

@@ -1,7 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Translation with ONNX Runtime by transformers' `generate`, of what `csan_hf.hub.onnx` exported.
 
-Shapes: B sentences, J source positions, I target positions, V target vocabulary, d width.
+Shapes: B sentences, K beams of each, J source positions, I target positions, V target vocabulary, d width.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from .search import search_by_default
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 PAST, PRESENT = "past_key_values.", "present."
@@ -47,11 +49,18 @@ class _OnnxEncoder(nn.Module):
 class _OnnxCache:
     """The tensors that the decoder's graph gave after `length` positions, without any after none."""
 
-    def __init__(self, session: Any, batch: int) -> None:
-        self.length = 0
-        shapes = {each.name: each.shape[1:] for each in session.get_inputs() if each.name.startswith(PAST)}
-        sizes = {name: [0 if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()}
-        self.tensors = {name: np.zeros([batch, *size], np.float32) for name, size in sizes.items()}
+    is_compileable = False
+
+    def __init__(self) -> None:
+        self.length, self.tensors = 0, dict[str, np.ndarray]()
+
+    def start(self, session: Any, rows: int, sentences: int) -> None:
+        """Takes its place ahead of the first token."""
+        for each in session.get_inputs():
+            if each.name.startswith(PAST):
+                sizes = [0 if isinstance(axis, str) else axis for axis in each.shape[1:]]
+                count = sentences if ".encoder." in each.name else rows
+                self.tensors[each.name] = np.zeros([count, *sizes], np.float32)
 
     def get_seq_length(self, *args: Any) -> int:
         """The positions."""
@@ -59,8 +68,14 @@ class _OnnxCache:
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let beams go on from others of their sentence, with the source's tensors in common."""
-        own = {name: tensor for name, tensor in self.tensors.items() if ".encoder." not in name}
-        self.tensors |= {name: tensor[beam_idx.numpy()] for name, tensor in own.items()}
+        self.keep_rows(beam_idx, None)
+
+    def keep_rows(self, rows: Tensor, sentences: Tensor | None) -> None:
+        """Go on with some rows, in this order, of some sentences; None = of all."""
+        for name, tensor in self.tensors.items():
+            kept = sentences if ".encoder." in name else rows
+            if kept is not None:
+                self.tensors[name] = tensor[kept.numpy()]
 
 
 class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
@@ -100,6 +115,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         if "sess_options" not in options:
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = torch.get_num_threads()
+        options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
         config = AutoConfig.from_pretrained(directory)
         if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
             raise FileNotFoundError(f"{directory} lacks {' and '.join(missing)}: export the model again.")
@@ -117,7 +133,8 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         """The encoder, for `generate`."""
         return self.encoder
 
-    _supports_default_dynamic_cache = classmethod(lambda cls: False)  # `forward` makes its own
+    def _prepare_cache_for_generation(self, config: Any, model_kwargs: dict, *args: Any) -> None:  # type: ignore[override]
+        model_kwargs.setdefault("past_key_values", _OnnxCache())
 
     def forward(
         self,
@@ -128,12 +145,14 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits [B, I, V] for `decoder_input_ids` [B, I] and sources [B, J] or what the encoder made of them."""
+        """Logits [B · K, I, V] for `decoder_input_ids` [B · K, I] and sources [B, J], or the encoder's outputs."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
         mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
-        cache: Any = past_key_values or _OnnxCache(self._decoder, len(tokens))
+        cache: Any = past_key_values if past_key_values is not None else _OnnxCache()
+        if cache.length == 0:
+            cache.start(self._decoder, len(tokens), len(states))
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
         return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), past_key_values=cache)
@@ -145,10 +164,14 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         cache.length += 1
         return torch.from_numpy(logits)
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """See transformers; greedy and beam search by `search`."""
+        return super().generate(*args, **search_by_default(kwargs))  # type: ignore[misc]
+
     def prepare_inputs_for_generation(  # type: ignore[override]
         self, input_ids: Tensor, past_key_values: _OnnxCache | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Returns the decoder's inputs of a step: the tokens that are not yet in the cache."""
-        new = input_ids[:, past_key_values.length :] if past_key_values is not None else input_ids
+        new = input_ids if past_key_values is None else input_ids[:, past_key_values.length :]
         given = {name: kwargs.get(name) for name in ("attention_mask", "encoder_outputs")}
         return {"decoder_input_ids": new, "past_key_values": past_key_values, **given}

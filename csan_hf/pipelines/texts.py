@@ -13,6 +13,7 @@ import torch
 
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
+from .search import search_by_default
 from .sentences import SplitText, split_text
 
 _WINDOW_IN_BATCHES = 16
@@ -209,6 +210,8 @@ class TextTranslationPipeline(TranslationPipeline):
         self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any
     ) -> Any:
         """As in `TranslationPipeline`; with `return_scores` also `log_probability` and `score` [B, R]."""
+        if self.model.config.model_type in FAMILIES and self.device.type == "cpu":
+            generate_kwargs = search_by_default(generate_kwargs)
         outputs = super()._forward(model_inputs, **generate_kwargs)
         if return_scores:
             outputs |= self._score(model_inputs, outputs["output_ids"])

@@ -1,0 +1,92 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Greedy and beam search of the package: transformers' tokens, without work on sentences that are done."""
+
+import pytest
+import tiny
+import torch
+from tiny import padded_sources as sources
+
+from csan_hf.pipelines import TextTranslationPipeline
+from csan_hf.pipelines.search import search
+
+MODELS = {
+    "csan": lambda: tiny.csan(seed=2),
+    "csan, windows": lambda: tiny.csan(
+        seed=2, decoder_locality=[{"window": 3}, None], encoder_locality=[{"window": 3}, None]
+    ),
+    "csan, sums": lambda: tiny.csan(seed=2, cross_locality=[None, {"moving_gaussian": 3.0}]),
+    "pervasive attention": lambda: tiny.grid(seed=2, num_layers=2),
+    "conv_s2s": lambda: tiny.convolutional(seed=2),
+    "rnnsearch": lambda: tiny.recurrent(seed=2),
+}
+ENDS = [2, 5, 7, 9, 11]  # so that many hypotheses end
+OPTIONS = {
+    "greedy": {},
+    "beams": {"num_beams": 4},
+    "several": {"num_beams": 4, "num_return_sequences": 3},
+    "early": {"num_beams": 3, "early_stopping": True, "eos_token_id": ENDS},
+    "never": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0, "eos_token_id": ENDS},
+    "short": {"num_beams": 3, "length_penalty": -1.0, "min_new_tokens": 4, "no_repeat_ngram_size": 2},
+    "prompt": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 5, 6]] * 5)},
+    "several ends": {"num_beams": 3, "eos_token_id": ENDS},
+    "own limits": {"stopping_criteria": [lambda ids, scores: ids.shape[1] >= 4 + torch.arange(len(ids)) // 2]},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_of_the_library(name, options):
+    model, batch = MODELS[name](), sources((9, 3, 7, 1, 12))
+    rows = {}
+    model.register_forward_hook(lambda module, inputs, output: rows[loop].append(len(output.logits)))
+    found = {}
+    for loop in (None, search):
+        rows[loop] = []
+        given = {"max_new_tokens": 20, **OPTIONS[options]}
+        found[loop] = model.generate(**batch, custom_generate=loop, **given)
+    assert torch.equal(found[None], found[search])
+    assert len(rows[None]) == len(rows[search])
+    assert sum(rows[search]) <= sum(rows[None])
+
+
+def test_rows_of_ended_sentences_are_not_computed():
+    model, batch = tiny.csan(seed=2), sources((9, 3, 7, 1, 12))
+    rows = []
+    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output.logits)))
+    for beams in (1, 3):
+        limits = [lambda ids, scores, n=beams: ids.shape[1] >= 3 + torch.arange(5).repeat_interleave(len(ids) // 5)]
+        options = {"num_beams": beams, "max_new_tokens": 20, "min_new_tokens": 19, "stopping_criteria": limits}
+        model.generate(**batch, custom_generate=search, **options)
+        assert rows == [beams * left for left in (5, 5, 4, 3, 2, 1)]
+        rows.clear()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": True},
+        {"do_sample": True, "num_beams": 2},
+        {"return_dict_in_generate": True, "output_scores": True, "num_beams": 2},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+    ],
+)
+def test_the_rest_is_the_librarys(options):
+    model, batch = tiny.csan(seed=2), sources((9, 3, 7))
+    found = [
+        torch.manual_seed(1) and model.generate(**batch, custom_generate=loop, max_new_tokens=9, **options)
+        for loop in (None, search)
+    ]
+    here, there = (each if isinstance(each, torch.Tensor) else each["sequences"] for each in found)
+    assert torch.equal(here, there)
+
+
+def test_the_pipeline_searches_so(monkeypatch):
+    asked = []
+    model = tiny.csan(seed=2)
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda *args, **kwargs: asked.append(kwargs) or generate(*args, **kwargs))
+    translate = TextTranslationPipeline(model=model, tokenizer=tiny.tokenizer(["a", "b"]), device="cpu")
+    translate("a b")
+    assert asked[-1]["custom_generate"] is search
