@@ -11,6 +11,7 @@ what the process held before it (CPU), or the peak of the allocator (CUDA).
     python scripts/benchmark.py                    # the table of the README
     python scripts/benchmark.py --size base --dtype bfloat16 --device cuda
     OMP_NUM_THREADS=1 python scripts/benchmark.py --backends    # the backends of local attention (backend_grid.py)
+    python scripts/benchmark.py --engines          # torch, ONNX Runtime and CTranslate2 (engines.py)
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import backend_grid
+import engines
 import torch
 from measuring import last_number_printed_by, machine, peak_memory_of, seconds_of
 from transformers import MarianConfig, MarianMTModel
@@ -58,6 +60,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--only", help="run only the workloads whose name contains this")
     parser.add_argument("--backends", action="store_true", help="compare the backends of local attention instead")
+    parser.add_argument("--engines", action="store_true", help="compare torch, ONNX Runtime and CTranslate2 instead")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of the engines (default: 1 2)")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory column out")
     parser.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "WORKLOAD"), help=argparse.SUPPRESS)
@@ -70,6 +74,9 @@ def main(arguments: list[str]) -> None:
     if args.backends:
         setting = backend_grid.describe(args.device, args.dtype)
         rows = backend_grid.print_grid(args.device, args.dtype, args.rounds, args.only)
+    elif args.engines:
+        setting = describe(args)
+        rows = engines.print_engines(lambda name: build(name, args), args.rounds, args.threads, args.only)
     else:
         check_models(args)
         setting, rows = describe(args), print_workloads(args)

@@ -141,6 +141,32 @@ def export_onnx(
     print(f"{equal} of {len(lines)} translations are the same")
 
 
+def export_ctranslate2(
+    model: str,
+    directory: str,
+    /,
+    *,
+    quantization: Literal["float32", "float16", "bfloat16", "int8"] = "float32",
+    trust_remote_code: bool = False,
+) -> None:
+    """Export a Transformer without windows to CTranslate2.
+
+        csan-hf export-ctranslate2 runs/plain runs/plain-ct2 --quantization int8
+
+    DIRECTORY receives what `ctranslate2.Translator` loads, and the tokenizers. Locality must be off, or be relative
+    positions in all layers without sinusoids; the other methods run by `csan-hf export-onnx`.
+
+    Args:
+        directory: where to save the model; new or empty
+        quantization: how weights are kept
+    """
+    from csan_hf.hub.ctranslate2 import export_ctranslate2 as export  # which needs a package
+
+    network, tokenizers = load_translation_model(model, device="cpu", trust_remote_code=trust_remote_code)
+    export(network, directory, tokenizers=tokenizers, quantization=quantization)
+    print(f"{directory}: {type(network).__name__} for CTranslate2, {quantization}")
+
+
 def push(
     directory: str,
     repo_id: str,

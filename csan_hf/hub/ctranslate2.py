@@ -1,0 +1,177 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Export to CTranslate2 of what it can express: full attention, with Shaw's relative positions or without."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from csan_hf.models.csan_attention import CsanAttention
+from csan_hf.models.distances import RelativePositions
+
+_NEVER = -1.0e9  # bias of a token that is never to be chosen
+
+
+def export_ctranslate2(
+    model: PreTrainedModel,
+    directory: str | os.PathLike,
+    *,
+    tokenizers: Any,
+    quantization: str = "float32",
+) -> Path:
+    """Writes a CSAN for `ctranslate2.Translator`, which in float32 scores translations as the model does.
+
+    So greedy search finds the same tokens; beam search ends, and counts lengths, by CTranslate2's own rules. Sentences
+    are given as tokens with that of the end (`tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)`). What the
+    generation config's `bad_words_ids` forbids gets a bias by which it is never chosen; its other settings, such as
+    beams and the longest output, are arguments of `translate_batch`.
+
+    Args:
+        model: A `CsanForConditionalGeneration`, unwrapped. Locality is off, or relative positions, with tables that
+            the heads have in common, are in every layer of encoder and decoder in place of sinusoids, all alike.
+        directory: A new or empty directory.
+        tokenizers: The `TokenizerPair`, whose vocabularies are written beside the weights.
+        quantization: Of weights: `"float32"`, `"int8"`, `"float16"` or another of CTranslate2's.
+
+    Returns:
+        `directory` as a `Path`.
+
+    Raises:
+        ValueError: The model has a method that CTranslate2 cannot express, or the directory is not empty.
+        ImportError: CTranslate2 is missing (`pip install ctranslate2`).
+    """
+    if importlib.util.find_spec("ctranslate2") is None:
+        raise ImportError("The export needs ctranslate2: pip install ctranslate2")
+    from ctranslate2.converters.converter import Converter
+
+    class CsanConverter(Converter):
+        def _load(self) -> Any:
+            # CTranslate2 quantises in place
+            return _specification(deepcopy(model).float(), tokenizers)
+
+    _relative_positions(model)
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(f"{directory} is not empty; CTranslate2's files need a new directory.")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
+        staging = CsanConverter().convert(f"{temporary}/model", quantization=quantization)
+        tokenizers.save_pretrained(staging)
+        if directory.exists():
+            directory.rmdir()
+        os.rename(staging, directory)
+    return directory
+
+
+def _relative_positions(model: Any) -> bool:
+    """Whether all layers have relative positions; raises ValueError for what CTranslate2 cannot express."""
+    config, found = model.config, set[RelativePositions | None]()
+    if config.model_type != "csan":
+        raise ValueError(f"CTranslate2 has no {config.model_type}, only Transformers: see `csan-hf export-onnx`.")
+    for part, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers), ("cross", 0)):
+        for index in range(depth or config.decoder_layers):
+            locality = config.layer_locality(part, index)
+            methods = locality.methods if locality is not None else ()
+            for method in methods:
+                if part == "cross" or not isinstance(method, RelativePositions) or method.per_head:
+                    heads = " of each head" if isinstance(method, RelativePositions) else ""
+                    raise ValueError(
+                        f"CTranslate2 has no `{method.key}`{heads} ({part} layer {index}): see `csan-hf export-onnx`."
+                    )
+            if part != "cross":
+                found.add(methods[0] if methods else None)
+    if found != {None} and (len(found) > 1 or config.sinusoids is not None):
+        raise ValueError(
+            "CTranslate2 has relative positions in all layers of encoder and decoder alike and without sinusoids, or "
+            "none: see `csan-hf export-onnx`."
+        )
+    if found == {None} and config.sinusoids is None:
+        raise ValueError("CTranslate2 has no Transformer without positions: see `csan-hf export-onnx`.")
+    return found != {None}
+
+
+def _specification(model: Any, tokenizers: Any) -> Any:
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
+
+    config = model.config
+    activations = {"relu": "RELU", "gelu": "GELU", "gelu_new": "GELUTanh", "swish": "SWISH", "silu": "SWISH"}
+    if config.activation_function not in activations:
+        raise ValueError(f"CTranslate2 has no `activation_function` {config.activation_function!r}.")
+    if config.encoder_attention_heads != config.decoder_attention_heads:
+        raise ValueError("CTranslate2 has as many heads in the decoder as in the encoder.")
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.encoder_attention_heads,
+        pre_norm=config.normalize_before,
+        activation=Activation[activations[config.activation_function]],
+        layernorm_embedding=config.sinusoids == "bart",
+        with_relative_position=_relative_positions(model),
+    )
+    _set_stack(spec.encoder, spec.encoder.embeddings[0], model.model.encoder)
+    _set_stack(spec.decoder, spec.decoder.embeddings, model.model.decoder)
+    bias = model.final_logits_bias[0].detach().float().clone()
+    for words in model.generation_config.bad_words_ids or ():
+        bias[words] = _NEVER  # of one token each: `translate_batch` has `suppress_sequences`
+    spec.decoder.projection.weight, spec.decoder.projection.bias = model.lm_head.weight, bias
+    source = _tokens(tokenizers.source, config.vocab_size)
+    target = _tokens(tokenizers.target, config.decoder_vocab_size)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.decoder_start_token = target[config.decoder_start_token_id]
+    spec.config.eos_token = target[config.eos_token_id]
+    spec.config.bos_token = spec.config.decoder_start_token
+    spec.config.unk_token = tokenizers.target.unk_token or spec.config.eos_token
+    return spec
+
+
+def _tokens(tokenizer: Any, size: int) -> list[str]:
+    """The vocabulary in its order; entries that the tokenizer does not have get names of their own."""
+    names = {number: token for token, number in tokenizer.get_vocab().items()}
+    return [names.get(number, f"<unused {number}>") for number in range(size)]
+
+
+def _set_stack(spec: Any, embeddings: Any, stack: Any) -> None:
+    embeddings.weight, spec.scale_embeddings = stack.embed_tokens.weight, stack.embed_tokens.embed_scale
+    if stack.config.sinusoids is not None:
+        positions = stack.embed_positions
+        table = positions.weight if positions.kind == "bart" else positions.create_weight(positions.num_positions)
+        spec.position_encodings.encodings = table
+    if stack.config.sinusoids == "bart":
+        _set_norm(spec.layernorm_embedding, stack.layernorm_embedding)
+    if stack.config.normalize_before:
+        _set_norm(spec.layer_norm, stack.layer_norm)
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        _set_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_layer_norm)
+        if hasattr(layer, "encoder_attn"):
+            _set_attention(layer_spec.attention, layer.encoder_attn, layer.encoder_attn_layer_norm)
+        _set_linear(layer_spec.ffn.linear_0, layer.fc1)
+        _set_linear(layer_spec.ffn.linear_1, layer.fc2)
+        _set_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
+
+
+def _set_attention(spec: Any, attention: CsanAttention, norm: Any) -> None:
+    """Queries, keys and values are one layer in self-attention; in cross-attention keys and values are."""
+    own = [attention.q_proj, attention.k_proj, attention.v_proj]
+    for linear, parts in zip(spec.linear, [own[:1], own[1:]] if attention.is_cross_attention else [own], strict=False):
+        linear.weight = torch.cat([part.weight for part in parts])
+        linear.bias = torch.cat([part.bias for part in parts])
+    _set_linear(spec.linear[-1], attention.out_proj)
+    _set_norm(spec.layer_norm, norm)
+    for tables in attention.locality_modules().values():
+        spec.relative_position_keys, spec.relative_position_values = tables.keys, tables.values
+
+
+def _set_linear(spec: Any, linear: Any) -> None:
+    spec.weight, spec.bias = linear.weight, linear.bias
+
+
+def _set_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = norm.weight, norm.bias

@@ -1,0 +1,182 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Engines that translate with one plain Transformer beside each other, and with a 2D-CSAN where they can.
+
+Every sentence has 25 tokens and every translation 24, with random weights. Each round runs every engine once, in turn;
+the table has the median over the rounds of the time of transformers' Marian divided by the engine's. Ahead of that all
+engines in float32 must find the same tokens greedily. The profile says which operations a translation spends its time
+on, at one thread.
+"""
+
+import json
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import machine, seconds_of
+from onnxruntime import SessionOptions
+
+from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.hub.onnx import export_onnx
+from csan_hf.pipelines.onnx_model import OnnxTranslationModel
+from csan_hf.pipelines.search import search
+
+SOURCE, TARGET = 25, 24
+BATCHES, BEAMS = (1, 16, 64), (1, 5)
+LEAST_SECONDS = 0.3  # a round repeats what takes less
+
+
+class Engines:
+    """All engines, with files in a temporary directory.
+
+    Args:
+        build: Makes the model of a name in `benchmark.LOCALITIES`, or Marian.
+        threads: Threads of each engine.
+        directory: For exported models.
+    """
+
+    def __init__(self, build: Callable[[str], Any], threads: int, directory: Path) -> None:
+        torch.set_num_threads(threads)
+        self.directory, self.threads = directory, threads
+        self.marian = build("MarianMTModel").eval()
+        self.models = {"CSAN": build("CSAN, locality off").eval(), "2D-CSAN": build("2D-CSAN (3×11)").eval()}
+        for weight in (each for model in (self.marian, *self.models.values()) for each in model.parameters()):
+            weight.data.mul_(4.0 if weight.dim() > 1 else 1.0)  # so that translations differ
+        self.vocabulary = [f"{number}" for number in range(self.marian.config.vocab_size)]
+
+    def runs(self) -> Iterator[tuple[str, Callable[[torch.Tensor, int], Any]]]:
+        """Names, and what translates sources [B, 25] with a number of beams."""
+        yield "Marian, transformers", self._generate(self.marian, None)
+        for name, model in self.models.items():
+            yield f"{name}, transformers", self._generate(model, None)
+            yield f"{name}, csan_hf", self._generate(model, search)
+            yield f"{name}, csan_hf, bfloat16", self._generate(deepcopy(model).bfloat16(), search)
+            for precision in ("float32", "int8"):
+                graph = OnnxTranslationModel.from_directory(self.onnx(name, precision))
+                yield f"{name}, ONNX Runtime, {precision}", self._generate(graph, search)
+        for precision in ("float32", "int8"):
+            yield f"CSAN, CTranslate2, {precision}", self._ctranslate2(precision)
+
+    def onnx(self, name: str, precision: str) -> Path:
+        """The graphs of a model."""
+        directory = self.directory / f"{name} {precision}"
+        return directory if directory.exists() else export_onnx(self.models[name], directory, precision=precision)
+
+    @staticmethod
+    def _generate(model: Any, loop: Any) -> Callable[[torch.Tensor, int], Any]:
+        lengths = {"min_new_tokens": TARGET, "max_new_tokens": TARGET, "do_sample": False}
+        return lambda ids, beams: model.generate(ids, num_beams=beams, custom_generate=loop, **lengths).tolist()
+
+    def _ctranslate2(self, precision: str) -> Callable[[torch.Tensor, int], Any]:
+        import ctranslate2
+
+        from csan_hf.hub.ctranslate2 import export_ctranslate2
+
+        directory = self.directory / f"ctranslate2 {precision}"
+        if not directory.exists():
+            words = train_tokenizer([" ".join(self.vocabulary)], vocab_size=len(self.vocabulary))
+            words.get_vocab = lambda: dict(zip(self.vocabulary, range(len(self.vocabulary)), strict=True))
+            pair = TokenizerPair(words, words)
+            export_ctranslate2(self.models["CSAN"], directory, tokenizers=pair, quantization=precision)
+        translator = ctranslate2.Translator(str(directory), intra_threads=self.threads, inter_threads=1)
+        lengths: Any = {"min_decoding_length": TARGET, "max_decoding_length": TARGET}
+
+        def run(ids: torch.Tensor, beams: int) -> list[list[int]]:
+            tokens = [[self.vocabulary[number] for number in row] for row in ids.tolist()]
+            found = translator.translate_batch(tokens, beam_size=beams, max_batch_size=len(tokens), **lengths)
+            return [[0, *map(int, each.hypotheses[0])] for each in found]
+
+        return run
+
+
+def print_engines(build: Callable[[str], Any], rounds: int, threads: tuple[int, ...], only: str | None) -> list[dict]:
+    """Prints the tables of all engines and a profile, and returns the rows."""
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        for count in threads:
+            engines = Engines(build, count, Path(directory))
+            runs = {name: run for name, run in engines.runs() if not only or only in name or name.startswith("Marian")}
+            check(runs, sources(4))
+            print(f"\n{machine('cpu')}; times Marian's speed (sentences a second)\n")
+            columns = [(beams, batch) for beams in BEAMS for batch in BATCHES]
+            heads = [f"{'greedy' if beams == 1 else f'beam {beams}'}, {batch}" for beams, batch in columns]
+            print("| engine | " + " | ".join(heads) + " |\n| --- |" + " ---: |" * len(heads))
+            found = [speeds(runs, sources(batch), beams, rounds) for beams, batch in columns]
+            for name in runs:
+                cells = [f"{column[name][0]:.2f} ({column[name][1]:,.0f})" for column in found]
+                print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+                figures = {head: column[name] for head, column in zip(heads, found, strict=True)}
+                rows.append({"engine": name, "threads": count, "speed and sentences a second": figures})
+        torch.set_num_threads(1)
+        print_profile(Engines(build, 1, Path(directory)))
+    return rows
+
+
+def sources(batch: int) -> torch.Tensor:
+    """Sentences [B, 25]."""
+    return torch.randint(2, 8000, (batch, SOURCE), generator=torch.Generator().manual_seed(1))
+
+
+def check(runs: dict[str, Callable[[torch.Tensor, int], Any]], ids: torch.Tensor) -> None:
+    """Raises ValueError unless the engines in float32 give the tokens of transformers' loop."""
+    for name, run in runs.items():
+        exact = runs.get(f"{name.split(',')[0]}, transformers")
+        if "int8" not in name and "bfloat16" not in name and exact and run(ids, 1) != exact(ids, 1):
+            raise ValueError(f"{name} gives other tokens than transformers: {run(ids, 1)}, {exact(ids, 1)}")
+
+
+def speeds(runs: dict, ids: torch.Tensor, beams: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """Of each engine the median speed, Marian's = 1, and sentences a second."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    repeats = max(
+        1, int(LEAST_SECONDS / max(seconds_of(lambda: runs["Marian, transformers"](ids, beams), "cpu"), 1e-3))
+    )
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            seconds = seconds_of(lambda run=run: [run(ids, beams) for _ in range(repeats)], "cpu") / repeats
+            if number:  # the first warms up
+                times[name].append(seconds)
+    baseline = times["Marian, transformers"]
+    return {
+        name: (
+            statistics.median(one / two for one, two in zip(baseline, own, strict=True)),
+            len(ids) / statistics.median(own),
+        )
+        for name, own in times.items()
+    }
+
+
+def print_profile(engines: Engines) -> None:
+    """Prints which operations take the time of 16 sentences, under torch's two loops and ONNX Runtime."""
+    ids, model = sources(16), engines.models["CSAN"]
+    print("\nShare of operations, one thread, 16 sentences; the rest is Python and what is not listed\n")
+    for beams in BEAMS:
+        for name, loop in (("transformers", None), ("csan_hf", search)):
+            run = engines._generate(model, loop)
+            run(ids, beams)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                seconds = seconds_of(lambda run=run, beams=beams: run(ids, beams), "cpu")
+            spent = Counter(
+                {each.key.removeprefix("aten::"): each.self_cpu_time_total for each in profile.key_averages()}
+            )
+            _print_shares(f"torch, loop of {name}, beams {beams}", spent, seconds * 1e6)
+        options = SessionOptions()
+        options.enable_profiling, options.intra_op_num_threads = True, 1
+        options.profile_file_prefix = str(engines.directory / "profile")
+        graph = OnnxTranslationModel.from_directory(engines.onnx("CSAN", "float32"), sess_options=options)
+        seconds = seconds_of(lambda graph=graph, beams=beams: engines._generate(graph, search)(ids, beams), "cpu")
+        spent = Counter()
+        for session in (graph.encoder.session, graph._decoder):
+            for event in json.loads(Path(session.end_profiling()).read_text()):
+                if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+                    spent[event["args"]["op_name"]] += event["dur"]
+        _print_shares(f"ONNX Runtime, beams {beams}", spent, seconds * 1e6)
+
+
+def _print_shares(name: str, spent: Counter, total: float) -> None:
+    listed = ", ".join(f"{operation} {time / total:.0%}" for operation, time in spent.most_common(7))
+    print(f"{name} ({total / 1000:.0f} ms): {listed}")
