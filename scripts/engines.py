@@ -46,6 +46,8 @@ class Engines:
         self.models = {"CSAN": build("CSAN, locality off").eval(), "2D-CSAN": build("2D-CSAN (3×11)").eval()}
         for weight in (each for model in (self.marian, *self.models.values()) for each in model.parameters()):
             weight.data.mul_(4.0 if weight.dim() > 1 else 1.0)  # so that translations differ
+        for model in (self.marian, *self.models.values()):
+            model.final_logits_bias[:, model.config.eos_token_id] = -1e9  # and none ends early
         self.vocabulary = [f"{number}" for number in range(self.marian.config.vocab_size)]
 
     def runs(self) -> Iterator[tuple[str, Callable[[torch.Tensor, int], Any]]]:
@@ -68,8 +70,8 @@ class Engines:
 
     @staticmethod
     def _generate(model: Any, loop: Any) -> Callable[[torch.Tensor, int], Any]:
-        lengths = {"min_new_tokens": TARGET, "max_new_tokens": TARGET, "do_sample": False}
-        return lambda ids, beams: model.generate(ids, num_beams=beams, custom_generate=loop, **lengths).tolist()
+        given: Any = {"max_new_tokens": TARGET, "do_sample": False, "custom_generate": loop}
+        return lambda ids, beams: model.generate(ids, num_beams=beams, **given).tolist()
 
     def _ctranslate2(self, precision: str) -> Callable[[torch.Tensor, int], Any]:
         import ctranslate2
@@ -83,11 +85,11 @@ class Engines:
             pair = TokenizerPair(words, words)
             export_ctranslate2(self.models["CSAN"], directory, tokenizers=pair, quantization=precision)
         translator = ctranslate2.Translator(str(directory), intra_threads=self.threads, inter_threads=1)
-        lengths: Any = {"min_decoding_length": TARGET, "max_decoding_length": TARGET}
+        given: Any = {"max_decoding_length": TARGET, "min_decoding_length": 0}
 
         def run(ids: torch.Tensor, beams: int) -> list[list[int]]:
             tokens = [[self.vocabulary[number] for number in row] for row in ids.tolist()]
-            found = translator.translate_batch(tokens, beam_size=beams, max_batch_size=len(tokens), **lengths)
+            found = translator.translate_batch(tokens, beam_size=beams, max_batch_size=len(tokens), **given)
             return [[0, *map(int, each.hypotheses[0])] for each in found]
 
         return run

@@ -32,7 +32,7 @@ _ROW_BY_ROW = (
     rules.SuppressTokensAtBeginLogitsProcessor,
     rules.SuppressTokensLogitsProcessor,
 )
-_KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache"}
+_NEEDED_INPUTS = {"encoder_outputs", "past_key_values", "use_cache"}
 _LOW = -1.0e9  # the library's score of what is not to be chosen
 
 
@@ -59,7 +59,7 @@ def search(
         and not config.return_dict_in_generate
         and not inputs.pop("synced_gpus", False)
         and all(isinstance(rule, _ROW_BY_ROW) for rule in logits_processor)
-        and {name for name, value in inputs.items() if value is not None} == _KNOWN_INPUTS
+        and {name for name, value in inputs.items() if value is not None} - {"attention_mask"} == _NEEDED_INPUTS
         and inputs["use_cache"]
         and _can_drop_rows(inputs["past_key_values"])
     )
@@ -87,7 +87,7 @@ class _Decoder:
 
     Attributes:
         model: The model.
-        inputs: `attention_mask`, `encoder_outputs`, `past_key_values`.
+        inputs: `encoder_outputs`, `past_key_values` and perhaps `attention_mask`.
         rules: Processors of logits.
         beams: K.
     """
@@ -128,7 +128,8 @@ class _Decoder:
     def _select_source(self, rows: Any) -> None:
         states = self.inputs["encoder_outputs"][0][rows]
         self.inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
-        self.inputs["attention_mask"] = self.inputs["attention_mask"][rows]
+        if self.inputs.get("attention_mask") is not None:
+            self.inputs["attention_mask"] = self.inputs["attention_mask"][rows]
 
 
 def _greedy(decoder: _Decoder, tokens: Tensor, stop: StoppingCriteriaList, config: Any) -> Tensor:

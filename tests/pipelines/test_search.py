@@ -70,12 +70,13 @@ def test_rows_of_ended_sentences_are_not_computed():
         {"encoder_no_repeat_ngram_size": 2},
         {"use_cache": False},
         {"cache_implementation": "static"},
+        {"attention_mask": None},
     ],
 )
 def test_the_rest_is_the_librarys(options):
     model, batch = tiny.csan(seed=2), sources((9, 3, 7))
     found = [
-        torch.manual_seed(1) and model.generate(**batch, custom_generate=loop, max_new_tokens=9, **options)
+        torch.manual_seed(1) and model.generate(**{**batch, **options}, custom_generate=loop, max_new_tokens=9)
         for loop in (None, search)
     ]
     here, there = (each if isinstance(each, torch.Tensor) else each["sequences"] for each in found)
