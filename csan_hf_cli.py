@@ -45,7 +45,7 @@ COMMANDS = {
         "checkpoints:convert_attn2d",
         "convert a checkpoint of the Pervasive Attention authors' code",
     ),
-    "export-ctranslate2": ("checkpoints:export_ctranslate2", "write a plain Transformer for CTranslate2"),
+    "export-ct2": ("checkpoints:export_ctranslate2", "write a plain Transformer for CTranslate2"),
     "export-onnx": ("checkpoints:export_onnx", "write a checkpoint as ONNX graphs"),
     "push": ("checkpoints:push", "upload a checkpoint to the Hub"),
     "recipes": ("csan_hf_cli:recipes", "list the recipes and suites that come with csan_hf, or copy one"),

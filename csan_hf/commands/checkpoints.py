@@ -151,7 +151,7 @@ def export_ctranslate2(
 ) -> None:
     """Export a Transformer without windows to CTranslate2.
 
-        csan-hf export-ctranslate2 runs/plain runs/plain-ct2 --quantization int8
+        csan-hf export-ct2 runs/plain runs/plain-ct2 --quantization int8
 
     DIRECTORY receives what `ctranslate2.Translator` loads, and the tokenizers. Locality must be off, or be relative
     positions in all layers without sinusoids; the other methods run by `csan-hf export-onnx`.

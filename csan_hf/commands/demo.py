@@ -135,9 +135,9 @@ class DemoModel:
         self.languages: list[str] = next(
             (each for each in pairs if isinstance(each, list) and len(each) == 2 and all(each)), []
         )
-        example = card and re.search(r'translator\("([^"\\]+)"\)\[0\]', card.text)
+        example = card and re.search(r'translator\("((?:[^"\\]|\\.)+)"\)\[0\]', card.text)
         language = base_language(self.languages[0]) if self.languages else ""
-        self.example = example[1] if example else EXAMPLES.get(language, "")
+        self.example = re.sub(r"\\(.)", r"\1", example[1]) if example else EXAMPLES.get(language, "")
 
     def translate(self, text: str, num_beams: int) -> TranslatedText:
         """Translates a text sentence by sentence; what may be wrong with the translation is logged as a warning."""

@@ -103,7 +103,7 @@ def test_the_model_stays_as_it_is(tmp_path):
 
 def test_the_command(tmp_path, capsys):
     save_self_contained(*made(), tmp_path / "model")
-    assert main(["export-ctranslate2", f"{tmp_path}/model", f"{tmp_path}/ct2", "--quantization", "int8"]) == 0
+    assert main(["export-ct2", f"{tmp_path}/model", f"{tmp_path}/ct2", "--quantization", "int8"]) == 0
     assert "CsanForConditionalGeneration for CTranslate2, int8" in capsys.readouterr().out
     assert ctranslate2.Translator(str(tmp_path / "ct2")).compute_type.startswith("int8")
     assert TokenizerPair.from_pretrained(tmp_path / "ct2").target.get_vocab() == made()[1].target.get_vocab()
