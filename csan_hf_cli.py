@@ -274,6 +274,8 @@ def recipes(name: str | None = None, /, *, output: Path | None = None) -> None:
 @script()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand, `arguments` being its name and its arguments (None = those of the process)."""
+    if "OMP_WAIT_POLICY" not in os.environ:  # a thread that waits long for a core which others use slows all down
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     words = list(sys.argv[1:] if arguments is None else arguments)
     modules = os.environ.get(IMPORTS, "").split(",")
     while words and words[0].partition("=")[0] == "--import":

@@ -30,4 +30,4 @@ for sentence, result in zip(sentences, translator(sentences, num_beams=5)):
 PYTHON
 echo
 echo "In $output: the checkpoint, the tokenizer, README.md (the model card), training.png (loss and BLEU over steps),"
-echo "results.json (scores) and hypotheses/. Next: csan-hf translate --model $output"
+echo "results.json (scores) and hypotheses/. Next: source .venv/bin/activate; csan-hf translate --model $output"

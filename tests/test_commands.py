@@ -311,3 +311,11 @@ def test_no_line_stands_beside_a_bar(monkeypatch):
     _write_as_they_come(iter(bar), "-")
     lines = [line.split("\r")[-1].strip() for line in screen.getvalue().split("\n")]
     assert lines[:3] == ["Satz 0", "Satz 1", "Satz 2"]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(None, "1000"), ("passive", None)])
+def test_threads_that_wait_do_not_spin_for_long(policy, expected, monkeypatch, capsys):
+    for name, value in (("GOMP_SPINCOUNT", None), ("OMP_WAIT_POLICY", policy)):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    main(["--help"])
+    assert os.environ.pop("GOMP_SPINCOUNT", None) == expected

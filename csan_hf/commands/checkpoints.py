@@ -14,6 +14,7 @@ from csan_hf import hub
 from csan_hf.data import TokenizerPair
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.families import FAMILIES
+from csan_hf.hub.public_files import public_files
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf.text_files import read_lines, reading_folder_or_name
@@ -26,8 +27,7 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         csan-hf convert facebook/nllb-200-distilled-600M runs/nllb --head_area 3
 
     Any field of `CsanConfig` is an option; values are YAML, and several values make a list: `--localness_layers 0 1`,
-    `--localness_window query`, `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off. A
-    tokenizer of the original Marian or of M2M100 needs the package sentencepiece.
+    `--localness_window query`, `--encoder_locality '[{window: 5}, null, null]'`. Without options locality is off.
 
     Args:
         source: directory or Hub name of a checkpoint
@@ -190,11 +190,13 @@ def push(
         private: make a new repository private
         revision: branch to commit to (default: main)
         message: message of the commit
-        check_only: check the folder and upload nothing
+        check_only: check the folder, list what would be uploaded and upload nothing
     """
     hub.check_checkpoint(directory)
     if check_only:
-        print(f"{directory} is complete.")
+        for name, path in sorted(public_files(Path(directory)).items()):
+            print(f"{path.stat().st_size:>13,}  {name}")
+        print(f"{directory} is complete; these files, sizes in bytes, would be uploaded.")
         return
     commit = hub.push_checkpoint(
         directory, repo_id, private=private, revision=revision, commit_message=message, check=False

@@ -302,6 +302,16 @@ def test_a_check_alone_refuses_what_a_push_refuses(mistake, complete, tmp_path, 
     assert not hub_here.requests
 
 
+def test_a_check_alone_lists_what_would_be_uploaded(complete, capsys, hub_here):
+    assert csan_hf_cli.main(["push", str(complete), "tester/model", "--check_only"]) == 0
+    *files, end = capsys.readouterr().out.splitlines()
+    size, name = next(line.split() for line in files if line.endswith("model.safetensors"))
+    assert int(size.replace(",", "")) == (complete / name).stat().st_size
+    assert {line.split()[1] for line in files} == set(public_files(complete))
+    assert end == f"{complete} is complete; these files, sizes in bytes, would be uploaded."
+    assert not hub_here.requests
+
+
 def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
     person = tmp_path / USER
     directory = save_self_contained(*joint, person / "model")
