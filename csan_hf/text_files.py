@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import sys
+import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -58,6 +59,30 @@ def open_for_writing(path: Path | str, *, binary: bool = False, keep_partial: bo
         if keep_partial and temporary.exists() and temporary.stat().st_size > 0:
             os.replace(temporary, partial_name(path))
         temporary.unlink(missing_ok=True)
+
+
+def check_new_directory(directory: Path) -> None:
+    """Raises `ValueError` unless a directory is missing or empty."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ValueError(f"{directory} is not empty: choose a new directory.")
+
+
+@contextmanager
+def new_directory(directory: Path) -> Iterator[Path]:
+    """Gives a directory to fill, which gets its name when the block ends; if it raises, nothing stays.
+
+    Raises:
+        ValueError: See `check_new_directory`.
+    """
+    check_new_directory(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
+        staging = Path(temporary, "new")
+        staging.mkdir()
+        yield staging
+        if directory.exists():
+            directory.rmdir()
+        os.rename(staging, directory)
 
 
 def partial_name(path: Path | str) -> Path:

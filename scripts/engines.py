@@ -19,8 +19,11 @@ from typing import Any
 import torch
 from measuring import machine, seconds_of
 from onnxruntime import SessionOptions
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
-from csan_hf.data import TokenizerPair, train_tokenizer
+from csan_hf.data import TokenizerPair
 from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
 from csan_hf.pipelines.search import search
@@ -80,9 +83,8 @@ class Engines:
 
         directory = self.directory / f"ctranslate2 {precision}"
         if not directory.exists():
-            words = train_tokenizer([" ".join(self.vocabulary)], vocab_size=len(self.vocabulary))
-            words.get_vocab = lambda: dict(zip(self.vocabulary, range(len(self.vocabulary)), strict=True))
-            pair = TokenizerPair(words, words)
+            words = Tokenizer(WordLevel({word: number for number, word in enumerate(self.vocabulary)}))
+            pair = TokenizerPair(*[PreTrainedTokenizerFast(tokenizer_object=words)] * 2)
             export_ctranslate2(self.models["CSAN"], directory, tokenizers=pair, quantization=precision)
         translator = ctranslate2.Translator(str(directory), intra_threads=self.threads, inter_threads=1)
         given: Any = {"max_decoding_length": TARGET, "min_decoding_length": 0}

@@ -147,7 +147,7 @@ def test_a_conversion_overwrites_nothing(command, tmp_path, capsys):
     weights.write_bytes(b"trained")
     (tmp_path / "source").write_bytes(b"")
     assert main([command, str(tmp_path / "source"), str(weights.parent)]) == 2
-    assert "run is not empty: choose a new DIRECTORY" in capsys.readouterr().err
+    assert "run is not empty: choose a new directory" in capsys.readouterr().err
     assert weights.read_bytes() == b"trained"
 
 

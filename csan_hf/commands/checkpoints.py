@@ -17,7 +17,7 @@ from csan_hf.families import FAMILIES
 from csan_hf.hub.public_files import public_files
 from csan_hf.pipelines import TextTranslationPipeline
 from csan_hf.pipelines.onnx_model import OnnxTranslationModel
-from csan_hf.text_files import read_lines, reading_folder_or_name
+from csan_hf.text_files import check_new_directory, read_lines, reading_folder_or_name
 
 
 def convert(source: str, directory: Path, /, **fields: Any) -> None:
@@ -33,7 +33,7 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         source: directory or Hub name of a checkpoint
         directory: where to save the self-contained CSAN, with the tokenizer where there is one; new or empty
     """
-    _check_new(directory)
+    check_new_directory(directory)
     for name, value in fields.items():
         if name.endswith("localness_layers") and value is not None and not isinstance(value, list):
             fields[name] = [value]
@@ -83,7 +83,7 @@ def convert_attn2d(
         decoder_start_token_id: their <BOS>
         residual: the checkpoint is of 2020, a residual network; the other options are for 2018
     """
-    _check_new(directory)
+    check_new_directory(directory)
     if residual:
         _save(hub.convert_attn2d_residual(checkpoint), directory)
         return
@@ -95,11 +95,6 @@ def convert_attn2d(
 def _save(model: PreTrainedModel, directory: Path) -> None:
     hub.save_self_contained(model, None, directory)
     print(f"{directory}: Pervasive Attention with {model.num_parameters():,} parameters")
-
-
-def _check_new(directory: Path) -> None:
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"{directory} is not empty: choose a new DIRECTORY.")
 
 
 def export_onnx(

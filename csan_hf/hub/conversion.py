@@ -134,8 +134,7 @@ def convert_bart(
 def to_marian(model: CsanForConditionalGeneration) -> MarianMTModel:
     """Makes a Marian model of a CSAN whose locality is off, weight for weight.
 
-    It computes the same in transformers, and other programs that read Marian models, such as optimum and CTranslate2,
-    can read it. (CTranslate2's converter takes vocabularies that end with "<pad>", as published Marian models have.)
+    It computes the same in transformers, and other programs that read Marian models, such as optimum, can read it.
 
     Args:
         model: The CSAN, unwrapped.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import tempfile
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel
 
 from csan_hf.models.csan_attention import CsanAttention
 from csan_hf.models.distances import RelativePositions
+from csan_hf.text_files import new_directory
 
 _NEVER = -1.0e9  # bias of a token that is never to be chosen
 
@@ -31,7 +31,7 @@ def export_ctranslate2(
     So greedy search finds the same tokens; beam search ends, and counts lengths, by CTranslate2's own rules. Sentences
     are given as tokens with that of the end (`tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)`). What the
     generation config's `bad_words_ids` forbids gets a bias by which it is never chosen; its other settings, such as
-    beams and the longest output, are arguments of `translate_batch`.
+    beams, the longest output and a first token that names the language, are arguments of `translate_batch`.
 
     Args:
         model: A `CsanForConditionalGeneration`, unwrapped. Locality is off, or relative positions, with tables that
@@ -58,15 +58,9 @@ def export_ctranslate2(
 
     _relative_positions(model)
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"{directory} is not empty; CTranslate2's files need a new directory.")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
-        staging = CsanConverter().convert(f"{temporary}/model", quantization=quantization)
+    with new_directory(directory) as staging:
+        CsanConverter().convert(str(staging), quantization=quantization, force=True)
         tokenizers.save_pretrained(staging)
-        if directory.exists():
-            directory.rmdir()
-        os.rename(staging, directory)
     return directory
 
 

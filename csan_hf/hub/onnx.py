@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
+from csan_hf.text_files import new_directory
 
 
 def export_onnx(
@@ -38,7 +38,7 @@ def export_onnx(
     consecutive rows of one source, `encoder_attention_mask`, `encoder_hidden_states` and `past_key_values.*`, the
     cache after the token before; ahead of the first token its free axes have length 0. `OnnxTranslationModel` runs
     them; `scripts/translate_onnx.py` does so without torch. Everything is written beside `directory` and then moved.
-    No other thread may run models of the family meanwhile: functions of its module are replaced for the trace.
+    No other thread may run models meanwhile: functions of torch and of the model's module are replaced for the trace.
 
     Args:
         model: A model of csan_hf (float32), unwrapped.
@@ -61,11 +61,7 @@ def export_onnx(
         raise ValueError("An ensemble cannot be exported: export its members, each to a directory of its own.")
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ValueError(f"{directory} is not empty; ONNX graphs need a new directory.")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as temporary:
-        staging = Path(temporary, "onnx")
+    with new_directory(directory) as staging:
         model.config.save_pretrained(staging)
         model.generation_config.save_pretrained(staging)
         _trace(model.eval(), staging)
@@ -73,9 +69,6 @@ def export_onnx(
             convert(staging / name)
         if tokenizers is not None:
             tokenizers.save_pretrained(staging)
-        if directory.exists():
-            directory.rmdir()
-        os.rename(staging, directory)
     return directory
 
 

@@ -33,6 +33,12 @@ _ROW_BY_ROW = (
     rules.SuppressTokensLogitsProcessor,
 )
 _NEEDED_INPUTS = {"encoder_outputs", "past_key_values", "use_cache"}
+_LOOPS = {  # of the library, for what is not covered
+    GenerationMode.GREEDY_SEARCH: "_sample",
+    GenerationMode.SAMPLE: "_sample",
+    GenerationMode.BEAM_SEARCH: "_beam_search",
+    GenerationMode.BEAM_SAMPLE: "_beam_search",
+}
 _LOW = -1.0e9  # the library's score of what is not to be chosen
 
 
@@ -51,11 +57,15 @@ def search(
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
+
+    Raises:
+        ValueError: The generation config asks for another strategy, such as contrastive or assisted search.
     """
     config, mode = generation_config, generation_config.get_generation_mode()
-    is_plain = mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
+    if mode not in _LOOPS:
+        raise ValueError(f"The loop of csan_hf has no {mode.value}: pass custom_generate=None for the library's.")
     covered = (
-        is_plain
+        not config.do_sample
         and not config.return_dict_in_generate
         and not inputs.pop("synced_gpus", False)
         and all(isinstance(rule, _ROW_BY_ROW) for rule in logits_processor)
@@ -64,7 +74,7 @@ def search(
         and _can_drop_rows(inputs["past_key_values"])
     )
     if not covered:
-        loop = model._sample if (config.num_beams or 1) == 1 else model._beam_search
+        loop = getattr(model, _LOOPS[mode])
         return loop(input_ids, logits_processor, stopping_criteria, generation_config=config, **inputs)
     decoder = _Decoder(model, inputs, logits_processor, config.num_beams)
     find = _greedy if mode == GenerationMode.GREEDY_SEARCH else _beams
@@ -90,6 +100,7 @@ class _Decoder:
         inputs: `encoder_outputs`, `past_key_values` and perhaps `attention_mask`.
         rules: Processors of logits.
         beams: K.
+        is_first: Whether no token was decoded yet.
     """
 
     model: Any
@@ -97,10 +108,16 @@ class _Decoder:
     rules: Any
     beams: int
 
+    is_first: bool = True
+
     def __post_init__(self) -> None:
-        self.is_first = True
-        if hasattr(self.inputs["past_key_values"], "keep_rows"):  # beams have their sentence's source in common
+        if self._shares_source:
             self._select_source(slice(None, None, self.beams))
+
+    @property
+    def _shares_source(self) -> bool:
+        """Whether the beams of a sentence have its source in common."""
+        return hasattr(self.inputs["past_key_values"], "keep_rows")
 
     def step(self, tokens: Tensor, *, normalised: bool) -> Tensor:
         """Scores [R, V] of the tokens that may follow [R, T], logits or log-probabilities."""
@@ -116,14 +133,14 @@ class _Decoder:
     def keep(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Goes on with some `rows`, in this order; of these `sentences` alone, or of all with None."""
         cache: Any = self.inputs["past_key_values"]
-        if hasattr(cache, "keep_rows"):
+        if self._shares_source:
             cache.keep_rows(rows, sentences)
         elif sentences is None:
             cache.reorder_cache(rows)
         else:
             cache.batch_select_indices(rows)
         if sentences is not None:
-            self._select_source(sentences if hasattr(cache, "keep_rows") else rows)
+            self._select_source(sentences if self._shares_source else rows)
 
     def _select_source(self, rows: Any) -> None:
         states = self.inputs["encoder_outputs"][0][rows]

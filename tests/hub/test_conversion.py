@@ -216,33 +216,6 @@ def test_to_marian_refuses_by_name_what_marian_cannot_do():
             to_marian(CsanForConditionalGeneration(CsanConfig(**SIZES, **overrides)))
 
 
-def test_ctranslate2_translates_a_csan_as_transformers_does(tmp_path):
-    """Through `to_marian` and CTranslate2's own converter; its vocabulary ends with "<pad>", as Marian's do."""
-    import ctranslate2
-    from ctranslate2.converters import TransformersConverter
-
-    words = [f"w{number}" for number in range(26)]
-    tokenizer = tiny.tokenizer([*words, "<pad>"], special=("</s>", "<unk>"))
-    pad = tokenizer.pad_token_id
-    ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": None}
-    csan = convert_marian(build_marian(vocab_size=len(tokenizer), **ids))
-    # Marian never generates padding; CTranslate2 leaves it out of the vocabulary
-    csan.final_logits_bias[:, pad] = -100.0
-    to_marian(csan).save_pretrained(tmp_path / "marian")
-    tokenizer.save_pretrained(tmp_path / "marian")
-    TransformersConverter(str(tmp_path / "marian")).convert(str(tmp_path / "ctranslate2"))
-    translator = ctranslate2.Translator(str(tmp_path / "ctranslate2"), device="cpu", intra_threads=1)
-    sentences = ["w3 w4 w5 w6", "w9", "w1 w2 w1 w2 w1 w20"]
-    for beams in (1, 3):
-        encoded = tokenizer(sentences, padding=True, return_tensors="pt")
-        expected = csan.generate(**encoded, num_beams=beams, max_new_tokens=12)
-        expected = tokenizer.batch_decode(expected, skip_special_tokens=True)
-        assert len(set(expected)) > 1, "the test needs translations that differ"
-        tokens = [tokenizer.convert_ids_to_tokens(tokenizer(sentence)["input_ids"]) for sentence in sentences]
-        results = translator.translate_batch(tokens, beam_size=beams, max_decoding_length=12)
-        assert [" ".join(result.hypotheses[0]) for result in results] == expected
-
-
 def test_weights_that_csan_cannot_represent_are_refused_by_name():
     marian = build_marian()
     marian.model.encoder.layers[0].adapter = torch.nn.Linear(2, 2)

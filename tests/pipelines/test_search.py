@@ -28,6 +28,7 @@ OPTIONS = {
     "never": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0, "eos_token_id": ENDS},
     "short": {"num_beams": 3, "length_penalty": -1.0, "min_new_tokens": 4, "no_repeat_ngram_size": 2},
     "prompt": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 5, 6]] * 5)},
+    "padded on the left": {"num_beams": 3},
     "several ends": {"num_beams": 3, "eos_token_id": ENDS},
     "own limits": {"stopping_criteria": [lambda ids, scores: ids.shape[1] >= 4 + torch.arange(len(ids)) // 2]},
 }
@@ -37,6 +38,8 @@ OPTIONS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_of_the_library(name, options):
     model, batch = MODELS[name](), sources((9, 3, 7, 1, 12))
+    if options == "padded on the left":
+        batch = {key: each.flip(1) for key, each in batch.items()}
     rows = {}
     model.register_forward_hook(lambda module, inputs, output: rows[loop].append(len(output.logits)))
     found = {}
@@ -81,6 +84,12 @@ def test_the_rest_is_the_librarys(options):
     ]
     here, there = (each if isinstance(each, torch.Tensor) else each["sequences"] for each in found)
     assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("options", [{"penalty_alpha": 0.6, "top_k": 4}, {"prompt_lookup_num_tokens": 2}])
+def test_another_strategy_is_not_replaced_by_a_plain_one(options):
+    with pytest.raises(ValueError, match=r"has no .*: pass custom_generate=None"):
+        tiny.csan().generate(**sources((4,)), custom_generate=search, **options)
 
 
 def test_the_pipeline_searches_so(monkeypatch):
