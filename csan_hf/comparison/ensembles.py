@@ -1,5 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Rows of a report for ensembles: the seeds of a system as one model, scored like a run."""
+"""Rows of a report for ensembles: several runs as one model, scored like a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def translate_ensembles(suite: Suite, output: Path, *, progress: bool = True) ->
     weights: of an ensemble that these would need a line on standard error says so.
     """
     for cell in suite.ensembles:
-        members = suite.members(cell)
+        members = cell.members
         if is_finished(cell, output) or not all(is_finished(member, output) for member in members):
             continue
         folders = [member.folder(output) for member in members]

@@ -15,7 +15,19 @@ from csan_hf.recipes import SUITES
 from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import COMMANDS, RecipeError, check_sections, find_base, merge, read_recipe, read_yaml
 
-_KEYS = ("name", "description", "metric", "baseline", "systems", "data", "seeds", "tables", "lengths", "sizes")
+_KEYS = (
+    "name",
+    "description",
+    "metric",
+    "baseline",
+    "systems",
+    "data",
+    "seeds",
+    "ensembles",
+    "tables",
+    "lengths",
+    "sizes",
+)
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
 _OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
 
@@ -33,13 +45,14 @@ Columns = dict[str, tuple[str, tuple[str, ...]]]
 class Cell:
     """One training run: names of its data set and its system, the seed of its weights and batches, and its recipe.
 
-    The recipe has keys and sections, without output_dir.
+    The recipe has keys and sections, without output_dir. An ensemble has members, which are trained in its place.
     """
 
     data: str
     system: str
     seed: int
     recipe: Settings
+    members: tuple[Cell, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,7 +74,7 @@ class Suite:
         metric: Name of the metric that decides.
         baseline: The system that the others are compared with.
         cells: The runs: first all systems and data sets with the first seed, then with the second...
-        ensembles: What the seeds of a system are together, for each data set: cells that are not trained.
+        ensembles: Systems that are one model together, all their seeds, for each data set: cells that are not trained.
         tables: Title of a table -> its columns.
         systems: Names of the systems, in order.
         published: System -> figures of its paper by name, columns of the report.
@@ -89,20 +102,10 @@ class Suite:
         """Names of the systems and of the ensembles."""
         return tuple(dict.fromkeys([*self.systems, *(cell.system for cell in self.ensembles)]))
 
-    def members(self, ensemble: Cell) -> list[Cell]:
-        """The runs of an ensemble."""
-        return [
-            cell for cell in self.cells if _ensemble_of(cell.system) == ensemble.system and cell.data == ensemble.data
-        ]
-
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds, in order."""
         return tuple(dict.fromkeys(cell.seed for cell in self.cells))
-
-
-def _ensemble_of(system: str) -> str:
-    return f"{system}, ensemble"
 
 
 def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | None = None) -> Suite:
@@ -160,19 +163,28 @@ def load_suite(path: Path | str, *, size: str | None = None, data_dir: str | Non
         cells=tuple(cells),
         tables=tables,
         systems=tuple(systems),
-        ensembles=tuple(_ensembles(cells, {name for name, system in systems.items() if system.get("ensemble")})),
+        ensembles=tuple(_ensembles(cells, content, f"{path}")),
         published={name: system["published"] for name, system in systems.items() if system.get("published")},
         lengths=_lengths(content.get("lengths"), tables, recipes, f"{path}: lengths"),
     )
 
 
-def _ensembles(cells: list[Cell], names: set[str]) -> Iterator[Cell]:
-    """The ensembles of these systems; their recipes say which seeds they have."""
-    of_systems = [cell for cell in cells if cell.system in names]
-    for data, name in dict.fromkeys((cell.data, cell.system) for cell in of_systems):
-        first, *others = [cell for cell in of_systems if (cell.data, cell.system) == (data, name)]
-        recipe = merge(first.recipe, {"training": {"seed": [first.seed, *(cell.seed for cell in others)]}})
-        yield Cell(data, _ensemble_of(name), first.seed, recipe)
+def _ensembles(cells: list[Cell], content: Settings, where: str) -> Iterator[Cell]:
+    """The ensembles; the recipe of one holds those of its members."""
+    systems = {cell.system for cell in cells}
+    named = _named(content, "ensembles", where) if "ensembles" in content else {}
+    for name, members in named.items():
+        check_file_name(name, f"{where}: ensembles")
+        known = isinstance(members, list) and members and systems.issuperset(members) and name not in systems
+        _require(
+            known,
+            f"{where}: ensembles.{name} must list systems ({', '.join(sorted(systems))}), under a name of its own.",
+        )
+        for data in dict.fromkeys(cell.data for cell in cells):
+            of_data = [cell for cell in cells if cell.data == data and cell.system in members]
+            recipes = [{key: value for key, value in cell.recipe.items() if key != "data"} for cell in of_data]
+            recipe = {"data": of_data[0].recipe["data"], "members": recipes}
+            yield Cell(data, name, of_data[0].seed, recipe, tuple(of_data))
 
 
 def _lengths(title: Any, tables: dict[str, Columns], recipes: dict[Any, Settings], where: str) -> Any:
@@ -215,7 +227,7 @@ def _recipe(base: Settings, system: Settings, data: Settings, where: str) -> Set
     A system of another family than the base's keeps nothing of the section config; one with a preset keeps nothing
     that makes the base local.
     """
-    own = {key: value for key, value in system.items() if key not in ("preset", "seeds", "published", "ensemble")}
+    own = {key: value for key, value in system.items() if key not in ("preset", "seeds", "published")}
     recipe = merge(base, data)
     if "model" in own:
         recipe = merge(recipe, {"model": own["model"]})
