@@ -125,7 +125,7 @@ def report(
     sources, references = open_parallel(source, reference)
     options: Any = {"device": device, "trust_remote_code": trust_remote_code, "num_beams": num_beams}
     loaded = load_systems(systems, sources, progress=not quiet, **options)
-    title = title or " and ".join(system.name for system in loaded)
+    title = title or ", ".join(system.name for system in loaded)
     settings |= {"samples": samples, "aligned": aligned, "title": title, "progress": not quiet, "baseline": baseline}
     page = compare_systems(loaded, sources, references, **settings)
     write_report(page, output, plots=plots)
