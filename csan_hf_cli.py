@@ -27,7 +27,7 @@ INTERRUPTED = 128 + 2  # SIGINT, by the shell's convention
 BROKEN_PIPE = 128 + 13  # SIGPIPE
 USAGE = """usage: csan-hf [--import MODULE] COMMAND ...
 
---import takes files or modules that register locality methods or metrics of your own."""
+--import, ahead of the command, takes files or modules that register locality methods or metrics of your own."""
 IMPORTS = "CSAN_HF_IMPORT"  # variable of the environment: what --import names, for the processes that a command starts
 
 COMMANDS = {

@@ -19,7 +19,7 @@ _KEY = re.compile(
 _SPECIAL = re.compile(r"(?:bos|eos|pad|unk|sep|cls|mask|special|start|end|stop|suppress)_tokens?$")
 _FORMS = re.compile(
     # A known prefix and many characters; hf-internal-testing and sk-en-opensubtitles2018 have fewer in a row
-    r"\b(?:hf|gh[opsru]|github_pat|sk|xox[a-z]|npm|wandb_v1)[_-][\w-]*[a-z0-9]{18}|\bglpat-[\w-]{16,}"
+    r"\b(?:hf|gh[opsru]|github_pat|sk|xox[a-z]|npm|wandb_v1)[_-][\w-]*[a-z0-9]{18}|\bglpat-[\w-]{16,}|\bAKIA[0-9A-Z]{16}\b"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
     r"|\b[a-z][a-z0-9+.-]*://[^\s/@:]*:[^\s/@]+@|\bhttps?://[^\s/@:]+@"  # user:password@host, token@host
     r"|[?&](?:[\w-]*[-_])?(?:api)?(?:token|key|password|secret|signature|sig)=[^\s&]+"

@@ -31,8 +31,8 @@ def import_module(name: str) -> str:
             one that was saved with a checkpoint, whose imports are relative, can be imported from there.
 
     Raises:
-        ValueError: The name is none of Python's, or a file of csan_hf has it.
-        ImportError: There is no such module, or it imports what is not installed.
+        ValueError: The name is none of Python's, or a file of csan_hf has it; or the file raises an error.
+        ImportError: There is no such module.
     """
     file = Path(name if name.endswith(".py") else f"{name}.py").resolve()
     if not name.endswith(".py") and not file.is_file():
@@ -45,7 +45,11 @@ def import_module(name: str) -> str:
     if known is None:
         spec: Any = importlib.util.spec_from_file_location(full_name, file)
         sys.modules[full_name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[full_name])
+        try:
+            spec.loader.exec_module(sys.modules[full_name])
+        except Exception as error:
+            del sys.modules[full_name]
+            raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     return str(file)
 
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from pipelines.multilingual import nllb
 from tqdm import tqdm
+from transformers import BartConfig, BartForConditionalGeneration
 
 from csan_hf.commands.translate import _write_as_they_come
 from csan_hf.pipelines import translation_pipeline
@@ -83,6 +84,7 @@ def test_every_key_of_a_recipe_that_existed_is_still_there(model, capsys):
         ("translate", "required: model (csan-hf translate --help lists the arguments)"),
         ("translate --model x --num_beams few", '"num_beams": Not of type PositiveInt: invalid literal'),
         ("translate --model x --dtype int8", "Got value: int8"),
+        ("translate --model x --top_k 5", "--temperature, --top_k and --top_p need --sample."),
         ("translate --model x --beams 5", "unrecognized arguments: --beams 5"),
         ("evaluate --model x --hypotheses y", "give --model, or --hypotheses"),
         ("evaluate --model x --source y", "give --model, or --hypotheses; and --source with --reference"),
@@ -138,6 +140,16 @@ def test_translate_and_evaluate_take_languages_and_lengths(tmp_path, capsys):
         capsys.readouterr()
         found.add(told)
     assert len(found) == 3
+
+
+def test_no_tokenizer_is_made_up(tmp_path, capsys):
+    sizes = {
+        f"{part}_{size}": 1 for part in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")
+    }
+    BartForConditionalGeneration(BartConfig(vocab_size=9, d_model=4, **sizes)).save_pretrained(tmp_path / "bart")
+    assert main(["convert", str(tmp_path / "bart"), str(tmp_path / "csan")]) == 0
+    assert "bart has no tokenizer, so none is saved (There is no tokenizer in " in capsys.readouterr().err
+    assert not [*(tmp_path / "csan").glob("tokenizer*")]
 
 
 @pytest.mark.parametrize("command", ["convert", "convert-attn2d"])

@@ -129,7 +129,7 @@ def align_pairs(
     model = evaluation_view(model)
     if getattr(model.config, "_attn_implementation", None) not in (None, "eager"):
         model.set_attn_implementation("eager")  # the faster implementations never have the attention weights
-    with tqdm(total=total, desc="aligning", unit="sentence", disable=not progress) as bar:
+    with tqdm(total=total, desc="aligning", unit=" sentences", disable=not progress) as bar:
         for window in _windows(pairs):
             sources, targets = zip(*window, strict=True)
             texts = (

@@ -249,7 +249,7 @@ def _batches(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Yields batches of sentences of about the same length, padded on the right; of long ones fewer at a time."""
     texts = sorted((text for text in sentences if text.strip()), key=len)
-    with tqdm(total=len(texts), desc="attention", unit="sentence", disable=not progress, delay=1) as bar:
+    with tqdm(total=len(texts), desc="attention", unit=" sentences", disable=not progress, delay=1) as bar:
         while texts:
             fitting = 1  # there are seldom more tokens than characters
             while fitting < min(batch_size, len(texts)) and (fitting + 1) * len(texts[fitting]) ** 2 <= BATCH_CELLS:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -73,6 +74,8 @@ def translate(
     launched = launched_processes(device)
     if launched is not None and STANDARD_STREAM in (input, output):
         raise ValueError("Several processes cannot share standard input and output: pass --input and --output.")
+    if not sample and (temperature, top_k, top_p) != (None, None, None):
+        raise ValueError("--temperature, --top_k and --top_p need --sample.")
     if input != STANDARD_STREAM:
         os.stat(input)  # so that a missing file is reported before the model is loaded
     network, tokenizers = load_translation_model(
@@ -99,7 +102,7 @@ def translate(
         tokenizers,
         sentences=read_lines(input),
         max_batch_tokens=max_batch_tokens,
-        progress=not quiet,
+        progress=not quiet and not (input == STANDARD_STREAM and sys.stdin.isatty()),
         processes=launched,
         pool=pool,
         prefixes=None if prefixes is None else read_lines(prefixes),

@@ -218,7 +218,10 @@ def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrai
     try:
         if Path(name).is_file():
             return _read_sentencepiece(name)
-        return AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
+        tokenizer = AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
+        if len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2:  # made up by transformers for want of files
+            raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
+        return tokenizer
     except Exception as error:  # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
         if isinstance(error, OSError | ImportError) or type(error) is ValueError:  # written for the user
             raise

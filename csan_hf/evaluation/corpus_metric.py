@@ -95,7 +95,7 @@ class CorpusMetric(evaluate.Metric, ABC):
             raise ValueError(f"{self.label} compares with the source sentences: pass sources, too.")
         columns = [predictions, references, *(() if sources is None else (sources,))]
         total, shown = len(predictions), title or self.label
-        with tqdm(total=total, desc=shown, unit="sentence", disable=not progress, delay=1) as bar:
+        with tqdm(total=total, desc=shown, unit=" sentences", disable=not progress, delay=1) as bar:
             for part in in_parts(columns, self.segments_at_once or total):
                 yield self.statistics(*part)
                 bar.update(len(part[0]))

@@ -59,7 +59,7 @@ def score_forced(
     if processes is not None:
         batches = batches[processes.process_index :: processes.num_processes]
     found: list[tuple[int, dict[str, Any]]] = []
-    for batch in tqdm(batches, desc="scoring", unit="batch", disable=not progress):
+    for batch in tqdm(batches, desc="scoring", unit=" batches", disable=not progress):
         given, wanted = [inputs[n] for n in batch], _padded((labels[n] for n in batch), -100).to(model.device)
         logits = view(
             input_ids=_padded(given, pipeline.tokenizer.pad_token_id or 0).to(model.device),

@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.models import EnsembleForConditionalGeneration
-from csan_hf.pipelines.onnx_model import DECODER, OnnxTranslationModel
+from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def load_translation_model(
     names = [names] if isinstance(names, str) else names
     with nullcontext() if progress else _no_bars():
         (first, tokenizers), *others = [_load(name, dtype, trust_remote_code) for name in names]
+    if others and any(isinstance(model, OnnxTranslationModel) for model, _ in [(first, tokenizers), *others]):
+        raise ValueError("Members of an ensemble are checkpoints, not what was made of them for ONNX Runtime.")
     for name, (_, theirs) in zip(names[1:], others, strict=True):
         if vocabularies(theirs) != vocabularies(tokenizers):
             raise ValueError(
@@ -86,7 +88,7 @@ def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, Tokenize
 
     with reading_folder_or_name(name, "model"):
         try:
-            if Path(name, DECODER).is_file():
+            if any(Path(name, file).is_file() for file in (ENCODER, DECODER)):
                 model: Any = OnnxTranslationModel.from_directory(name)
             else:
                 model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code)

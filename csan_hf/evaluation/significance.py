@@ -164,7 +164,7 @@ def sample_chunks(
 ) -> Iterator[tuple[int, int]]:
     """Yields (first, end) of the samples drawn at once: few enough for memory, and a multiple of `multiple`."""
     step = multiple * max(1, DRAWS_AT_ONCE // segments // multiple)
-    with tqdm(total=samples, desc=description, unit="sample", disable=not progress, leave=False, delay=1) as bar:
+    with tqdm(total=samples, desc=description, unit=" samples", disable=not progress, leave=False, delay=1) as bar:
         for start in range(0, samples, step):
             stop = min(start + step, samples)
             yield start, stop

@@ -196,7 +196,7 @@ def _translate_windows(
             work.append((batch, call if pool is None else call().result))
         return translator, splits, options, work
 
-    with tqdm(total=total, desc="translating", unit="sentence", disable=not shown) as bar:
+    with tqdm(total=total, desc="translating", unit=" sentences", disable=not shown) as bar:
         # A pool has the next window to go on with, while the last batches of one are translated
         for translator, splits, options, work in _ahead((started(each, bar) for each in windows), pool is not None):
             found: list[tuple[int, list[dict[str, Any]]]] = []

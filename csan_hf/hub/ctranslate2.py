@@ -67,8 +67,9 @@ def export_ctranslate2(
 def _relative_positions(model: Any) -> bool:
     """Whether all layers have relative positions; raises ValueError for what CTranslate2 cannot express."""
     config, found = model.config, set[RelativePositions | None]()
-    if config.model_type != "csan":
-        raise ValueError(f"CTranslate2 has no {config.model_type}, only Transformers: see `csan-hf export-onnx`.")
+    if config.model_type != "csan" or not hasattr(model, "model"):
+        kind = type(model).__name__
+        raise ValueError(f"CTranslate2 has no {kind}, only checkpoints of Transformers: see `csan-hf export-onnx`.")
     for part, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers), ("cross", 0)):
         for index in range(depth or config.decoder_layers):
             locality = config.layer_locality(part, index)

@@ -51,14 +51,14 @@ def export_onnx(
         `directory` as a `Path`.
 
     Raises:
-        ValueError: The model is an ensemble or not in float32, or the directory is not empty.
+        ValueError: The model is an ensemble or an export, or not in float32, or the directory is not empty.
         ImportError: Onnx, onnxscript or onnxruntime is missing (`pip install csan_hf[onnx]`).
     """
     check_installed()
     converters: dict[str, Any] = {"float32": None, "float16": _to_float16, "int8": _to_int8}
     directory, convert = Path(directory), converters[precision]
-    if model.config.model_type == "ensemble":
-        raise ValueError("An ensemble cannot be exported: export its members, each to a directory of its own.")
+    if not hasattr(model, "model"):
+        raise ValueError(f"{type(model).__name__} cannot be exported, only single checkpoints, to a directory each.")
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
     with new_directory(directory) as staging:

@@ -136,6 +136,8 @@ def _parse(name: str, text: str) -> Any:
     try:
         if name == "recipe.yaml":
             return yaml.safe_load(text)
+        if name.endswith(".py"):
+            return dict(re.findall(r"""^\s*(\w+)\s*=\s*["'](.+)["']""", text, flags=re.MULTILINE))
         return json.loads(text) if name.endswith(".json") and not name.endswith("tokenizer.json") else None
     except (ValueError, yaml.YAMLError, RecursionError):
         return None

@@ -106,7 +106,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             **options: See `onnxruntime.InferenceSession`; without `sess_options`, with as many threads as torch.
 
         Raises:
-            OSError: The directory or a file is missing.
+            OSError: The directory or a file is missing or damaged.
             ImportError: See `export_onnx`.
         """
         check_installed()
@@ -119,7 +119,10 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         config = AutoConfig.from_pretrained(directory)
         if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
             raise FileNotFoundError(f"{directory} lacks {' and '.join(missing)}: export the model again.")
-        model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
+        try:
+            model = cls(config, *(InferenceSession(Path(directory, name), **options) for name in (ENCODER, DECODER)))
+        except Exception as error:  # of a class for each fault
+            raise OSError(f"{directory} cannot be read ({error}): export the model again.") from error
         model.generation_config = GenerationConfig.from_pretrained(directory)
         model.name_or_path = str(directory)
         return model.eval()

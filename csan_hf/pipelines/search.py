@@ -53,7 +53,8 @@ def search(
     """Decodes, for `generate`, which calls this with what it has prepared; what is not covered goes to its own loops.
 
     Covered are greedy and beam search with a cache that can drop rows, that return tokens alone. Sampling, scores,
-    attentions, and processors of logits that may count rows are not.
+    attentions, and processors of logits that may count rows are not. `generate` keeps a `streamer` and the `tokenizer`
+    of `stop_strings` from a loop that it is given: leave this one out for them.
 
     Returns:
         Tokens [B · returned sequences, T], or what the library's loop returns.
@@ -83,7 +84,7 @@ def search(
 
 def search_by_default(options: dict[str, Any]) -> dict[str, Any]:
     """Options of `generate` with `search`, unless they have another loop or what needs the library's."""
-    of_others = options.keys() & {"streamer", "assistant_model", "prompt_lookup_num_tokens"}
+    of_others = options.keys() & {"streamer", "tokenizer", "assistant_model", "prompt_lookup_num_tokens"}
     return options if of_others else {"custom_generate": search, **options}
 
 

@@ -132,7 +132,7 @@ def file_names(names: Sequence[str]) -> list[str]:
 
 def _segment_scores(metric: CorpusMetric, counts: np.ndarray, progress: bool) -> np.ndarray:
     title = f"{metric.label} of each"
-    bar = tqdm(counts[:MOST_LISTED], desc=title, unit="sentence", disable=not progress, delay=1, leave=False)
+    bar = tqdm(counts[:MOST_LISTED], desc=title, unit=" sentences", disable=not progress, delay=1, leave=False)
     return np.array([metric.segment_score(row) for row in bar], dtype=np.float64)
 
 

@@ -108,7 +108,7 @@ def load_systems(
             files[path] = open_lines(path)
             if (lines := len(files[path])) != len(sources):
                 raise ValueError(
-                    f"{path} has {counted(lines, 'line')} for {len(sources)} sources: there must be one for each."
+                    f"{path} has {counted(lines, 'line')} for {counted(len(sources), 'source')}: it must have as many."
                 )
     systems = []
     for name, paths in named:

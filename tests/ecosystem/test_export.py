@@ -193,6 +193,18 @@ def test_a_trained_checkpoint_by_the_command(tmp_path, capsys):
     assert printed[0] == printed[1]
     assert csan_hf_cli.main(command) == 2
     assert "is not empty" in capsys.readouterr().err
+    onnx = str(tmp_path / "onnx")
+    for words, told in (
+        (["export-onnx", onnx, str(tmp_path / "new")], "OnnxTranslationModel cannot be exported"),
+        (["export-ct2", onnx, str(tmp_path / "new")], "CTranslate2 has no OnnxTranslationModel"),
+        (["translate", "--model", onnx, onnx, *arguments], "Members of an ensemble are checkpoints"),
+    ):
+        assert csan_hf_cli.main(words) == 2
+        assert told in capsys.readouterr().err
+    for name in ("decoder_model_merged.onnx", "encoder_model.onnx"):
+        (tmp_path / "onnx" / name).write_bytes(b"\x08")
+        assert csan_hf_cli.main(["translate", "--model", onnx, *arguments]) == 2
+        assert "onnx cannot be read (" in capsys.readouterr().err
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -211,6 +223,6 @@ def test_what_cannot_be_exported_is_said(tmp_path):
         export_onnx(RESIDUAL(), tmp_path / "onnx", precision="int4")
     with pytest.raises(ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"):
         export_onnx(RESIDUAL().bfloat16(), tmp_path / "onnx")
-    with pytest.raises(ValueError, match="An ensemble cannot be exported: export its members"):
+    with pytest.raises(ValueError, match="EnsembleForConditionalGeneration cannot be exported"):
         export_onnx(EnsembleForConditionalGeneration.of([RESIDUAL(), RESIDUAL()]), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()

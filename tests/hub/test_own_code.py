@@ -99,6 +99,13 @@ def test_a_method_of_ones_own_travels_with_what_it_trained(place, monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_mistake_in_it_is_one_line(place, capsys):
+    (place / "strided.py").write_text("1 / 0\n")
+    for _ in range(2):
+        assert main(["--import", "strided.py", "recipes"]) == 2
+        assert capsys.readouterr().err.endswith("strided.py: ZeroDivisionError: division by zero\n")
+
+
 def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, monkeypatch):
     own = place / "own" / "distances.py"
     own.parent.mkdir()

@@ -349,6 +349,8 @@ def test_what_must_not_be_public_is_not(joint, tmp_path, monkeypatch):
         ("recipe.yaml", "training: {hub_token: correct horse}"),
         ("results.json", '{"environment": {"key": "hf_' + "a1B2" * 8 + '"}}'),
         ("translation.py", f"TOKEN = '{TOKEN}'"),
+        ("translation.py", "    DB_PASSWORD = 'correct horse'"),
+        ("translation.py", "# AKIA" + "IOSFODNN7EXAMPLE"),
         ("hypotheses/test.txt", TOKEN),
     ],
 )

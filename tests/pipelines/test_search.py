@@ -100,3 +100,5 @@ def test_the_pipeline_searches_so(monkeypatch):
     translate = TextTranslationPipeline(model=model, tokenizer=tiny.tokenizer(["a", "b"]), device="cpu")
     translate("a b")
     assert asked[-1]["custom_generate"] is search
+    translate("a b", tokenizer=None)
+    assert "custom_generate" not in asked[-1], "the library keeps it from a loop that it is given"
