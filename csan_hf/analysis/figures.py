@@ -33,7 +33,7 @@ SYSTEMS = (
     *("CNN", "RNNsearch", "ConvS2S", "Pervasive Attention", "Pervasive Attention (residual)", "windows", "long"),
 )
 """Systems that have the same colour and marker in every picture; others get those that come after."""
-_LONGEST_LABEL = 40  # letters
+_LONGEST_LABEL = 32  # letters
 _LETTERS, _KEY = 44, 9  # width of a figure, and of a line with its marker, in small letters
 _WIDTH, _HEIGHT = 3.4, 2.4  # inches of a chart: as wide as a phone shows at full size
 _INK = "#010203"  # in a page it becomes the colour of its text

@@ -86,9 +86,10 @@ def _to_int8(path: Path) -> None:
 
 def _to_float16(path: Path) -> None:
     import onnx
-    from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
-    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), path)
+    kept = [*DEFAULT_OP_BLOCK_LIST, "Transpose"]  # beside an LSTM, ONNX Runtime crashes with those in float16
+    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True, op_block_list=kept), path)
 
 
 @torch.no_grad()

@@ -143,7 +143,7 @@ def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported
 
 @pytest.mark.parametrize(("precision", "tolerance", "share"), [("float16", 0.002, 0.6), ("int8", 0.05, 0.4)])
 def test_close_in_fewer_bits(precision, tolerance, share, tmp_path):
-    model = tiny.recurrent(seed=1, hidden_size=64)
+    model = tiny.recurrent(seed=1, hidden_size=64, attention="additive")
     for name in ("float32", precision):
         export_onnx(model, tmp_path / name, precision=name)
     batch = batch_of((9, 3, 7, 1), 12)

@@ -87,9 +87,7 @@ def test_what_it_cannot_express_is_refused(message, tmp_path):
 
 def test_other_families_and_full_folders_are_refused(tmp_path):
     _, tokenizers = made()
-    with pytest.raises(
-        ValueError, match="no PervasiveAttentionForConditionalGeneration, only checkpoints of Transformers"
-    ):
+    with pytest.raises(ValueError, match="no PervasiveAttentionForConditionalGeneration, only"):
         export_ctranslate2(tiny.grid(), tmp_path / "ct2", tokenizers=tokenizers)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is not empty"):
