@@ -15,20 +15,8 @@ from csan_hf.recipes import SUITES
 from csan_hf.text_files import check_file_name, one_line
 from csan_hf.training.recipe import COMMANDS, RecipeError, check_sections, find_base, merge, read_recipe, read_yaml
 
-_KEYS = (
-    "name",
-    "description",
-    "metric",
-    "baseline",
-    "systems",
-    "data",
-    "seeds",
-    "ensembles",
-    "tables",
-    "lengths",
-    "sizes",
-)
 _OF_SIZES = ("base", "settings", "systems", "data", "seeds")
+_KEYS = ("name", "description", "metric", "baseline", *_OF_SIZES[2:], "ensembles", "tables", "lengths", "sizes")
 _OF_TRAINING = ("train", "train_size", "streaming", "max_source_length", "max_target_length", "max_length_ratio")
 
 CURVES = "curves"

@@ -69,6 +69,14 @@ def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
         publish_suite(suite_with_models(tmp_path, [1, 2, 3]), tmp_path, tmp_path / "published")
 
 
+def test_members_are_all_seeds_of_the_systems_named(tmp_path):
+    first, *_ = suite_with_models(tmp_path, [1, 2], ["1D"]).ensembles
+    assert [(member.data, member.system, member.seed) for member in first.members] == [
+        ("one", "1D", 1),
+        ("one", "1D", 2),
+    ]
+
+
 @pytest.mark.parametrize(("members", "said"), [([], "must list systems"), (["2D"], "must list systems (1D, plain)")])
 def test_members_must_be_systems(tmp_path, members, said):
     with pytest.raises(RecipeError, match=re.escape(said)):
