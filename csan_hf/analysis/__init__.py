@@ -9,6 +9,7 @@ from .attention_statistics import (
     attention_statistics,
     learned_windows,
 )
+from .coverage import uncovered_sentences
 from .heat_map import draw_heat_map, plot_heat_map
 from .locality_picture import AttentionReach, attention_reaches, draw_locality, grid_reach
 from .tokenized_text import TokenizedText
@@ -31,4 +32,5 @@ __all__ = [
     "grid_reach",
     "learned_windows",
     "plot_heat_map",
+    "uncovered_sentences",
 ]

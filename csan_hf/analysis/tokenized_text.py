@@ -31,6 +31,7 @@ class TokenizedText:
         words: The text's words, which are what white space separates: `text.split()`.
         word_of_token: For each token the number of its word, or None for special tokens and for white space at the
             end of the text. White space elsewhere belongs to the word that follows it.
+        starts: For each token where in the text it begins; 0 for special tokens.
     """
 
     text: str
@@ -38,6 +39,7 @@ class TokenizedText:
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of_token: tuple[int | None, ...]
+    starts: tuple[int, ...] = ()
 
     def membership(self) -> np.ndarray:
         """Float32 [tokens, words], 1 where a token belongs to a word."""
@@ -78,7 +80,8 @@ def tokenize_texts(
         tokens = (_readable(token, byte_level) for token in tokenizer.convert_ids_to_tokens(ids))
         word_of_token = words_of_spans(words, offsets, special)
         named = tuple(text[start:end] for start, end in words)
-        found.append(TokenizedText(text, tuple(ids), tuple(tokens), named, tuple(word_of_token)))
+        starts = tuple(start for start, _ in offsets)
+        found.append(TokenizedText(text, tuple(ids), tuple(tokens), named, tuple(word_of_token), starts))
     return found
 
 

@@ -31,6 +31,7 @@ def translate(
     max_new_tokens: PositiveInt | None = None,
     length_penalty: float | None = None,
     truncation: bool = False,
+    check_coverage: bool = False,
     prefixes: str | None = None,
     n_best: PositiveInt | None = None,
     json_lines: bool = False,
@@ -61,6 +62,7 @@ def translate(
         model: checkpoint folder or Hub name; several = an ensemble
         input: text file, one sentence per line (may be .gz); - = standard input
         output: file for the translations; - = standard output
+        check_coverage: warn where a translation seems to leave out a sentence of a line that has several
         prefixes: text file with what the translation of each line begins with; an empty line for nothing
         n_best: write the N best hypotheses of each line, or N samples, with their log-probabilities
         json_lines: write JSON, a line for each input: its translations with their log-probabilities
@@ -113,6 +115,7 @@ def translate(
         max_new_tokens=max_new_tokens,
         length_penalty=length_penalty,
         truncation=truncation or None,
+        check_coverage=check_coverage or None,
         do_sample=sample or None,
         temperature=temperature,
         top_k=top_k,

@@ -273,10 +273,6 @@ class ConvS2SForConditionalGeneration(  # type: ignore[misc, override]
         self.lm_head = nn.Linear(config.embed_dim, config.decoder_vocab_size)
         self.post_init()
 
-    def make_cache(self, num_beams: int) -> Cache:
-        """The decoder's."""
-        return self.model.decoder.make_cache()
-
 
 ConvS2SModel.register_for_auto_class("AutoModel")
 ConvS2SForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

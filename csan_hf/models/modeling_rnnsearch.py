@@ -210,10 +210,6 @@ class RnnSearchForConditionalGeneration(  # type: ignore[misc, override]
         self.lm_head = nn.Linear(config.output_dim, config.decoder_vocab_size)
         self.post_init()
 
-    def make_cache(self, num_beams: int) -> Cache:
-        """The decoder's."""
-        return self.model.decoder.make_cache()
-
 
 RnnSearchModel.register_for_auto_class("AutoModel")
 RnnSearchForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

@@ -349,20 +349,19 @@ class Seq2SeqHead:
             return total / count
         return self.loss_function(logits, labels, logits.shape[-1], num_items_in_batch=count)
 
-    def make_cache(self, num_beams: int) -> Cache | None:
-        """An empty cache of the family's own, `num_beams` consecutive rows of one source; None = the library's."""
-        return None
+    def make_cache(self, num_beams: int) -> Cache:
+        """An empty cache of the family's own, `num_beams` consecutive rows of one source."""
+        return self.model.decoder.make_cache()
 
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         """Replace the library's default cache by the family's; any other choice is left alone."""
         is_given = model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False
-        is_default = not is_given and generation_config.cache_implementation in (None, "dynamic")
-        cache: Any = self.make_cache(generation_config.num_beams or 1) if is_default else None
-        if cache is None:
+        if is_given or generation_config.cache_implementation not in (None, "dynamic"):
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
             return
+        cache: Any = self.make_cache(generation_config.num_beams or 1)
         if generation_config.is_assistant:
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache

@@ -77,7 +77,7 @@ def split_text(
         pieces = [line]
         if always or not fits(line.strip()):
             pieces = []
-            for sentence in _sentences(line, language):
+            for sentence in sentences_of(line, language):
                 parts = _halve(sentence, fits)
                 pieces += parts
                 if len(parts) > 1:
@@ -95,13 +95,14 @@ def split_text(
     return SplitText(tuple(segments), tuple(gaps))
 
 
-def _sentences(line: str, language: str | None) -> list[str]:
+def sentences_of(line: str, language: str | None) -> list[str]:
+    """Returns the sentences of a line, which joined are the line; see `split_text`."""
     try:
         from sentencex import segment
     except ImportError as error:
         raise ImportError(
-            "A text is longer than the model takes. To have it split into sentences, install the sentence splitter: "
-            "pip install 'csan_hf[text]'. Or pass truncation=True to cut it."
+            "A text is longer than the model takes, or check_coverage asks for its sentences. To have it split into "
+            "sentences, install the sentence splitter: pip install 'csan_hf[text]'. Or pass truncation=True to cut it."
         ) from error
     return segment(base_language(language or "en"), line)
 

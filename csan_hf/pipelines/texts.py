@@ -10,11 +10,14 @@ from itertools import islice
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from ..families import FAMILIES
 from ..models.translation import TranslationPipeline, check_text
 from .search import search_by_default
-from .sentences import SplitText, split_text
+from .sentences import SplitText, sentences_of, split_text
+
+logger = logging.get_logger(__name__)
 
 _WINDOW_IN_BATCHES = 16
 
@@ -42,6 +45,7 @@ class TextTranslationPipeline(TranslationPipeline):
         split_texts (`bool`, *optional*, defaults to `True`): Split texts as described, or give each as it is.
         return_scores (`bool`, *optional*, defaults to `False`): Score the sentences; see `__call__`.
         return_alignments (`bool`, *optional*, defaults to `False`): Align their words; see `__call__`.
+        check_coverage (`bool`, *optional*, defaults to `False`): Warn of sentences left out; see `__call__`.
         **kwargs: Passed to `TranslationPipeline`.
     """
 
@@ -51,10 +55,12 @@ class TextTranslationPipeline(TranslationPipeline):
         split_texts: bool = True,
         return_scores: bool = False,
         return_alignments: bool = False,
+        check_coverage: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.split_texts, self.return_scores, self.return_alignments = split_texts, return_scores, return_alignments
+        self.check_coverage = check_coverage
 
     def _sanitize_parameters(self, return_scores: bool | None = None, **kwargs: Any) -> tuple[dict, dict, dict]:
         preprocess_params, forward_params, postprocess_params = super()._sanitize_parameters(**kwargs)
@@ -69,6 +75,7 @@ class TextTranslationPipeline(TranslationPipeline):
         split_texts: bool | None = None,
         return_scores: bool | None = None,
         return_alignments: bool | None = None,
+        check_coverage: bool | None = None,
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -83,6 +90,8 @@ class TextTranslationPipeline(TranslationPipeline):
                 excluded, and `score`, their mean.
             return_alignments (`bool`, *optional*): Add `"sentences"` with `alignment`: pairs (source word, target
                 word), counted from 0 in words that white space separates, from `csan_hf.analysis.align`.
+            check_coverage (`bool`, *optional*): Warn where a translation seems to leave out a sentence of a line that
+                has several, because the cross-attention hardly covers it (`csan_hf.analysis.coverage`).
             batch_size (`int`, *optional*, defaults to 1): Sentences translated at once.
             **kwargs: See `TranslationPipeline`.
 
@@ -98,7 +107,8 @@ class TextTranslationPipeline(TranslationPipeline):
                 f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
                 f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
             )
-        options = {**kwargs, "batch_size": batch_size, "return_alignments": alignments}
+        coverage = self.check_coverage if check_coverage is None else check_coverage
+        options = {**kwargs, "batch_size": batch_size, "return_alignments": alignments, "check_coverage": coverage}
         # Sources that are to be cut are not split, nor are those whose translations, as tokens, cannot be joined
         own = {**self._preprocess_params, **self._postprocess_params, **kwargs}
         whole = own.get("truncation") or own.get("return_tensors")
@@ -144,25 +154,32 @@ class TextTranslationPipeline(TranslationPipeline):
         for number, result in zip(order, results, strict=True):
             found[number] = result
         if return_alignments:
-            with self.source_language(options.get("src_lang") or self._preprocess_params.get("src_lang")):
-                self._add_alignments(segments, found, batch_size)
+            flat = [(segment, result) for segment, several in zip(segments, found, strict=True) for result in several]
+            pairs = [(segment, result["translation_text"]) for segment, result in flat]
+            for (_, result), alignment in zip(flat, self._align(pairs, batch_size, options), strict=True):
+                result["alignment"] = alignment.links()
         parts = iter(found)
         return [self.join(split, list(islice(parts, len(split.segments))), options) for split in splits]
 
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
         """Splits texts into what the model takes; options are a call's: languages and prefix matter."""
-        count = self.token_counter(**options)
+        how: Any = {"count_tokens": self.token_counter(**options), "limit": self.source_limit}
+        return [split_text(text, **how, language=self._language_of(options)) for text in texts]
+
+    def _language_of(self, options: dict[str, Any]) -> str | None:
         own = (getattr(self.tokenizer, name, None) for name in ("src_lang", "source_lang"))
-        language = next(filter(None, [options.get("src_lang"), self._preprocess_params.get("src_lang"), *own]), None)
-        return [split_text(text, count_tokens=count, limit=self.source_limit, language=language) for text in texts]
+        return next(filter(None, [options.get("src_lang"), self._preprocess_params.get("src_lang"), *own]), None)
 
     def translate_segments(
-        self, segments: Sequence[str], *, batch_size: int, **options: Any
+        self, segments: Sequence[str], *, batch_size: int, check_coverage: bool = False, **options: Any
     ) -> list[list[dict[str, Any]]]:
         """Translates segments as they are, in batches as they come: [N] -> [N][`num_return_sequences`]."""
         self.call_count = 0  # transformers advises batches where it is called often on a GPU: these are batches
         results = super().__call__(list(segments), batch_size=batch_size, **options)
-        return [result if isinstance(result, list) else [result] for result in results]
+        results = [result if isinstance(result, list) else [result] for result in results]
+        if check_coverage:
+            self._warn_of_omissions(segments, results, batch_size, options)
+        return results
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
         """Returns a function that counts the tokens of a source, with its language and prefix; it remembers them."""
@@ -195,16 +212,30 @@ class TextTranslationPipeline(TranslationPipeline):
             joined.append(result)
         return joined
 
-    def _add_alignments(self, segments: list[str], results: list[list[dict[str, Any]]], batch_size: int) -> None:
+    def _align(self, pairs: list[tuple[str, str]], batch_size: int, options: dict[str, Any]) -> list[Any]:
         from csan_hf.analysis.aligned_pairs import align_pairs  # few calls need it
         from csan_hf.data import TokenizerPair
 
-        flat = [(segment, result) for segment, several in zip(segments, results, strict=True) for result in several]
-        pairs = [(segment, result["translation_text"]) for segment, result in flat]
         tokenizers = TokenizerPair(self.tokenizer, self.target_tokenizer)
-        alignments = align_pairs(self.model, tokenizers, pairs, batch_size=batch_size)
-        for (_, result), alignment in zip(flat, alignments, strict=True):
-            result["alignment"] = alignment.links()
+        with self.source_language(options.get("src_lang") or self._preprocess_params.get("src_lang")):
+            return list(align_pairs(self.model, tokenizers, pairs, batch_size=batch_size))
+
+    def _warn_of_omissions(
+        self, segments: Sequence[str], results: list[list[dict[str, Any]]], batch_size: int, options: dict[str, Any]
+    ) -> None:
+        from csan_hf.analysis.coverage import uncovered_sentences
+
+        split = [sentences_of(segment, self._language_of(options)) for segment in segments]
+        is_text = "translation_text" in results[0][0]  # not return_tensors
+        several = [number for number, sentences in enumerate(split) if is_text and len(sentences) > 1]
+        pairs = [(segments[number], results[number][0]["translation_text"]) for number in several]
+        for number, alignment in zip(several, self._align(pairs, batch_size, options), strict=True):
+            for missing in uncovered_sentences(alignment, split[number]):
+                sentence = split[number][missing].strip()
+                logger.warning(
+                    f"A sentence seems to be left out of a translation: {sentence[:60]!r}. Translate it on a line of "
+                    "its own."
+                )
 
     def _forward(  # type: ignore[override]
         self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any

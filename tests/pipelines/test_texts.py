@@ -243,3 +243,19 @@ def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
     translator.save_pretrained(tmp_path)
     assert "class TranslationPipeline" in (tmp_path / "translation.py").read_text()
     assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_translation_that_leaves_out_a_sentence_is_warned_of(translator, library_log):
+    translator.model.generation_config.forced_eos_token_id = 1  # so that every translation is empty
+    texts = ["ein Hund. Ein Haus und eins! Eine Katze.", "eins zwei"]
+    translator(texts, max_new_tokens=1)
+    assert "left out" not in library_log.text
+    translator(texts, max_new_tokens=1, return_tensors=True, check_coverage=True)
+    assert "left out" not in library_log.text
+    parts = {"model": translator.model, "tokenizer": translator.tokenizer}
+    for translate in (translator, TextTranslationPipeline(**parts, device="cpu", check_coverage=True)):
+        library_log.clear()
+        options = {"check_coverage": True} if translate is translator else {}
+        assert [found["translation_text"] for found in translate(texts, max_new_tokens=1, **options)] == ["", ""]
+        named = [record.getMessage().split("'")[1] for record in library_log.records]
+        assert list(dict.fromkeys(named)) == ["ein Hund.", "Ein Haus und eins!", "Eine Katze."]
