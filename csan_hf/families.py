@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import transformers
+from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,12 @@ FAMILIES: dict[str, ModelFamily] = {
 }
 """Families by the name that a recipe and a config (`model_type`) give them."""
 
-# How a model of transformers' own is treated, for example by the trainer.
-_OTHER = ModelFamily("transformers", "PreTrainedConfig", {})
-
 
 def family_of(model_type: Any) -> ModelFamily:
-    """Returns the family of a `model_type`; for one outside the table, an entry that suits any Transformer."""
-    return FAMILIES.get(model_type, _OTHER)
+    """Returns the family of a `model_type`; of transformers' own ones an entry without more than their classes."""
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    classes = {} if model is None else {"AutoModelForSeq2SeqLM": model}
+    config = CONFIG_MAPPING_NAMES.get(model_type, "PreTrainedConfig")
+    return ModelFamily("transformers", config, classes, kind=f"{model} of transformers" if model else None)

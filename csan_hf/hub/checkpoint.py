@@ -43,7 +43,7 @@ def save_self_contained(model: PreTrainedModel, tokenizers: Any, directory: str 
         OSError: The files cannot be written.
     """
     directory = Path(directory)
-    if getattr(model, "_auto_class", None) is None:
+    if getattr(model, "_auto_class", None) is None and not type(model).__module__.startswith("transformers."):
         raise ValueError(
             f"The code of {type(model).__module__}.{type(model).__name__} cannot be saved with the model: it is not "
             "registered for an Auto class. Use `model.save_pretrained`, or for a class of your own "

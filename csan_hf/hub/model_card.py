@@ -125,6 +125,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         tag=tag,
         languages=languages,
         config=config,
+        has_code=family.module != "transformers",
         labels=list((config.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()),  # the library's default
         # Python string literals, from which no text can break out
         model_id=json.dumps(str(model_id), ensure_ascii=False),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from datasets import DownloadConfig, load_dataset_builder
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
@@ -97,9 +97,12 @@ def _describe_model(plan: Plan) -> list[str]:
     for name in ("encoder_layerdrop", "decoder_layerdrop"):  # the costs of all layers, whatever is dropped
         if hasattr(config, name):
             setattr(config, name, 0.0)
-    with FakeTensorMode():
-        model = plan.family.model_class(config)
-        found = estimate(model, args, batch_cost=plan.family.batch_cost)
+    try:
+        with FakeTensorMode():
+            model = plan.family.model_class(config)
+            found = estimate(model, args, batch_cost=plan.family.batch_cost)
+    except DataDependentOutputException:  # LED's
+        return [f"  {type(model).__name__}: its costs depend on the tokens, and are not known beforehand"]
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     vocabularies = "1 vocabulary" if config.share_encoder_decoder_embeddings else "2 vocabularies"
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
@@ -147,8 +150,10 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         dtype = torch.bfloat16 if args.bf16 else torch.float16
         with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
             # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
-            states = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
-            F.cross_entropy(model.get_output_embeddings()(states).flatten(0, 1).float(), ids.flatten())
+            found = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
+            is_whole = model.base_model is model  # T5's
+            logits = found.logits if is_whole else model.get_output_embeddings()(found.last_hidden_state)
+            F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
 
     # Apart: the counter hooks every module, and hooked modules keep what their fused computation does not
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -238,6 +238,8 @@ def _new_config(recipe: Recipe, family: ModelFamily, fields: dict[str, Any]) -> 
             "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
             "set tokenizer.joint to true, or leave it out."
         )
+    if not fields["share_encoder_decoder_embeddings"] and family.module == "transformers":
+        raise RecipeError(f"model: {recipe.model} has one vocabulary for both languages: set tokenizer.joint to true.")
     with refusing("The section config is refused"):
         return family.config_class(**{**fields, **recipe.config})
 

@@ -30,7 +30,7 @@ from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
-from csan_hf.families import FAMILIES, ModelFamily
+from csan_hf.families import FAMILIES, ModelFamily, family_of
 from csan_hf.recipes import RECIPES
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
@@ -273,9 +273,11 @@ def describe_type(annotation: Any) -> str:
 
 def find_family(name: Any) -> ModelFamily:
     """Looks up the family that the key `model` names, or raises a RecipeError."""
-    if name not in FAMILIES:
-        raise RecipeError(f"model must be one of {', '.join(sorted(FAMILIES))}, got {name!r}.")
-    return FAMILIES[name]
+    family = family_of(name)
+    if not family.classes or not hasattr(family.config_class, "vocab_size"):  # nor speech, nor two models as one
+        known = ", ".join(sorted(FAMILIES))
+        raise RecipeError(f"model must be one of {known}, or a type of transformers' such as t5 or led, got {name!r}.")
+    return family
 
 
 @functools.cache
@@ -463,7 +465,7 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
         converted = section.convert(key, value, f"{path}: {section.path(key)}")
         (getattr(recipe, section.name) if section.name else vars(recipe))[key] = converted
     for name, text in overrides:
-        section, key = find_key(name, sections)
+        section, key = find_key(f"tokenizer.{PRETRAINED}" if name == "tokenizer" else name, sections)
         annotation = section.options[key].annotation
         if text == "true" and not _takes(annotation, bool):  # what a key without a value has
             raise RecipeError(f"--{section.path(key)} needs a value: {describe_type(annotation)}.")

@@ -70,6 +70,7 @@ def test_lists_on_the_command_line():
     for text in ("[0, 2]", "0,2"):
         assert load_recipe(None, [("localness_layers", text)]).config == {"localness_layers": [0, 2]}
     assert load_recipe(None, [("language", "[de, en]")]).language == ["de", "en"]
+    assert load_recipe(None, [("tokenizer", "sp.model")]).tokenizer == {"pretrained": "sp.model"}
     assert load_recipe(None, [("language", "no")]).language == "no"  # Norwegian, not false
 
 
