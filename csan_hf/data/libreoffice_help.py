@@ -7,7 +7,7 @@ Debian has it in packages such as `libreoffice-help-de` and `libreoffice-help-en
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -97,6 +97,18 @@ def prepare_help(
         for language, texts in zip(languages, zip(*lines, strict=True), strict=True):
             write_lines(Path(output, f"{split}.{language}"), texts)
     return {split: len(lines) for split, lines in splits.items()}
+
+
+def join_segments(segments: Sequence[str], translations: Sequence[str], pages: Sequence[str]) -> list[str]:
+    """Joins translations of `test_segments` to translations of `test_pages`, given the sources of both."""
+    joined, rest = [], iter(zip(segments, translations, strict=True))
+    for page in pages:
+        source, target = next(rest)
+        while source != page:
+            segment, translation = next(rest)
+            source, target = f"{source} {segment}", f"{target} {translation}"
+        joined.append(target)
+    return joined
 
 
 def _read_pages(source: Path, target: Path) -> Iterator[tuple[str, Page]]:

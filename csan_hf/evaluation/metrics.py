@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -181,6 +183,31 @@ class PhoneErrorRate(ErrorRate):
     needs = "tokens"
 
 
+class RepeatedTerms(CorpusMetric):
+    """Percentage of the terms that a document repeats that are there as often as in the reference.
+
+    Terms are words, in lower case, that a reference has at least twice and that are in at most a tenth of the
+    references (in one at least): whoever translates a term now so, now otherwise, loses the others.
+    """
+
+    name = "repeated_terms"
+    label = "terms"
+    segments_at_once = None
+
+    def statistics(self, predictions: Lines, references: Lines, sources: Lines | None = None) -> np.ndarray:
+        """Returns for each reference how many of its repeated terms are there, and how many it has."""
+        ours, theirs = ([Counter(re.findall(r"\w+", t.lower())) for t in side] for side in (predictions, references))
+        documents = Counter(word for words in theirs for word in words)
+        most = max(1, len(theirs) // 10)
+        terms = [{word: n for word, n in words.items() if n > 1 and documents[word] <= most} for words in theirs]
+        found = [sum(min(n, own[word]) for word, n in each.items()) for own, each in zip(ours, terms, strict=True)]
+        return np.array([(n, sum(each.values())) for n, each in zip(found, terms, strict=True)], np.float64)
+
+    def score(self, sums: np.ndarray) -> float:
+        """Returns the percentage; 100 where nothing is repeated."""
+        return float(100 * sums[0] / sums[1]) if sums[1] else 100.0
+
+
 class AlignmentErrorRate(CorpusMetric):
     """Links that are missing or too many: 100 · (1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)), counted over all sentences.
 
@@ -284,6 +311,7 @@ _METRICS: dict[str, type[CorpusMetric]] = {
     "tokenized_bleu": TokenizedBleu,
     "comet": Comet,
     "aer": AlignmentErrorRate,
+    "repeated_terms": RepeatedTerms,
 }
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from csan_hf.data.libreoffice_help import prepare_help
+from csan_hf.data.libreoffice_help import join_segments, prepare_help
 
 
 def write_page(folder, name, paragraphs):
@@ -40,6 +40,11 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     [page] = files["test_pages.de"]
     assert page == " ".join(files["test_segments.de"])
     assert 90 <= len(page.split()) <= 100
+    segments = files["test_segments.de"]
+    assert join_segments([*segments, "x y", "z"], [*files["test_segments.en"], "1", "2"], [page, "x y z"]) == [
+        *files["test_pages.en"],
+        "1 2",
+    ]
     trained = " ".join(files["train.de"] + files["validation.de"])
     assert not set(files["test_segments.de"][1].split()) & set(trained.split())
     assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (1, 2, 3)

@@ -53,6 +53,14 @@ def test_scores_equal_sacrebleus_command_line_to_the_last_digit(tmp_path):
         ("aer", ["0-0 1-1 2-2"], ["0-0 1p1 3-3"], 100 * (1 - (1 + 2) / (3 + 2))),
         ("aer", ["0-0", "1-1 0-1"], ["0-0", "1-1 0?1"], 0.0),
         ("aer", [""], [""], 0.0),
+        # "cell" twice of 3, "sheet" 2 of 2 (more do not count), "the" stands in both, "once" only once
+        (
+            "repeated_terms",
+            ["the Cell cell sheet sheet sheet", "row"],
+            ["the the cell, cell Cell sheet sheet", "the once"],
+            80.0,
+        ),
+        ("repeated_terms", ["a"], ["a b"], 100.0),
     ],
 )
 def test_counts_by_hand(name, predictions, references, expected):
