@@ -125,11 +125,16 @@ FAMILIES: dict[str, ModelFamily] = {
 """Families by the name that a recipe and a config (`model_type`) give them."""
 
 
+COMPARED = ("bart", "led", "longt5", "marian", "mt5", "pegasus", "pegasus_x", "t5", "umt5")
+"""Types of transformers' own that recipes train from scratch: of text, and they shift labels as generation begins."""
+
+
 def family_of(model_type: Any) -> ModelFamily:
-    """Returns the family of a `model_type`; of transformers' own ones an entry without more than their classes."""
+    """Returns the family of a `model_type`; of transformers' own an entry, with the classes of `COMPARED`."""
     if model_type in FAMILIES:
         return FAMILIES[model_type]
-    model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.get(model_type)
-    classes = {} if model is None else {"AutoModelForSeq2SeqLM": model}
-    config = CONFIG_MAPPING_NAMES.get(model_type, "PreTrainedConfig")
-    return ModelFamily("transformers", config, classes, kind=f"{model} of transformers" if model else None)
+    if model_type not in COMPARED:
+        return ModelFamily("transformers", "PreTrainedConfig", {})
+    name = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type]
+    classes = {"AutoModelForSeq2SeqLM": name}
+    return ModelFamily("transformers", CONFIG_MAPPING_NAMES[model_type], classes, kind=f"{name} of transformers")

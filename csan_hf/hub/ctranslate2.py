@@ -69,7 +69,7 @@ def _relative_positions(model: Any) -> bool:
     config, found = model.config, set[RelativePositions | None]()
     if config.model_type != "csan" or not hasattr(model, "model"):
         kind = type(model).__name__
-        raise ValueError(f"CTranslate2 has no {kind}, only checkpoints of Transformers: see `csan-hf export-onnx`.")
+        raise ValueError(f"CTranslate2 has no {kind}, only checkpoints of CSAN: see `csan-hf export-onnx`.")
     for part, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers), ("cross", 0)):
         for index in range(depth or config.decoder_layers):
             locality = config.layer_locality(part, index)

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from csan_hf.families import FAMILIES
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, PAST, PRESENT, check_installed
 from csan_hf.text_files import new_directory
 
@@ -57,8 +58,9 @@ def export_onnx(
     check_installed()
     converters: dict[str, Any] = {"float32": None, "float16": _to_float16, "int8": _to_int8}
     directory, convert = Path(directory), converters[precision]
-    if not hasattr(model, "model"):
-        raise ValueError(f"{type(model).__name__} cannot be exported, only single checkpoints, to a directory each.")
+    if not hasattr(model, "model") or model.config.model_type not in FAMILIES:
+        name, known = type(model).__name__, ", ".join(FAMILIES)
+        raise ValueError(f"{name} cannot be exported, only single checkpoints of {known}, to a directory each.")
     if model.dtype != torch.float32:
         raise ValueError(f"The model's data type must be float32, got {model.dtype}: call model.float().")
     with new_directory(directory) as staging:

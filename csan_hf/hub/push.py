@@ -38,7 +38,7 @@ from transformers import AutoConfig, AutoTokenizer, pipeline
 import transformers
 directory, task = sys.argv[1:]
 config = AutoConfig.from_pretrained(directory, trust_remote_code=True)
-for name, reference in config.auto_map.items():
+for name, reference in getattr(config, "auto_map", {"AutoModelForSeq2SeqLM": ""}).items():
     # A classifier has no decoder, whose weights the other classes would miss
     whole = task == "translation" or reference.split(".")[-1] in config.architectures
     if name.startswith("AutoModel") and whole:

@@ -121,6 +121,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     config_class = EnsembleConfig
     config: EnsembleConfig
     main_input_name = "input_ids"
+    gives_attention = False
 
     def __init__(self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None) -> None:
         super().__init__(config)

@@ -91,6 +91,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
     base_model_prefix = ""
     _supports_sdpa = True
     _is_stateful = False
+    gives_attention = False
 
     def __init__(self, config: Any, encoder: Any, decoder: Any) -> None:
         super().__init__(config)

@@ -102,7 +102,8 @@ class TextTranslationPipeline(TranslationPipeline):
         """
         batch_size = batch_size or self._batch_size or 1
         alignments = self.return_alignments if return_alignments is None else return_alignments
-        if alignments and self.model.config.model_type not in FAMILIES:
+        gives_attention = getattr(self.model, "gives_attention", True)
+        if alignments and not (gives_attention and self.model.config.model_type in FAMILIES):
             raise ValueError(
                 f"return_alignments works with the families {', '.join(FAMILIES)}, not with "
                 f"{type(self.model).__name__}, for which there is csan_hf.analysis.align."
@@ -163,7 +164,8 @@ class TextTranslationPipeline(TranslationPipeline):
 
     def split(self, texts: Iterable[str], **options: Any) -> list[SplitText]:
         """Splits texts into what the model takes; options are a call's: languages and prefix matter."""
-        how: Any = {"count_tokens": self.token_counter(**options), "limit": self.source_limit}
+        limit = None if options.get("truncation") else self.source_limit
+        how: Any = {"count_tokens": self.token_counter(**options), "limit": limit}
         return [split_text(text, **how, language=self._language_of(options)) for text in texts]
 
     def _language_of(self, options: dict[str, Any]) -> str | None:
@@ -174,11 +176,12 @@ class TextTranslationPipeline(TranslationPipeline):
         self, segments: Sequence[str], *, batch_size: int, check_coverage: bool = False, **options: Any
     ) -> list[list[dict[str, Any]]]:
         """Translates segments as they are, in batches as they come: [N] -> [N][`num_return_sequences`]."""
+        sentences = self._sentences_to_check(segments, options) if check_coverage else []
         self.call_count = 0  # transformers advises batches where it is called often on a GPU: these are batches
         results = super().__call__(list(segments), batch_size=batch_size, **options)
         results = [result if isinstance(result, list) else [result] for result in results]
-        if check_coverage:
-            self._warn_of_omissions(segments, results, batch_size, options)
+        if any(sentences):
+            self._warn_of_omissions(sentences, results, batch_size, options)
         return results
 
     def token_counter(self, **options: Any) -> Callable[[str], int]:
@@ -220,22 +223,29 @@ class TextTranslationPipeline(TranslationPipeline):
         with self.source_language(options.get("src_lang") or self._preprocess_params.get("src_lang")):
             return list(align_pairs(self.model, tokenizers, pairs, batch_size=batch_size))
 
+    def _sentences_to_check(self, segments: Sequence[str], options: dict[str, Any]) -> list[list[str]]:
+        """The sentences of each segment that has several; raises before anything is translated."""
+        from csan_hf.analysis.tokenized_text import check_fast
+
+        option = next((name for name in ("truncation", "return_tensors") if options.get(name)), None)
+        if option or not getattr(self.model, "gives_attention", True):
+            why = option or type(self.model).__name__
+            raise ValueError(f"check_coverage reads the cross-attention to whole sources, which {why} does not give.")
+        check_fast(self.tokenizer, self.target_tokenizer)
+        split = [sentences_of(segment, self._language_of(options)) for segment in segments]
+        return [sentences if len(sentences) > 1 else [] for sentences in split]
+
     def _warn_of_omissions(
-        self, segments: Sequence[str], results: list[list[dict[str, Any]]], batch_size: int, options: dict[str, Any]
+        self, sentences: list[list[str]], results: list[list[dict[str, Any]]], batch_size: int, options: dict[str, Any]
     ) -> None:
         from csan_hf.analysis.coverage import uncovered_sentences
 
-        split = [sentences_of(segment, self._language_of(options)) for segment in segments]
-        is_text = "translation_text" in results[0][0]  # not return_tensors
-        several = [number for number, sentences in enumerate(split) if is_text and len(sentences) > 1]
-        pairs = [(segments[number], results[number][0]["translation_text"]) for number in several]
-        for number, alignment in zip(several, self._align(pairs, batch_size, options), strict=True):
-            for missing in uncovered_sentences(alignment, split[number]):
-                sentence = split[number][missing].strip()
-                logger.warning(
-                    f"A sentence seems to be left out of a translation: {sentence[:60]!r}. Translate it on a line of "
-                    "its own."
-                )
+        several = [(own, result[0]) for own, result in zip(sentences, results, strict=True) if own]
+        pairs = [("".join(own), result["translation_text"]) for own, result in several]
+        for (own, _), alignment in zip(several, self._align(pairs, batch_size, options), strict=True):
+            for missing in uncovered_sentences(alignment, own):
+                sentence = own[missing].strip()[:60]
+                logger.warning(f"A translation seems to leave out {sentence!r}. Translate it on a line of its own.")
 
     def _forward(  # type: ignore[override]
         self, model_inputs: Any, return_scores: bool = False, **generate_kwargs: Any

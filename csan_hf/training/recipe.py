@@ -30,7 +30,7 @@ from transformers import PreTrainedConfig
 
 from csan_hf.credentials import WHERE_INSTEAD, find_credentials
 from csan_hf.data import DataArguments, train_tokenizers
-from csan_hf.families import FAMILIES, ModelFamily, family_of
+from csan_hf.families import COMPARED, FAMILIES, ModelFamily, family_of
 from csan_hf.recipes import RECIPES
 
 from .arguments import GenerationArguments, TranslationTrainingArguments
@@ -82,7 +82,8 @@ class Recipe:
     """One experiment. The sections hold only what the recipe says; classes fill in the rest.
 
     Args:
-        model: Family of the model, "csan" or "pervasive_attention", or another entry of `csan_hf.families`.
+        model: Family of the model: csan, pervasive_attention, rnnsearch, conv_s2s, or one of transformers' to compare
+            with, such as t5 or led (`csan_hf.families.COMPARED`).
         output_dir: Folder for everything that a run writes.
         init_from: Checkpoint folder or Hub name to start from, with its tokenizer; null = random weights.
         name: Title of the model card; null = the folder's name.
@@ -274,9 +275,9 @@ def describe_type(annotation: Any) -> str:
 def find_family(name: Any) -> ModelFamily:
     """Looks up the family that the key `model` names, or raises a RecipeError."""
     family = family_of(name)
-    if not family.classes or not hasattr(family.config_class, "vocab_size"):  # nor speech, nor two models as one
+    if not family.classes:
         known = ", ".join(sorted(FAMILIES))
-        raise RecipeError(f"model must be one of {known}, or a type of transformers' such as t5 or led, got {name!r}.")
+        raise RecipeError(f"model must be one of {known}, or of transformers' {', '.join(COMPARED)}, got {name!r}.")
     return family
 
 

@@ -402,3 +402,16 @@ def test_scripts_say_what_is_wrong(standard_input, folder, tmp_path, capsys, mon
     told = capsys.readouterr().err
     assert told.startswith("error: There is no folder owner/none here, and that name cannot be read from the Hub: ")
     assert told.count("\n") == 1
+
+
+def test_truncation_cuts_what_would_be_split(monkeypatch):
+    tokenizer = train_tokenizer(SENTENCES, 300)
+    model = csan(vocab_size=len(tokenizer), decoder_vocab_size=len(tokenizer)).eval()
+    pipe = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    monkeypatch.setattr(TextTranslationPipeline, "source_limit", 8)
+    text, options = "The first sentence is here. The second one, too.", {"max_new_tokens": 9}
+    cut, split = (
+        translate(model, TokenizerPair(tokenizer, tokenizer), [text], truncation=truncation, **options)[0]
+        for truncation in (True, None)
+    )
+    assert cut == pipe(text, truncation=True, **options)[0]["translation_text"].strip() != split

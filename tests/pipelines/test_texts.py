@@ -11,6 +11,7 @@ import tiny
 import torch
 from pipelines.conftest import GERMAN
 
+from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.pipelines import TextTranslationPipeline, TranslationPipeline
 from csan_hf.pipelines.sentences import split_text
 
@@ -245,13 +246,13 @@ def test_saved_as_what_needs_transformers_alone(translator, tmp_path):
     assert not {"texts.py", "sentences.py"} & {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_translation_that_leaves_out_a_sentence_is_warned_of(translator, library_log):
+def test_a_translation_that_leaves_out_a_sentence_is_warned_of(translator, library_log, monkeypatch):
     translator.model.generation_config.forced_eos_token_id = 1  # so that every translation is empty
     texts = ["ein Hund. Ein Haus und eins! Eine Katze.", "eins zwei"]
     translator(texts, max_new_tokens=1)
-    assert "left out" not in library_log.text
-    translator(texts, max_new_tokens=1, return_tensors=True, check_coverage=True)
-    assert "left out" not in library_log.text
+    assert "leave out" not in library_log.text
+    assert translator(["", " "], check_coverage=True) == [{"translation_text": ""}, {"translation_text": " "}]
+    assert "leave out" not in library_log.text
     parts = {"model": translator.model, "tokenizer": translator.tokenizer}
     for translate in (translator, TextTranslationPipeline(**parts, device="cpu", check_coverage=True)):
         library_log.clear()
@@ -259,3 +260,11 @@ def test_a_translation_that_leaves_out_a_sentence_is_warned_of(translator, libra
         assert [found["translation_text"] for found in translate(texts, max_new_tokens=1, **options)] == ["", ""]
         named = [record.getMessage().split("'")[1] for record in library_log.records]
         assert list(dict.fromkeys(named)) == ["ein Hund.", "Ein Haus und eins!", "Eine Katze."]
+    monkeypatch.setattr(translator, "model", EnsembleForConditionalGeneration.of([translator.model] * 2))
+    for options, told in (
+        ({"return_tensors": True}, "which return_tensors"),
+        ({}, "which EnsembleForConditionalGeneration"),
+        ({"truncation": True}, "which truncation"),
+    ):
+        with pytest.raises(ValueError, match=f"check_coverage reads the cross-attention to whole sources, {told}"):
+            translator("eins", check_coverage=True, **options)

@@ -66,6 +66,6 @@ def test_models_of_transformers_have_one_vocabulary_and_text(tmp_path):
     assert "LEDForConditionalGeneration: its costs depend on the tokens" in dry_run(load_recipe(led))
     with pytest.raises(RecipeError, match=r"led has one vocabulary for both languages: set tokenizer\.joint to true"):
         dry_run(load_recipe(led, [("tokenizer.joint", "false")]))
-    for model in ("whisper", "voxtral", "encoder-decoder", "bert"):
-        with pytest.raises(RecipeError, match=r"model must be one of .* such as t5 or led"):
+    for model in ("whisper", "encoder-decoder", "bert", "mbart", "m2m_100"):
+        with pytest.raises(RecipeError, match=r"model must be one of .*, or of transformers' bart, led"):
             load_recipe(led, [("model", model)])
