@@ -459,6 +459,8 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     written = str(content.get("model", "csan"))
     model = dict(overrides).get("model", written)
     sections = recipe_sections(model)
+    if model != written:  # the card would be of another network
+        content |= {"name": None, "description": None}
     if model != written and isinstance(config := content.get("config"), dict):
         content["config"] = _fields_of(sections["config"], config, recipe_sections(written)["config"], str(path))
     recipe = Recipe()

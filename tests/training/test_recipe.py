@@ -66,6 +66,13 @@ def test_command_line_wins_with_and_without_section(recipe_file):
     assert (recipe.output_dir, recipe.overwrite) == ("there", True)
 
 
+def test_another_family_on_the_command_line_is_not_described_as_the_files(recipe_file):
+    path = recipe_file("name: A\ndescription: A CSAN.\n")
+    assert load_recipe(path, [("seed", "3")]).description == "A CSAN."
+    other = load_recipe(path, [("model", "t5"), ("name", "B")])
+    assert (other.name, other.description) == ("B", None)
+
+
 def test_lists_on_the_command_line():
     for text in ("[0, 2]", "0,2"):
         assert load_recipe(None, [("localness_layers", text)]).config == {"localness_layers": [0, 2]}
