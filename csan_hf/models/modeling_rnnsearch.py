@@ -21,6 +21,18 @@ from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, dr
 
 
 @torch.compiler.disable
+def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:
+    """`lstm(inputs, state)`, in float32 where autocast would ask oneDNN for a bfloat16 that the CPU has not."""
+    if (
+        inputs.device.type == "cpu"
+        and torch.is_autocast_enabled("cpu")
+        and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
+        with torch.autocast("cpu", enabled=False):
+            return lstm(inputs.float(), None if state is None else tuple(part.float() for part in state))
+    return lstm(inputs, state)
+
+
 def run_lstm(
     lstm: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor | None, state: tuple[torch.Tensor, ...] | None = None
 ) -> torch.Tensor:
@@ -31,7 +43,7 @@ def run_lstm(
     if torch.compiler.is_exporting():
         raise ValueError("RNNsearch cannot be exported: torch.export unrolls an LSTM for one length.")
     if mask is None:
-        return lstm(inputs, state)[0]
+        return call_lstm(lstm, inputs, state)[0]
     lengths = mask.sum(dim=1).clamp(min=1).cpu()
     real_first = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
     packed = pack_padded_sequence(
@@ -162,7 +174,7 @@ class RnnSearchDecoder(FeatureDecoder, RnnSearchPreTrainedModel):  # type: ignor
             h, c, fed = self._split(state)
             if self.config.input_feeding:
                 embedding = torch.cat([embedding, fed[0]], dim=-1)
-            query, (_, c) = self.lstm(embedding.unsqueeze(1), (h, c))
+            query, (_, c) = call_lstm(self.lstm, embedding.unsqueeze(1), (h, c))
             steps.append(self.attention(query, keys, source, source_mask))
             new = torch.cat([query[:, 0], c[0], steps[-1][0][:, 0]], dim=-1)
             state = new if mask is None else torch.where(mask[:, step, None], new, state)
