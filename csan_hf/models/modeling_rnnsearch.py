@@ -20,19 +20,16 @@ from .encoder_decoder import FeatureDecoder, FeatureEncoder, attention_weights, 
 from .seq2seq_model import Seq2SeqEmbeddings, Seq2SeqHead, Seq2SeqPreTrained, drop
 
 
-@torch.compiler.disable
 def call_lstm(lstm: nn.LSTM, inputs: torch.Tensor, state: tuple[torch.Tensor, ...] | None) -> Any:
     """`lstm(inputs, state)`, in float32 where autocast would ask oneDNN for a bfloat16 that the CPU has not."""
-    if (
-        inputs.device.type == "cpu"
-        and torch.is_autocast_enabled("cpu")
-        and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    ):
+    autocast = inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    if autocast and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         with torch.autocast("cpu", enabled=False):
             return lstm(inputs.float(), None if state is None else tuple(part.float() for part in state))
     return lstm(inputs, state)
 
 
+@torch.compiler.disable
 def run_lstm(
     lstm: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor | None, state: tuple[torch.Tensor, ...] | None = None
 ) -> torch.Tensor:
