@@ -14,8 +14,10 @@ from csan_hf.data import load_translation_dataset
 from csan_hf.evaluation import translate
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.families import FAMILIES, family_of
+from csan_hf.hub.push import check_checkpoint
 from csan_hf.training import RecipeError, load_recipe, train_from_recipe
 from csan_hf.training.dry_run import dry_run
+from csan_hf.training.plan import resolve
 
 LED_HALF = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
 SIZES = {
@@ -56,6 +58,8 @@ def test_trains_evaluates_and_translates(family, tmp_path):
     assert translate(model, tokenizers, list(splits["test"]["source"])) == hypotheses
     assert family_of(family).kind in (output / "README.md").read_text()
     assert (output / "translation.py").exists() == is_own
+    if family == "led":
+        check_checkpoint(output)  # so that it can be pushed
     assert ("from csan_hf.pipelines import translation_pipeline" in (output / "README.md").read_text()) != is_own
 
 
@@ -66,6 +70,8 @@ def test_models_of_transformers_have_one_vocabulary_and_text(tmp_path):
     assert "LEDForConditionalGeneration: its costs depend on the tokens" in dry_run(load_recipe(led))
     with pytest.raises(RecipeError, match=r"led has one vocabulary for both languages: set tokenizer\.joint to true"):
         dry_run(load_recipe(led, [("tokenizer.joint", "false")]))
+    config = resolve(load_recipe(led, [("model", "marian")])).config
+    assert (config.pad_token_id, config.eos_token_id, config.forced_eos_token_id) == (0, 1, 1)
     for model in ("whisper", "encoder-decoder", "bert", "mbart", "m2m_100"):
         with pytest.raises(RecipeError, match=r"model must be one of .*, or of transformers' bart, led"):
             load_recipe(led, [("model", model)])
