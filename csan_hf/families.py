@@ -136,5 +136,5 @@ def family_of(model_type: Any) -> ModelFamily:
     if model_type not in COMPARED:
         return ModelFamily("transformers", "PreTrainedConfig", {})
     name = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[model_type]
-    classes = {"AutoModelForSeq2SeqLM": name}
-    return ModelFamily("transformers", CONFIG_MAPPING_NAMES[model_type], classes, kind=f"{name} of transformers")
+    config, kind = CONFIG_MAPPING_NAMES[model_type], f"{name} of transformers"
+    return ModelFamily("transformers", config, {"AutoModelForSeq2SeqLM": name}, kind=kind)

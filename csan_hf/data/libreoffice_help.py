@@ -100,14 +100,14 @@ def prepare_help(
 
 
 def join_segments(segments: Sequence[str], translations: Sequence[str], pages: Sequence[str]) -> list[str]:
-    """Joins translations of `test_segments` to translations of `test_pages`, given the sources of both."""
-    joined, rest = [], iter(zip(segments, translations, strict=True))
+    """Joins translations of `test_segments` to those of `test_pages`, given the sources of both; else a ValueError."""
+    joined, start = [], 0
     for page in pages:
-        source, target = next(rest)
-        while source != page:
-            segment, translation = next(rest)
-            source, target = f"{source} {segment}", f"{target} {translation}"
-        joined.append(target)
+        end = next((n for n in range(start + 1, len(segments) + 1) if " ".join(segments[start:n]) == page), None)
+        if end is None or len(translations) != len(segments):
+            raise ValueError(f"segments, translations and pages are not of one corpus, from segment {start + 1} on.")
+        joined.append(" ".join(translations[start:end]))
+        start = end
     return joined
 
 

@@ -151,8 +151,7 @@ def estimate(model: PreTrainedModel, args: TranslationTrainingArguments, *, batc
         with torch.autocast("cpu", dtype=dtype, enabled=bool(args.bf16 or args.fp16)):
             # The base model makes no masks of its own: without padding nothing depends on the content of a tensor
             found = model.base_model(input_ids=ids, decoder_input_ids=ids, use_cache=False)
-            is_whole = model.base_model is model  # T5's
-            logits = found.logits if is_whole else model.get_output_embeddings()(found.last_hidden_state)
+            logits = found.logits if "logits" in found else model.get_output_embeddings()(found.last_hidden_state)
             F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
 
     # Apart: the counter hooks every module, and hooked modules keep what their fused computation does not

@@ -238,9 +238,10 @@ def _new_config(recipe: Recipe, family: ModelFamily, fields: dict[str, Any]) -> 
             "config.share_encoder_decoder_embeddings needs one vocabulary for both languages: "
             "set tokenizer.joint to true, or leave it out."
         )
-    if not fields["share_encoder_decoder_embeddings"] and family.module == "transformers":
-        raise RecipeError(f"model: {recipe.model} has one vocabulary for both languages: set tokenizer.joint to true.")
-    if family.module == "transformers":  # whose defaults are tokens of published vocabularies
+    if family.module == "transformers":
+        if not fields["share_encoder_decoder_embeddings"]:
+            raise RecipeError(f"{recipe.model} has one vocabulary for both languages: set tokenizer.joint to true.")
+        # Their defaults are tokens of published vocabularies
         fields = {**fields, "bos_token_id": fields["pad_token_id"], "forced_eos_token_id": fields["eos_token_id"]}
     with refusing("The section config is refused"):
         return family.config_class(**{**fields, **recipe.config})

@@ -45,6 +45,8 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
         *files["test_pages.en"],
         "1 2",
     ]
+    with pytest.raises(ValueError, match="not of one corpus, from segment 2 on"):
+        join_segments(["a", "b"], ["1", "2"], ["a", "c"])
     trained = " ".join(files["train.de"] + files["validation.de"])
     assert not set(files["test_segments.de"][1].split()) & set(trained.split())
     assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (1, 2, 3)
