@@ -9,8 +9,6 @@ import numpy as np
 
 from .aligned_pairs import Alignment
 
-LEAST_COVERAGE = 0.2
-
 
 def uncovered_sentences(alignment: Alignment, sentences: Sequence[str]) -> list[int]:
     """Finds the sentences of a source that its translation hardly attends to (coverage: Tu et al., ACL 2016).
@@ -35,4 +33,4 @@ def uncovered_sentences(alignment: Alignment, sentences: Sequence[str]) -> list[
     own = of_token[:, None] == np.arange(len(sentences))  # [tokens, sentences]
     attention = alignment.matrix[np.ix_(target, source)] @ own
     covering = np.bincount(attention.argmax(axis=1), minlength=len(sentences)) if source.any() else 0
-    return np.flatnonzero(covering < LEAST_COVERAGE * own.sum(axis=0)).tolist()
+    return np.flatnonzero(5 * covering < own.sum(axis=0)).tolist()

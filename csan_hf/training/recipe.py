@@ -45,6 +45,7 @@ COMMANDS = ("resume", "overwrite", "dry_run")
 SECTIONS = ("config", "data", "tokenizer", "training", "generation")
 # The key of the section tokenizer that names an existing one; `tokenizer: NAME` is short for it
 PRETRAINED = "pretrained"
+_OF_A_FAMILY = {"name": None, "description": None}  # which a card of another family must not have
 
 # Keys that the underlying classes have but a recipe may not set, by the reason that the error gives
 _RESERVED_FOR = {
@@ -390,11 +391,11 @@ def check_sections(content: dict[str, Any], source: str) -> None:
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Two sets of recipe keys as one: sections key by key, the second's values win.
 
-    Where the second names another family, nothing is kept of the first's section config.
+    Where the second names another family, nothing is kept of the first's section config, name and description.
     """
     merged = copy.deepcopy(dict(first))
     if second.get("model", merged.get("model", "csan")) != merged.get("model", "csan"):
-        merged["config"] = {}
+        merged |= {"config": {}, **_OF_A_FAMILY}
     for key, value in second.items():
         is_section = key in SECTIONS and isinstance(value, Mapping) and not isinstance(merged.get(key), str)
         merged[key] = {**(merged.get(key) or {}), **copy.deepcopy(dict(value))} if is_section else value
@@ -459,8 +460,8 @@ def load_recipe(path: Path | str | None, overrides: Sequence[tuple[str, str]] = 
     written = str(content.get("model", "csan"))
     model = dict(overrides).get("model", written)
     sections = recipe_sections(model)
-    if model != written:  # the card would be of another network
-        content |= {"name": None, "description": None}
+    if model != written:
+        content |= _OF_A_FAMILY
     if model != written and isinstance(config := content.get("config"), dict):
         content["config"] = _fields_of(sections["config"], config, recipe_sections(written)["config"], str(path))
     recipe = Recipe()

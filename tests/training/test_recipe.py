@@ -159,6 +159,7 @@ def test_a_recipe_builds_on_another(tmp_path, recipe_file):
     assert found == {**base, "config": {**base["config"], "d_model": 64}, "training": {**base["training"], "seed": 5}}
     found = load_recipe(recipe_file("base: numbers\nmodel: rnnsearch\nconfig: {hidden_size: 64}"))
     assert found.config == {"hidden_size": 64}, "fields of another family's network mean nothing"
+    assert (found.name, found.description) == (None, None), "nor does what its card says"
     (tmp_path / "first.yaml").write_text("base: numbers")
     for text, words in {
         "base: first.yaml": r"the base first.yaml has a base itself",
