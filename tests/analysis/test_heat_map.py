@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from matplotlib import font_manager
+from matplotlib import font_manager, get_data_path
 from matplotlib.figure import Figure
 
 from csan_hf.analysis import Alignment, TokenizedText, draw_heat_map, plot_heat_map
@@ -75,7 +75,9 @@ def test_labels_stand_apart(rows, columns):
 
 
 def test_characters_that_another_font_has_and_one_warning_for_those_that_none_has(tmp_path, monkeypatch):
-    fonts = [entry for entry in font_manager.fontManager.ttflist if "mpl-data" in entry.fname]  # matplotlib's own
+    # matplotlib's own, read from its folder: its cached list lacks them if an environment was removed in use
+    files = font_manager.findSystemFonts(get_data_path())
+    fonts = [font_manager.ttfFontProperty(font_manager.get_font(file)) for file in files]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
