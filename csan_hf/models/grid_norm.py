@@ -55,7 +55,7 @@ def normalize(
     if cells.dtype == weight.dtype:
         return torch.addcmul(bias, cells, weight)
     zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
-    return _as_rows(F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=0.0))
+    return _as_rows(F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=1e-30))
 
 
 def normalize_backward(
