@@ -47,10 +47,7 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         names = [name for name in ("scores.csv", *pictures, SPEEDS) if (output / name).is_file()]
         contents |= {name: _public(output, name) for name in (REPORT, *names)}
         contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()
-        for cell in (
-            *suite.cells,
-            *suite.ensembles,
-        ):  # a run that is published again is not finished until all of it is there
+        for cell in (*suite.cells, *suite.ensembles):  # a run published again is finished when all of it is there
             (cell.folder(target) / FINISHED).unlink(missing_ok=True)
         for name, content in contents.items():
             write_bytes(target / name, content)

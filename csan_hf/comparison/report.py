@@ -117,6 +117,7 @@ def system_facts(suite: Suite, output: Path, speeds: dict[str, Speed]) -> dict[s
             "minutes": round(statistics.median(run["training"]["seconds"] for run in done) / 60, 1) if done else None,
             "updates": done[0]["training"]["updates"] if done else None,
             "runs": len(done),
+            "devices": sorted({run["environment"]["device"] for run in done if "environment" in run}),
         }
     return facts
 
@@ -153,6 +154,7 @@ def _markdown(
         metric=metric,
         search=search_of(suite),
         systems=_systems_table(suite, facts),
+        devices=sorted({device for found in facts.values() for device in found["devices"]}),
         segments_only=segments_only,
         single=single,
         few=[f"{_plain(column)} ({count})" for column, count in few.items()],

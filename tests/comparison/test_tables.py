@@ -36,7 +36,8 @@ def finish(cell, folder, wrong):
     (path / "hypotheses").mkdir(parents=True)
     lines = [f"{'?' if number < wrong else number % 5} x\n" for number in range(40)]
     (path / "hypotheses/validation.txt").write_text("".join(lines))
-    (path / "results.json").write_text(json.dumps({"parameters": 7, "training": {"seconds": 60.0, "updates": 5}}))
+    results = {"parameters": 7, "training": {"seconds": 60.0, "updates": 5}, "environment": {"device": cell.data}}
+    (path / "results.json").write_text(json.dumps(results))
     (path / "finished.json").write_text("{}")
 
 
