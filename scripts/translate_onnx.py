@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 
-directory, lines, options = Path(sys.argv[1]), sys.stdin.read().splitlines(), SessionOptions()
+directory, lines, options = Path(sys.argv[1]), [line.strip() for line in sys.stdin], SessionOptions()
 options.intra_op_num_threads = 1  # small graphs gain nothing from more
 encoder = InferenceSession(directory / "encoder_model.onnx", options)
 decoder = InferenceSession(directory / "decoder_model_merged.onnx", options)
@@ -20,7 +20,8 @@ ids, form, separator = source["model"]["vocab"], source["normalizer"]["type"], "
 phones = {number: phone for phone, number in target["model"]["vocab"].items() if number > 2}  # no special ones
 words = [[*(ids.get(each, ids["<unk>"]) for each in unicodedata.normalize(form, line)), ids["</s>"]] for line in lines]
 found = np.full((len(lines), limit), end)
-for rows in np.split(np.argsort([*map(len, words)]), range(32, len(lines), 32)):  # batches of similar lengths
+order = np.argsort([*map(len, words)])
+for rows in (order[start : start + 32] for start in range(0, len(lines), 32)):  # batches of similar lengths
     batch = [words[row] + [ids["<pad>"]] * (len(words[rows[-1]]) - len(words[row])) for row in rows]
     mask = np.not_equal(batch, ids["<pad>"]).astype(np.int64)
     (states,) = encoder.run(None, {"input_ids": np.array(batch), "attention_mask": mask})
@@ -37,4 +38,5 @@ for rows in np.split(np.argsort([*map(len, words)]), range(32, len(lines), 32)):
         rows, feeds = rows[left], {name: tensor[left] for name, tensor in feeds.items()}
         if not len(rows):
             break
-print(*(separator.join(phones[each] for each in row if each in phones) for row in found.tolist()), sep="\n")
+texts = [separator.join(phones[each] for each in row if each in phones) for row in found.tolist()]
+print(*(text if line else "" for line, text in zip(lines, texts, strict=True)), sep="\n", end="\n" if lines else "")

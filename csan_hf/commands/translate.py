@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -150,6 +151,7 @@ def _in_lines(windows: Iterator[list[list[Hypothesis]]], json_lines: bool) -> It
 
 def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
     written = 0
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with open_for_writing(path, keep_partial=True) as file:
             for translations in windows:
@@ -166,3 +168,5 @@ def _write_as_they_come(windows: Iterator[list[str]], path: str) -> None:
         if written == 0 or isinstance(error, BrokenPipeError):
             raise
         raise ValueError(f"{error}. {kept}") from error
+    finally:
+        signal.signal(signal.SIGTERM, previous)

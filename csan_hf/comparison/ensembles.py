@@ -31,7 +31,11 @@ def translate_ensembles(suite: Suite, output: Path, *, progress: bool = True) ->
         if missing := [folder for folder in folders if not (folder / "config.json").is_file()]:
             print(f"{cell.name}: {missing[0]} has no model, so the ensemble is left out.", file=sys.stderr)
             continue
-        model, tokenizers = load_translation_model([str(folder) for folder in folders], progress=False)
+        try:
+            model, tokenizers = load_translation_model([str(folder) for folder in folders], progress=False)
+        except ValueError as error:
+            print(f"{cell.name} is left out: {error}", file=sys.stderr)
+            continue
         wanted, folder = splits_of(cell.recipe), cell.folder(output)
         splits, _ = load_translation_dataset(load_cell(members[0], output).data_arguments(), wanted)
         start = time.time()

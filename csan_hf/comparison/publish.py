@@ -47,11 +47,12 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         names = [name for name in ("scores.csv", *pictures, SPEEDS) if (output / name).is_file()]
         contents |= {name: _public(output, name) for name in (REPORT, *names)}
         contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()
+        written = {path_inside(target, *Path(name).parts): content for name, content in contents.items()}
         for cell in (*suite.cells, *suite.ensembles):  # a run published again is finished when all of it is there
             (cell.folder(target) / FINISHED).unlink(missing_ok=True)
-        for name, content in contents.items():
-            write_bytes(target / name, content)
-    return [target / name for name in contents]
+        for path, content in written.items():
+            write_bytes(path, content)
+    return [*written]
 
 
 def check_target(suite: Suite, output: Path, target: Path) -> None:

@@ -85,6 +85,8 @@ def trained_keys(recipe: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in recipe.items() if key not in _OF_NO_EFFECT and value not in (None, {})}
     if isinstance(data := kept.get("data"), dict):
         kept["data"] = {key: value for key, value in data.items() if key != "data_dir"}
+    if "members" in kept:  # of an ensemble
+        kept["members"] = [trained_keys(member) for member in kept["members"]]
     return kept
 
 

@@ -367,7 +367,7 @@ def _load_part(args: DataArguments, load: Loader, part: str) -> tuple[Dataset, s
     """Loads what training has left of a split, or the validation set that is drawn of it at random."""
     rows, where = load()
     if len(rows) <= (size := args.validation_size or 0):
-        raise ValueError(f"{where}: validation_size is {size}, and there are {len(rows)} pairs to take them from")
+        raise ValueError(f"{where}: validation_size is {size}, and there are {len(rows)} pairs: set a lower one")
     return rows.train_test_split(test_size=size, seed=args.data_seed)[part], where
 
 

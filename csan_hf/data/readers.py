@@ -119,7 +119,8 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _tsv_rows(path: Path, columns: tuple[str, str]) -> Rows:
-    return _named_fields(((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1)), columns)
+    lines = ((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line)
+    return _named_fields(lines, columns)
 
 
 def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, str]) -> Rows:

@@ -32,10 +32,12 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter
-from transformers.utils import cached_file
+from transformers.utils import cached_file, logging
 
 from .batching import example_lengths
 from .corpora import DataArguments, FilterReport
+
+logger = logging.get_logger(__name__)
 
 PAD_TOKEN, EOS_TOKEN, UNK_TOKEN = "<pad>", "</s>", "<unk>"
 SPECIAL_TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN)
@@ -87,6 +89,12 @@ def train_tokenizer(
     if kind == "bpe":
         trainer = partial(trainers.BpeTrainer, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     options = {"vocab_size": vocab_size, "special_tokens": list(SPECIAL_TOKENS), "show_progress": show_progress}
+    if kind == "symbols":
+        texts = [*texts]
+        if sum(len(text.split()) > 1 for text in texts) < len(texts) / 2:
+            logger.warning(
+                "Most texts are one symbol. Symbols, such as phones, are separated by spaces: k æ t, not kæt."
+            )
     tokenizer.train_from_iterator(texts, trainer(**options))
     tokenizer.post_processor = _ending_with(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))
     limit = {} if model_max_length is None else {"model_max_length": model_max_length}

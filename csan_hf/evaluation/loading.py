@@ -19,6 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
 from csan_hf.models import EnsembleForConditionalGeneration
+from csan_hf.models.modeling_ensemble import check_vocabularies
 from csan_hf.pipelines.onnx_model import DECODER, ENCODER, OnnxTranslationModel
 from csan_hf.text_files import reading_folder_or_name
 
@@ -65,20 +66,12 @@ def load_translation_model(
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = "cpu" if accelerator is None else accelerator.type
     place = _usable_device(device)
-
-    def vocabularies(pair: TokenizerPair) -> tuple[dict[str, int], dict[str, int]]:
-        return pair.source.get_vocab(), pair.target.get_vocab()
-
     names = [names] if isinstance(names, str) else names
     with nullcontext() if progress else _no_bars():
         (first, tokenizers), *others = [_load(name, dtype, trust_remote_code) for name in names]
     if others and any(isinstance(model, OnnxTranslationModel) for model, _ in [(first, tokenizers), *others]):
         raise ValueError("Members of an ensemble are checkpoints, not what was made of them for ONNX Runtime.")
-    for name, (_, theirs) in zip(names[1:], others, strict=True):
-        if vocabularies(theirs) != vocabularies(tokenizers):
-            raise ValueError(
-                f"{name} and {names[0]} have different vocabularies: members of an ensemble share their tokens."
-            )
+    check_vocabularies(names, [tokenizers, *(theirs for _, theirs in others)])
     model: Any = EnsembleForConditionalGeneration.of([first, *(other for other, _ in others)]) if others else first
     return model.to(place).eval(), tokenizers
 

@@ -4,6 +4,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     ```
 
     Raises:
-        ValueError: The members differ in the size of the target vocabulary, or in padding, end or start token.
+        ValueError: The members differ in their vocabularies, or in padding, end or start token.
     """
 
     config_class = EnsembleConfig
@@ -133,7 +134,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     @classmethod
     def of(cls, members: Sequence[Any]) -> "EnsembleForConditionalGeneration":
         """An ensemble of models that are loaded; the first one's generation config is the ensemble's."""
-        first, *others = members
+        first, *others = members = [each for model in members for each in getattr(model, "members", [model])]
         for other in others:
             for what, size in (("target vocabulary", target_size), *((name, _value_of(name)) for name in _TOKENS)):
                 if size(other.config) != size(first.config):
@@ -152,6 +153,12 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Loads a list of models, or an ensemble that was saved; arguments are those of `from_pretrained`."""
         if not isinstance(names, list | tuple):
             return super().from_pretrained(names, *args, **kwargs)
+        from csan_hf.data import TokenizerPair
+
+        tokenizers: list[Any] = []
+        with suppress(OSError, ValueError):  # members without tokenizers
+            tokenizers += [TokenizerPair.from_pretrained(name) for name in names]
+        check_vocabularies(names, tokenizers)
         return cls.of([AutoModelForSeq2SeqLM.from_pretrained(name, *args, **kwargs) for name in names])
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -230,6 +237,15 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         total = total - math.log(len(self.members))
         loss = None if labels is None else F.cross_entropy(total.flatten(0, 1), labels.flatten().to(total.device))
         return Seq2SeqLMOutput(loss=loss, logits=total, past_key_values=past_key_values)
+
+
+def check_vocabularies(names: Sequence[str], pairs: Sequence[Any]) -> None:
+    """Raises `ValueError` if members' tokenizers, as `TokenizerPair`, differ in their tokens."""
+    vocabularies = [(pair.source.get_vocab(), pair.target.get_vocab()) for pair in pairs]
+    if different := [name for name, own in zip(names, vocabularies, strict=False) if own != vocabularies[0]]:
+        raise ValueError(
+            f"{different[0]} and {names[0]} have different vocabularies: members of an ensemble share their tokens."
+        )
 
 
 def _value_of(name: str) -> Any:

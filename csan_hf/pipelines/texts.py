@@ -272,9 +272,12 @@ class TextTranslationPipeline(TranslationPipeline):
         scores = logits.float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
         eos = self.model.generation_config.eos_token_id
         ends = torch.isin(tokens, torch.tensor(eos if isinstance(eos, list) else [-1 if eos is None else eos]).to(ids))
-        special = set(self.target_tokenizer.all_special_ids) - {self.target_tokenizer.unk_token_id}
+        tokenizer = self.target_tokenizer
+        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id, tokenizer.pad_token_id}
         counted = ends | ~torch.isin(tokens, torch.tensor(sorted(special)).to(ids))
         counted &= ends.cumsum(-1) - ends.int() == 0  # nothing after the first end of sentence
+        real = counted & (ends | tokens.ne(-1 if tokenizer.pad_token_id is None else tokenizer.pad_token_id))
+        counted &= real.flip(-1).cumsum(-1).flip(-1) > 0  # padding that more follows was generated
         total = (scores * counted).sum(-1).reshape(batch, returned)
         return {"log_probability": total, "score": total / counted.sum(-1).clamp(min=1).reshape(batch, returned)}
 

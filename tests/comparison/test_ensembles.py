@@ -13,6 +13,7 @@ from csan_hf.comparison import load_suite, publish_suite
 from csan_hf.comparison.ensembles import translate_ensembles
 from csan_hf.comparison.report import write_report
 from csan_hf.comparison.results import read_tables
+from csan_hf.comparison.schedule import trained_keys
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.evaluation import translate
 from csan_hf.models import EnsembleForConditionalGeneration
@@ -65,6 +66,14 @@ def test_runs_as_one_model_are_a_row(tmp_path, tokenizers, capsys):
     translate_ensembles(suite, tmp_path, progress=False)
     assert "together, two, seed 1: " in (told := capsys.readouterr().err)
     assert told.endswith("has no model, so the ensemble is left out.\n")
+    foreign = train_tokenizer(["other words"], 300)
+    TokenizerPair(foreign, foreign).save_pretrained(suite.cells[1].folder(tmp_path))
+    (of_one.folder(tmp_path) / "finished.json").unlink()
+    translate_ensembles(suite, tmp_path, progress=False)
+    assert "together, one, seed 1 is left out: " in (told := capsys.readouterr().err)
+    assert "have different vocabularies" in told
+    member = {"name": "a card's text", "config": {"dropout": 0}}
+    assert trained_keys({"members": [member]}) == trained_keys({"members": [{**member, "name": "another"}]})
     with pytest.raises(RecipeError, match="was trained by another recipe than the suite now has for together"):
         publish_suite(suite_with_models(tmp_path, [1, 2, 3]), tmp_path, tmp_path / "published")
 

@@ -145,6 +145,11 @@ def test_secrets_and_paths_stay(suite_folder, tmp_path):
         publish_suite(suite, folder, tmp_path / "secret")
     (run / "hypotheses" / "validation.txt").unlink()
     (run / "hypotheses" / "validation.txt").write_text("x\n" * 40)
+    (tmp_path / "public" / "scores.csv").unlink()
+    (tmp_path / "public" / "scores.csv").symlink_to(tmp_path / "key")
+    with pytest.raises(ValueError, match=r"scores\.csv is a link that leads out of"):
+        publish_suite(suite, folder, tmp_path / "public")
+    assert (tmp_path / "key").read_text() == "of another"
     recipe = suite.cells[1].folder(folder) / "cell.yaml"
     suite.cells[1].recipe["data"]["train"] = str(tmp_path / "train.tsv")
     content = yaml.safe_load(recipe.read_text())

@@ -98,7 +98,7 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
     assert len(drawn) == 2
     assert {*whole} - {*drawn} == {*splits["train"]["source"]} != {*whole}
     assert [*load_translation_dataset(args, ["validation"])[0]["validation"]["source"]] == drawn
-    with pytest.raises(ValueError, match=r"train.*: validation_size is 99, and there are \d+ pairs to take them from"):
+    with pytest.raises(ValueError, match=r"train.*: validation_size is 99, and there are \d+ pairs: set a lower one"):
         load_translation_dataset(arguments(folder, validation=None, validation_size=99))
 
 

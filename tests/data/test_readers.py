@@ -19,7 +19,7 @@ def test_unequal_line_counts_are_refused(tmp_path):
 
 def test_delimited(tmp_path):
     tsv, csv = tmp_path / "pairs.tsv", tmp_path / "pairs.csv"
-    tsv.write_text('de\tid\ten\nein "Wort\t1\ta "word\nzwei\t2\ttwo\n', encoding="utf-8")
+    tsv.write_text('de\tid\ten\nein "Wort\t1\ta "word\n\nzwei\t2\ttwo\n\n', encoding="utf-8")
     assert read_table(tsv, "en", "de") == (['a "word', "two"], ['ein "Wort', "zwei"])
     assert read_table(tsv, "2", "0") == (["en", 'a "word', "two"], ["de", 'ein "Wort', "zwei"])
     csv.write_text('\ufeffen,de\n"one, ""1""",eins\ntwo,"zw\nei"\n\n', encoding="utf-8")

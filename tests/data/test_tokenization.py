@@ -1,4 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+import logging
 import unicodedata
 
 import pytest
@@ -253,6 +254,14 @@ def test_they_are_ordinary_tokenizers(tokenizer, tmp_path):
         assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
         assert round_trip(loaded, text) == round_trip(tokenizer, text)
     assert tokenizer("z")["input_ids"] == [2, 1]
+
+
+@pytest.mark.parametrize(("texts", "warns"), [(["kæt", "dɒɡ", "a ː"], True), (["k æ t", "a ː", "a"], False)])
+def test_phones_without_spaces_are_warned_of(texts, warns, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("csan_hf"), "propagate", True)
+    assert "a" in train_tokenizer(iter(texts), 10, kind="symbols").get_vocab() or warns
+    assert ("separated by spaces" in caplog.text) == warns
 
 
 def test_letters_to_phones():

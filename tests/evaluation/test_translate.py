@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -287,7 +288,7 @@ def test_several_models_are_an_ensemble(folder, model, tokenizers, tmp_path, cap
 
 
 @pytest.mark.parametrize("output", ["file", "standard output"])
-@pytest.mark.parametrize("ending", ["Ctrl-C", "not UTF-8"])
+@pytest.mark.parametrize("ending", ["Ctrl-C", "SIGTERM", "not UTF-8"])
 def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeypatch, capsys, output, ending):
     monkeypatch.setattr(translating, "WINDOW_LINES", 2)
     (tmp_path / "in").write_bytes("\n".join(SENTENCES[:4]).encode() + b"\nnine\n\xff\nlast\n")
@@ -295,22 +296,23 @@ def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeyp
     arguments = ["--model", str(folder), "--input", str(tmp_path / "in"), "--quiet"]
     if output == "file":
         arguments += ["--output", str(tmp_path / "out")]
-    if ending == "Ctrl-C":
+    if ending != "not UTF-8":
 
         def press(self, segments, original=TextTranslationPipeline.translate_segments, **options):
             if "nine" in segments:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT if ending == "Ctrl-C" else signal.SIGTERM)
             return original(self, segments, **options)
 
         monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
-    assert translate_main(arguments) == (130 if ending == "Ctrl-C" else 2)
+    assert translate_main(arguments) == (2 if ending == "not UTF-8" else 130)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     printed, told = capsys.readouterr()
     kept = (tmp_path / "out.partial").read_text() if output == "file" else printed
     assert kept.split("\n") == [*translate(model, tokenizers, SENTENCES[:4]), ""]
     where = f"in {tmp_path / 'out.partial'}" if output == "file" else "written"
     assert told.endswith(f"4 translations are {where}.\n")
-    assert told.startswith("Interrupted." if ending == "Ctrl-C" else f"error: {tmp_path / 'in'}, line 6: not UTF-8")
+    assert told.startswith("Interrupted." if ending != "not UTF-8" else f"error: {tmp_path / 'in'}, line 6: not UTF-8")
     assert told.count("\n") == 1
     assert (tmp_path / "out").read_text() == "old"
 

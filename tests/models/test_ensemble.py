@@ -6,6 +6,7 @@ import tiny
 import torch
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 
+from csan_hf.data import train_tokenizer
 from csan_hf.models import EnsembleForConditionalGeneration
 
 LENGTH = 8
@@ -112,11 +113,21 @@ def test_an_ensemble_is_saved_as_one_checkpoint(tmp_path):
             torch.testing.assert_close(member.state_dict(), expected.state_dict(), atol=0, rtol=0)
 
 
-def test_members_share_their_tokens():
+def test_members_share_their_tokens(tmp_path):
     with pytest.raises(ValueError, match=r"differ in their target vocabulary \(60 and 50\)"):
         EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(0, vocab_size=60)])
     with pytest.raises(ValueError, match=r"differ in their eos_token_id \(2 and 1\)"):
         EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.csan(0, eos_token_id=2)])
+    for name in "ab":
+        train_tokenizer([f"{name} c"], 20, kind="symbols").save_pretrained(tmp_path / name)
+        tiny.csan(0).save_pretrained(tmp_path / name)
+    with pytest.raises(ValueError, match=r"b and .*a have different vocabularies"):
+        EnsembleForConditionalGeneration.from_pretrained([tmp_path / "a", tmp_path / "b"])
+
+
+def test_an_ensemble_may_be_a_member():
+    pair = EnsembleForConditionalGeneration.of([tiny.csan(0), tiny.recurrent(2)])
+    assert [*EnsembleForConditionalGeneration.of([pair, tiny.csan(1)]).members[:2]] == [*pair.members]
 
 
 @torch.no_grad()

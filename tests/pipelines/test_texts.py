@@ -210,6 +210,19 @@ def test_scores_are_the_models_probabilities(target, joint, tmp_path):
         assert sentence["score"] == pytest.approx(float(torch.stack(kept).mean()), rel=1e-4)
 
 
+def test_padding_counts_where_it_was_generated(joint, monkeypatch):
+    model, tokenizer = joint
+    word, pad, end = 5, tokenizer.pad_token_id, tokenizer.eos_token_id
+    ids = torch.tensor([[model.config.decoder_start_token_id, pad, word, pad, end, pad, pad]])
+    monkeypatch.setattr(type(model), "generate", lambda self, **options: ids)
+    translator = TextTranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    [result] = translator("ein Hund", return_scores=True)
+    logits = model(**tokenizer("ein Hund", return_tensors="pt"), decoder_input_ids=ids[:, :-1]).logits[0]
+    steps = logits.log_softmax(-1)[range(4), [pad, word, pad, end]]
+    assert result["sentences"][0]["log_probability"] == pytest.approx(float(steps.sum()), rel=1e-4)
+    assert result["sentences"][0]["score"] == pytest.approx(float(steps.mean()), rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["csan", "pervasive attention"])
 def test_alignments(name, tmp_path):
     model, tokenizer = FAMILIES[name](tmp_path)
