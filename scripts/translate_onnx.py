@@ -38,5 +38,5 @@ for rows in (order[start : start + 32] for start in range(0, len(lines), 32)):  
         rows, feeds = rows[left], {name: tensor[left] for name, tensor in feeds.items()}
         if not len(rows):
             break
-texts = [separator.join(phones[each] for each in row if each in phones) for row in found.tolist()]
-print(*(text if line else "" for line, text in zip(lines, texts, strict=True)), sep="\n", end="\n" if lines else "")
+for line, row in zip(lines, found.tolist(), strict=True):
+    print(separator.join(phones[each] for each in row if line and each in phones))

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from csan_hf.hub.public_files import public_content
-from csan_hf.text_files import path_inside, write_bytes
+from csan_hf.text_files import write_bytes
 from csan_hf.training.output_folder import lock_folder
 from csan_hf.training.recipe import RecipeError
 
@@ -47,18 +47,18 @@ def publish_suite(suite: Suite, output: Path, target: Path) -> list[Path]:
         names = [name for name in ("scores.csv", *pictures, SPEEDS) if (output / name).is_file()]
         contents |= {name: _public(output, name) for name in (REPORT, *names)}
         contents[REFERENCES] = (json.dumps(digests_of_references(output), indent=2) + "\n").encode()
-        written = {path_inside(target, *Path(name).parts): content for name, content in contents.items()}
         for cell in (*suite.cells, *suite.ensembles):  # a run published again is finished when all of it is there
             (cell.folder(target) / FINISHED).unlink(missing_ok=True)
-        for path, content in written.items():
-            write_bytes(path, content)
-    return [*written]
+        for name, content in contents.items():
+            write_bytes(target / name, content)
+    return [target / name for name in contents]
 
 
 def check_target(suite: Suite, output: Path, target: Path) -> None:
     """Raises `RecipeError` if a folder holds what is not of this suite, or finished runs that `output` lacks."""
     if target.resolve() == output.resolve() or target.resolve().is_relative_to((output / "runs").resolve()):
         raise RecipeError(f"{target} is the folder in which the suite trains, or lies in it: publish in another.")
+    check_folder(suite, output)
     check_folder(suite, target)
     for cell in (*suite.cells, *suite.ensembles):
         if is_finished(cell, target) and not is_finished(cell, output):
@@ -84,6 +84,5 @@ def _files_of_run(cell: Cell, output: Path) -> dict[str, bytes]:
 
 
 def _public(folder: Path, name: str, public_name: str | None = None) -> bytes:
-    path = path_inside(folder, *name.split("/"))
-    content = public_content(folder, public_name or name, path, folder / RECIPE)
-    return path.read_bytes() if content is None else content
+    content = public_content(folder, public_name or name, folder / name, folder / RECIPE)
+    return (folder / name).read_bytes() if content is None else content

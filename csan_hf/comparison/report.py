@@ -17,7 +17,7 @@ from csan_hf.evaluation.metrics import CorpusMetric, find_metric
 from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
 from csan_hf.evaluation.translate import search_name
 from csan_hf.report.page import render_template
-from csan_hf.text_files import one_line, write_json, write_text
+from csan_hf.text_files import one_line, path_inside, write_json, write_text
 from csan_hf.training.plan import DEFAULT_GENERATION
 from csan_hf.training.recipe import RecipeError
 
@@ -87,7 +87,13 @@ def search_of(suite: Suite) -> str:
 
 
 def check_folder(suite: Suite, folder: Path) -> None:
-    """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of something else."""
+    """Raises `RecipeError` if a folder holds a run that another recipe trained, or the report of something else.
+
+    A link that leads out of the folder, as one from elsewhere may hold, is a `ValueError`: it is never followed.
+    """
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            path_inside(folder, *path.relative_to(folder).parts)
     for cell in (*suite.cells, *suite.ensembles):
         check_cell(cell, folder)
     pictures = [f"{name}{ending}" for name in suite.pictures for ending in (".png", ".svg")]
@@ -154,7 +160,7 @@ def _markdown(
         metric=metric,
         search=search_of(suite),
         systems=_systems_table(suite, facts),
-        devices=sorted({device for found in facts.values() for device in found["devices"]}),
+        devices=sorted({_plain(device) for found in facts.values() for device in found["devices"]}),
         segments_only=segments_only,
         single=single,
         few=[f"{_plain(column)} ({count})" for column, count in few.items()],

@@ -55,6 +55,7 @@ def normalize(
     if cells.dtype == weight.dtype:
         return torch.addcmul(bias, cells, weight)
     zeros, ones = torch.zeros_like(weight), torch.ones_like(weight)
+    # An epsilon that adds nothing to 1: some versions of torch refuse 0
     return _as_rows(F.batch_norm(_as_image(cells.contiguous()), zeros, ones, weight, bias, eps=1e-30))
 
 

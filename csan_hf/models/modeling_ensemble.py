@@ -133,7 +133,10 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def of(cls, members: Sequence[Any]) -> "EnsembleForConditionalGeneration":
-        """An ensemble of models that are loaded; the first one's generation config is the ensemble's."""
+        """An ensemble of models that are loaded; of those that are ensembles, the members count one by one.
+
+        The first one's generation config is the ensemble's.
+        """
         first, *others = members = [each for model in members for each in getattr(model, "members", [model])]
         for other in others:
             for what, size in (("target vocabulary", target_size), *((name, _value_of(name)) for name in _TOKENS)):

@@ -149,6 +149,8 @@ def test_secrets_and_paths_stay(suite_folder, tmp_path):
     (tmp_path / "public" / "scores.csv").symlink_to(tmp_path / "key")
     with pytest.raises(ValueError, match=r"scores\.csv is a link that leads out of"):
         publish_suite(suite, folder, tmp_path / "public")
+    with pytest.raises(ValueError, match=r"scores\.csv is a link that leads out of"):
+        compare_suite(suite, tmp_path / "public", only="report")
     assert (tmp_path / "key").read_text() == "of another"
     recipe = suite.cells[1].folder(folder) / "cell.yaml"
     suite.cells[1].recipe["data"]["train"] = str(tmp_path / "train.tsv")
