@@ -6,6 +6,7 @@ Debian has it in packages such as `libreoffice-help-de` and `libreoffice-help-en
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
@@ -135,15 +136,19 @@ def _paragraphs(path: Path) -> dict[str, str]:
 def _pieces(page: Page, most: int, generator: random.Random) -> Iterator[tuple[str, str]]:
     """Neighbouring paragraphs joined, up to a number of source words drawn for each piece."""
     piece: Page = []
-    least = min(_LEAST_PIECE, most)
-    limit = generator.randint(least, most)
+    limit = _piece_length(most, generator)
     for pair in page:
         if piece and sum(len(text.split()) for text, _ in [*piece, pair]) > limit:
             yield _joined(piece)
-            piece, limit = [], generator.randint(least, most)
+            piece, limit = [], _piece_length(most, generator)
         piece.append(pair)
     if piece:
         yield _joined(piece)
+
+
+def _piece_length(most: int, generator: random.Random) -> int:
+    """Every doubling as likely as the next: from short pieces a model learns sooner what translates what."""
+    return round(math.exp(generator.uniform(math.log(min(_LEAST_PIECE, most)), math.log(most))))
 
 
 def _joined(page: Page) -> tuple[str, str]:
