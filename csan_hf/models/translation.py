@@ -125,7 +125,8 @@ class TranslationPipeline(Pipeline):
     def _positions(self) -> int | None:
         if getattr(self.model.config, "sinusoids", "") is None:  # a CSAN without absolute positions takes any length
             return None
-        return getattr(self.model.config, "max_position_embeddings", None)
+        config = self.model.config
+        return getattr(config, "max_position_embeddings", getattr(config, "max_encoder_position_embeddings", None))
 
     @property
     def source_limit(self) -> int | None:
