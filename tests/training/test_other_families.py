@@ -27,6 +27,7 @@ SIZES = {
     "led": {
         "d_model": 32,
         "attention_window": 8,
+        "max_encoder_position_embeddings": 64,
         **{f"{half}_{name}": size for half in ("encoder", "decoder") for name, size in LED_HALF.items()},
     },
 }
@@ -60,6 +61,7 @@ def test_trains_evaluates_and_translates(family, tmp_path):
     assert (output / "translation.py").exists() == is_own
     if family == "led":
         check_checkpoint(output)  # so that it can be pushed
+        assert len(translate(model, tokenizers, ["zwei " * 90], truncation=True, max_length=5))  # positions: 64
     assert ("from csan_hf.pipelines import translation_pipeline" in (output / "README.md").read_text()) != is_own
 
 
