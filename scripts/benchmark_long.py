@@ -104,9 +104,10 @@ def print_memory() -> None:
     print(f"| --- |{' ---: |' * len(MEMORY_LENGTHS)}")
     for name in MODELS:
         if name != "full attention":
-            lengths = MEMORY_LENGTHS[: 2 if name == "LED" else None]  # LED needs more than 24 GB for the longest
+            lengths = MEMORY_LENGTHS[: 2 if name == "LED" else None]
             peaks = [last_number_printed_by(__file__, ["--memory-of", name, str(length)]) for length in lengths]
-            print(f"| {name} | {' | '.join(f'{peak:,.0f}' for peak in peaks)} |", flush=True)
+            cells = [f"{peak:,.0f}" for peak in peaks] + ["more than 24 GB"] * (len(MEMORY_LENGTHS) - len(peaks))
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 @torch.no_grad()

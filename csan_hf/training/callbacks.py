@@ -162,7 +162,7 @@ _LOSSES = {"loss": ("training (smoothed labels)", "0.6"), "eval_loss": ("validat
 
 
 def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, search: str) -> None:
-    """Draws training and validation loss on the left, the scores of the validation set on the right.
+    """Draws training and validation loss on the left; the scores of the validation set, if it has any, on the right.
 
     The file is replaced at once, so that a viewer never sees half a picture.
 
@@ -177,16 +177,16 @@ def draw_training(log_history: Sequence[dict[str, float]], path: Path | str, sea
         return
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state: the Trainer may run in a thread
-    left, right = figure.subplots(1, 2)
+    left, *others = figure.subplots(1, 2 if metrics else 1, squeeze=False)[0]
     for key, (label, colour) in _LOSSES.items():
         _plot(left, curves[key], label, colour)
     left.set(xlabel="updates", ylabel="loss per target token", title="Loss")
-    for number, metric in enumerate(metrics):
-        _plot(right, curves[f"eval_{metric.name}"], metric.label, COLOURS[number % len(COLOURS)])
-    if metrics:
+    for right in others:
+        for number, metric in enumerate(metrics):
+            _plot(right, curves[f"eval_{metric.name}"], metric.label, COLOURS[number % len(COLOURS)])
         _mark_best(right, metrics[0], *curves[f"eval_{metrics[0].name}"])
-    right.set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
-    for axes in (left, right):
+        right.set(xlabel="updates", ylabel=f"score, {search}", title="Validation")
+    for axes in (left, *others):
         axes.grid(alpha=0.3)
         if axes.has_data():
             axes.legend(frameon=False)

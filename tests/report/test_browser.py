@@ -188,6 +188,19 @@ return [found, edges];
 """
 
 
+def test_texts_of_a_page_stand_beside_each_other(page, report, tmp_path):
+    pages = dataclasses.replace(report, references=[report.references[0] + " word" * 300, *report.references[1:]])
+    write_report(pages, tmp_path / "pages.html")
+    page.get((tmp_path / "pages.html").as_uri())
+    tops = "return [...arguments[0].querySelectorAll('dd')].map(n => Math.round(n.getBoundingClientRect().top))"
+    whole, sentence = page.find_elements(By.CSS_SELECTOR, ".example")[:2]
+    assert len(set(page.execute_script(tops, whole))) == 1
+    assert len(set(page.execute_script(tops, sentence))) == 4
+    emulate(page, width=390)
+    assert len(set(page.execute_script(tops, whole))) == 4
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
 def test_a_phone_needs_no_sideways_scrolling_and_long_names_have_room(page, report, tmp_path):
     names = [f"{'transformer_with_areas_' * 3}{number}" for number in (1, 2)]
     systems = [dataclasses.replace(own, name=name) for own, name in zip(report.systems, names, strict=True)]

@@ -98,6 +98,8 @@ def test_picture_marks_the_best(metric, tmp_path, monkeypatch):
     assert scores.get_ylabel() == "score, beam 2"
     assert [text.get_text() for text in scores.get_legend().get_texts()] == ["WER", "words missing"]
     assert [text.get_text() for text in scores.texts] == ["56.00"]  # the lowest is the best
+    draw_training([{"step": 2, "eval_loss": 1.0}], tmp_path / "training.png", "greedy")
+    assert [axes.get_title() for axes in drawn["it"].axes] == ["Loss"]  # no empty plot where nothing is translated
 
 
 def test_progress_line_and_table(run, capfd):

@@ -2,6 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = id => document.getElementById(id);
 const PAGE_SIZE = 20;
+const LONG_TEXT = 1000;  // characters
 const count = data.sources.length;
 let order = Uint32Array.from({ length: count }, (_, row) => row); // sentences found, in the order shown
 let page = 0;
@@ -102,12 +103,19 @@ function comparedWith(row, system) {
   return against === "reference" ? data.references[row] : data.systems[against].hypotheses[row];
 }
 
+function named(name, text) {
+  const pair = make("div");
+  pair.append(name, text);
+  return pair;
+}
+
 function example(row) {
-  const item = make("li", undefined, { class: "example" });
+  const isLong = data.references[row].length > LONG_TEXT;  // a page: texts beside each other
+  const item = make("li", undefined, { class: isLong ? "example long" : "example" });
   item.append(make("h3", `Sentence ${number(row + 1)}`));
   const list = make("dl");
-  list.append(make("dt", "source"), make("dd", data.sources[row], { dir: "auto" }));
-  list.append(make("dt", "reference"), make("dd", data.references[row], { dir: "auto" }));
+  for (const [name, texts] of [["source", data.sources], ["reference", data.references]])
+    list.append(named(make("dt", name), make("dd", texts[row], { dir: "auto" })));
   data.systems.forEach((system, s) => {
     const text = make("dd");
     text.append(markedText(system.hypotheses[row], comparedWith(row, s)), make("br"));
@@ -121,7 +129,7 @@ function example(row) {
     }
     const name = make("dt");
     name.append(make("bdi", system.name));
-    list.append(name, text);
+    list.append(named(name, text));
   });
   item.append(list);
   return item;
