@@ -279,6 +279,8 @@ class TranslationPipeline(Pipeline):
             settings["max_new_tokens"] = int(bounds.max())
             others = generate_kwargs.get("stopping_criteria") or []
             generate_kwargs = {**generate_kwargs, "stopping_criteria": [*others, at_own_limit]}
+        elif asked.get("max_new_tokens") and generate_kwargs.get("max_length") is None:
+            settings["max_length"] = None  # or generate would warn, in every batch, that it is not heeded
         output = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs, **settings))
         output_ids = output["sequences"] if isinstance(output, ModelOutput) else output
         output_ids = output_ids.reshape(len(is_empty), -1, output_ids.shape[-1])

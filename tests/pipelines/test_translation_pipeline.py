@@ -56,7 +56,7 @@ def test_generators_datasets_tuples_and_columns(kind, joint):
             next(translator(dataset.to_iterable_dataset()))
 
 
-def test_generate_arguments_pass_through(translator, joint):
+def test_generate_arguments_pass_through(translator, joint, monkeypatch):
     _, tokenizer = joint
     allowed = [*tokenizer.convert_tokens_to_ids(["dog", "cat"]), tokenizer.eos_token_id]
     ids = joint[0].generate(**tokenizer("ein Hund", return_tensors="pt"), max_new_tokens=9, num_beams=3)
@@ -66,6 +66,9 @@ def test_generate_arguments_pass_through(translator, joint):
     assert set(result["translation_text"].split()) <= {"dog", "cat"}
     config = GenerationConfig(num_beams=2, max_new_tokens=4)
     assert translator("ein Hund", generation_config=config) == translator("ein Hund", num_beams=2, max_new_tokens=4)
+    monkeypatch.setattr("transformers.generation.utils.logger.warning", pytest.fail)  # once for every batch
+    translator.model.generation_config.max_length = 20
+    assert translator("ein Hund", max_new_tokens=9, num_beams=3) == [{"translation_text": expected}]
 
 
 def test_arguments_of_the_constructor_are_defaults(joint):
