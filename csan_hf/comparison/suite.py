@@ -293,7 +293,8 @@ def splits_of(recipe: Settings) -> list[str]:
     tests = list(test) if isinstance(test, dict) else ["test"] if test else []
     if isinstance(pairs := data.get("language_pairs"), list):
         tests = [f"{name}_{pair}" for pair in pairs for name in tests]
-    tests += [f"{name}_x{count}" for name in tests for count in data.get("join_test") or ()]
+    if isinstance(counts := data.get("join_test"), list):
+        tests += [f"{name}_x{count}" for name in tests for count in counts]
     return ["validation", *tests]
 
 

@@ -105,10 +105,12 @@ def join_segments(segments: Sequence[str], translations: Sequence[str], pages: S
     joined, start = [], 0
     for page in pages:
         end = next((n for n in range(start + 1, len(segments) + 1) if " ".join(segments[start:n]) == page), None)
-        if end is None or len(translations) != len(segments):
-            raise ValueError(f"segments, translations and pages are not of one corpus, from segment {start + 1} on.")
+        if end is None:
+            break
         joined.append(" ".join(translations[start:end]))
         start = end
+    if len(joined) != len(pages) or not start == len(segments) == len(translations):
+        raise ValueError(f"segments, translations and pages are not of one corpus, from segment {start + 1} on.")
     return joined
 
 

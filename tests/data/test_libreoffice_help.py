@@ -47,6 +47,9 @@ def test_pages_are_joined_by_their_ids_and_long_ones_are_for_tests(tmp_path):
     ]
     with pytest.raises(ValueError, match="not of one corpus, from segment 2 on"):
         join_segments(["a", "b"], ["1", "2"], ["a", "c"])
+    for translations, pages in ((["1", "2"], ["a"]), (["1", "2", "3"], ["a", "b"]), (["1", "2"], ["a", "b", ""])):
+        with pytest.raises(ValueError, match="not of one corpus"):  # a segment, a translation, a page too many
+            join_segments(["a", "b"], translations, pages)
     trained = " ".join(files["train.de"] + files["validation.de"])
     assert not set(files["test_segments.de"][1].split()) & set(trained.split())
     assert sum(line.count("d & in every page") for lines in files.values() for line in lines) in (1, 2, 3)
