@@ -152,9 +152,7 @@ class TranslationPipeline(Pipeline):
             return f"{mark} ", {}
         prefix = getattr(config, "prefix", None) or ""
         if translations and not prefix:
-            logger.warning_once(
-                f"Pass src_lang and tgt_lang, or a prefix: this model knows {', '.join(translations)}."
-            )
+            logger.warning_once(f"Pass src_lang and tgt_lang, or prefix: this model knows {', '.join(translations)}.")
         elif tgt_lang is not None and not _TASK_WITH_LANGUAGES.fullmatch(self.task or ""):
             logger.warning_once(f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages.")
         return prefix, {}
