@@ -303,6 +303,7 @@ def test_what_is_translated_is_kept(folder, model, tokenizers, tmp_path, monkeyp
                 signal.raise_signal(signal.SIGINT if ending == "Ctrl-C" else signal.SIGTERM)
             return original(self, segments, **options)
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
         monkeypatch.setattr(TextTranslationPipeline, "translate_segments", press)
         (tmp_path / "in").write_text("\n".join([*SENTENCES[:4], "nine"]))
     assert translate_main(arguments) == (2 if ending == "not UTF-8" else 130)
