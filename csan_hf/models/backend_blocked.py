@@ -196,8 +196,8 @@ def _attend_fused(call: AttentionCall, blocks: _Blocks) -> Tensor:
     queries = queries.split([places.stop - places.start for _, places in runs])
     keys, values = (_keys_of_runs(states.to(exact), call.area, blocks, runs) for states in (call.key, call.value))
     outputs = []
-    for query, (key,), (value,), (mask, empty) in zip(queries, keys, values, masks, strict=True):
-        key, value = key.transpose(0, 1), value.transpose(0, 1)  # [R, H, span * N, D]
+    for query, key, value, (mask, empty) in zip(queries, keys, values, masks, strict=True):
+        key, value = key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1)  # [R, H, span * N, D]
         with torch.autocast("cpu", enabled=False):
             output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=call.scale)
         output = output if empty is None else output.masked_fill(empty, 0.0)
