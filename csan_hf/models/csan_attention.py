@@ -251,13 +251,13 @@ class CsanAttention(nn.Module):
         if past_key_values is None:
             return sums
         cache: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
-        index = self.config.decoder_layers + sum(_keeps_a_sum(self.config, layer) for layer in range(self.layer_idx))
+        index = self.config.decoder_layers + self.layer_idx
         if index < len(cache.layers) and cache.layers[index].get_seq_length() > 0:
             sums = sums + cache.layers[index].keys[:, :, -1:, 0]
         elif cache.is_compileable:
             raise ValueError("A static cache has no place for the sums of `cross_locality`: take a dynamic one.")
-        elif index == len(cache.layers) and cache.layer_class_to_replicate is None:
-            cache.layers.append(DynamicSlidingWindowLayer(2))
+        elif cache.layer_class_to_replicate is None:
+            cache.layers += [DynamicSlidingWindowLayer(2) for _ in range(index + 1 - len(cache.layers))]
         cache.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
         return sums
 
@@ -311,11 +311,6 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     return weights if count == max(held, end) else F.pad(weights, (end - count, max(held - end, 0)))
 
 
-def _keeps_a_sum(config: CsanConfig, layer_idx: int) -> bool:
-    locality = config.layer_locality("cross", layer_idx)
-    return locality is not None and any(method.keeps_a_sum for method in locality.methods)
-
-
 class _BeamSharedCache(DynamicCache):
     """Keys and values of the encoder's states, equal for all beams of a sentence."""
 
@@ -332,14 +327,14 @@ class _BeamSharedCache(DynamicCache):
         super().reorder_cache(beam_idx)
 
 
-def make_decoder_cache(config: CsanConfig, num_beams: int = 1) -> EncoderDecoderCache:
-    """An empty cache; a layer keeps the `past_tokens` that it needs, `num_beams` consecutive rows share a source."""
+def make_decoder_cache(layers: nn.ModuleList, num_beams: int = 1) -> EncoderDecoderCache:
+    """An empty cache of decoder layers, which keep what they need; `num_beams` consecutive rows share a source."""
     cache = DynamicCache()
-    for layer_idx in range(config.decoder_layers):
-        locality = config.layer_locality("decoder", layer_idx)
-        past = None if locality is None else locality.past_tokens
+    for layer in layers:
+        past = None if layer.self_attn.locality is None else layer.self_attn.locality.past_tokens
         # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
         cache.layers.append(DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2)))
-    for layer_idx in range(config.decoder_layers):
-        cache.layers += [DynamicSlidingWindowLayer(2)] * _keeps_a_sum(config, layer_idx)
+    across = [layer.encoder_attn.locality for layer in layers]
+    if any(method.keeps_a_sum for locality in across if locality is not None for method in locality.methods):
+        cache.layers += [DynamicSlidingWindowLayer(2) for _ in layers]
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

@@ -324,7 +324,7 @@ class CsanDecoder(_CsanStack):
         """Decode targets [B, I] (or embeddings, scaled) after those in the cache; masks [B, past + I] and [B, J]."""
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
         if use_cache and past_key_values is None:
-            past_key_values = make_decoder_cache(self.config)
+            past_key_values = make_decoder_cache(self.layers)
         offset = past_key_values.get_seq_length() if past_key_values is not None else 0
         if isinstance(offset, torch.Tensor):
             offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
@@ -402,7 +402,7 @@ class CsanForConditionalGeneration(Seq2SeqHead, CsanPreTrainedModel, GenerationM
 
     def make_cache(self, num_beams: int) -> Cache:
         """See `Seq2SeqHead`: a decoder layer with a window keeps no more than that."""
-        return make_decoder_cache(self.config, num_beams)
+        return make_decoder_cache(self.model.decoder.layers, num_beams)
 
 
 CsanModel.register_for_auto_class("AutoModel")

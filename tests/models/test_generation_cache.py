@@ -4,7 +4,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import EVERYWHERE, HEADS, LOCALITIES, PAD, VOCABULARY, padded_sources
+from tiny import EVERYWHERE, HEADS, LOCALITIES, PAD, PLAIN, VOCABULARY, padded_sources
 from tiny import csan as tiny_model
 
 STEPS = 24  # decoder windows of 5 and 7 roll many times
@@ -104,6 +104,18 @@ def test_static_steps_compile_in_one_graph():
     static = model.generate(**sources, **lengths, cache_implementation="static", disable_compile=True)
     assert torch.equal(static, dynamic)
     assert len(graphs) == 2
+
+
+@torch.no_grad()
+def test_steps_with_windows_and_sums_compile_in_one_graph():
+    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": [None, {"moving_gaussian": 3.0}]}
+    model = tiny_model(**{**PLAIN, **locality})
+    sources, ids = padded_sources((6, 3)), decoder_inputs(rows=2, length=8)
+    full = model(**sources, decoder_input_ids=ids, use_cache=False).logits
+    torch.compiler.reset()
+    model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
+    stepwise, _ = cached_logits(model, sources, ids, [3, 1, 4])
+    torch.testing.assert_close(stepwise, full, rtol=0, atol=TOLERANCE)
 
 
 @every_locality

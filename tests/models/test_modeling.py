@@ -110,7 +110,7 @@ def test_blocked_is_an_implementation_of_csan_alone() -> None:
 
 def test_beams_are_reordered_without_waiting_for_the_device() -> None:
     """On `meta`, where a value that is read is an error."""
-    cache = make_decoder_cache(CsanConfig(**SIZE), num_beams=2)
+    cache = make_decoder_cache(CsanModel(CsanConfig(**SIZE)).decoder.layers, num_beams=2)
     keys = torch.zeros(4, 4, 6, 8, device="meta")
     cache.cross_attention_cache.update(keys, keys, 0)
     cache.reorder_cache(torch.zeros(4, dtype=torch.long, device="meta"))
