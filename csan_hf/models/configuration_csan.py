@@ -170,7 +170,7 @@ class CsanConfig(Seq2SeqConfig):
         of_preset, short = dict(presets[name]), {key: fields[key] for key in _SHORT_FORM if key in fields}
         for part, depth in depths.items():
             if isinstance(every := of_preset.get(f"{part}_locality"), list):
-                own = _long_form(part, _FULL_ATTENTION | short)
+                own = _long_form(part, _FULL_ATTENTION | of_preset | short)
                 of_preset[f"{part}_locality"] = [{**specification, **own} for specification in every] * depth
         given = {key: fields[key] for key in ("encoder_locality", *_SHORT_FORM, *of_preset) if key in fields}
         if given.get("encoder_locality", True) is None:
@@ -178,7 +178,7 @@ class CsanConfig(Seq2SeqConfig):
         values = {**_FULL_ATTENTION, **of_preset, **given}
         specification = values.get("encoder_locality")
         if isinstance(presets[name].get("encoder_locality"), list):
-            return {key: value for key, value in values.items() if key not in _SHORT_FORM} | _FULL_ATTENTION
+            return {key: value for key, value in values.items() if key not in _SHORT_FORM[:5]} | _FULL_ATTENTION
         if not isinstance(specification, Mapping):
             return values
         layers = values.pop("localness_layers", None)

@@ -264,8 +264,9 @@ class MovingGaussian(GaussianMethod):
     presets: ClassVar = {
         "long": {
             "sinusoids": None,
-            "encoder_locality": [{"window": 11, "relative_positions": 16}],
-            "decoder_locality": [{"window": 11, "relative_positions": 16}],
+            "local_window": 11,
+            "encoder_locality": [{"relative_positions": 16}],
+            "decoder_locality": [{"relative_positions": 16}],
             "cross_locality": [{"moving_gaussian": True}],
         }
     }

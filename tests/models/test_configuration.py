@@ -111,6 +111,10 @@ def test_the_preset_for_long_texts_is_local_in_every_layer():
     area = {"size": 3, "boundary": "mask"}
     assert areas.specifications("decoder")[5] == {"window": 5, "relative_positions": 16, "head_area": area}
     assert areas.specifications("cross")[5] == {"moving_gaussian": True}
+    without = CsanConfig.preset("long", local_window=None)
+    assert without.specifications("encoder") == without.specifications("decoder") == [{"relative_positions": 16}] * 6
+    with pytest.raises(ValueError, match=r"`localness_layers` \(\[0\]\) has no effect beside `encoder_locality`"):
+        CsanConfig.preset("long", localness_layers=[0])
     own = CsanConfig.preset("long", decoder_layers=1, cross_locality=[None], sinusoids="marian")
     assert own.specifications("cross") == [None]
     assert own.sinusoids == "marian"
