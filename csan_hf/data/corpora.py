@@ -148,6 +148,9 @@ class DataArguments:
             "test has an entry called train or validation; give the test set another name": (
                 {*_SHARED} & {*self.test_patterns}
             ),
+            "test has an entry of a name that join_test makes; give the test set another": (
+                {f"{name}_x{count}" for name in self.test_patterns for count in longer} & {*self.test_patterns}
+            ),
         }
         for message, found in contradictions.items():
             if found:
@@ -316,6 +319,8 @@ def load_translation_dataset(
                     rows = joined(rows, random_counts(args.join, args.data_seed))
                 found = {split: rows, **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()}}
                 for each, texts in found.items():
+                    if len(texts) == 0 and args.join + len(longer) > 1:
+                        raise ValueError(f"{each} is empty: it has fewer pairs than data.join or data.join_test joins")
                     if splits is None or each in splits:
                         parts[each].append(_tagged(texts, pair) if tagged else texts)
     if unknown := [split for split in splits or () if split not in names]:

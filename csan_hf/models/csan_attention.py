@@ -327,7 +327,7 @@ class _BeamSharedCache(DynamicCache):
         super().reorder_cache(beam_idx)
 
 
-def make_decoder_cache(layers: nn.ModuleList, num_beams: int = 1) -> EncoderDecoderCache:
+def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
     """An empty cache of decoder layers, which keep what they need; `num_beams` consecutive rows share a source."""
     cache = DynamicCache()
     for layer in layers:

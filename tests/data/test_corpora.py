@@ -69,6 +69,11 @@ def test_neighbouring_pairs_are_joined_to_longer_texts(folder):
     for wrong in ([1], [3, 3]):
         with pytest.raises(ValueError, match="join_test must hold different numbers from 2 on"):
             DataArguments(dataset="numbers", join_test=wrong)
+    with pytest.raises(ValueError, match="test has an entry of a name that join_test makes"):
+        DataArguments(test={"far": "a.{lang}", "far_x2": "b.{lang}"}, join_test=[2])
+    for split, settings in (("far_x12", {"join_test": [2, 12]}), ("train", {"join": 10**9})):
+        with pytest.raises(ValueError, match=f"{split} is empty: it has fewer pairs than data.join or data.join_test"):
+            load_translation_dataset(DataArguments(data_dir=str(folder), **options, **settings))
 
 
 def test_the_languages_choose_the_direction_and_splits_can_be_chosen(folder):
