@@ -69,7 +69,8 @@ def _fetch_into(folder: Path) -> None:
             raise UnavailableError(f"pip cannot fetch the sources of {requirement}: {run.stderr.strip()[-200:]}")
         with tarfile.open(archives[0]) as tar:
             members = [member for member in tar if Path(member.name).match("transformers-*/tests/*.py")]
-            tar.extractall(temporary, members, filter="data")
+            only_data: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+            tar.extractall(temporary, members, **only_data)
         sources = archives[0].with_suffix("").with_suffix("") / "tests"
         if not (sources / "test_modeling_common.py").exists():
             raise UnavailableError(f"{archives[0].name} holds no tests/test_modeling_common.py")
