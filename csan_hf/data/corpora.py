@@ -319,9 +319,9 @@ def load_translation_dataset(
                     rows = joined(rows, random_counts(args.join, args.data_seed))
                 found = {split: rows, **{each: joined(rows, itertools.repeat(n)) for each, n in longer.items()}}
                 for each, texts in found.items():
-                    if len(texts) == 0 and args.join + len(longer) > 1:
-                        raise ValueError(f"{each} is empty: it has fewer pairs than data.join or data.join_test joins")
                     if splits is None or each in splits:
+                        if len(texts) == 0 and args.join + len(longer) > 1:
+                            raise ValueError(f"{each} is empty: fewer pairs than data.join or data.join_test joins")
                         parts[each].append(_tagged(texts, pair) if tagged else texts)
     if unknown := [split for split in splits or () if split not in names]:
         raise ValueError(f"the corpus has no split {unknown[0]!r}, only {', '.join(dict.fromkeys(names))}")

@@ -283,8 +283,7 @@ class _Step(nn.Module):
 def _tensors(cache: Any) -> dict[str, Tensor]:
     """Keys and values of a cache, by name."""
     halves = {"decoder": cache.self_attention_cache.layers, "encoder": cache.cross_attention_cache.layers}
-    found = {f"{index}.{part}": layer for part, half in halves.items() for index, layer in enumerate(half)}
-    layers = {name: layer for name, layer in found.items() if layer.keys is not None}  # a place may stay empty
+    layers = {f"{index}.{part}": layer for part, half in halves.items() for index, layer in enumerate(half)}
     return {
         f"{name}.{kind}": getattr(layer, f"{kind}s") for name, layer in layers.items() for kind in ("key", "value")
     }

@@ -120,6 +120,8 @@ class CsanAttention(nn.Module):
         self.dropout = config.attention_dropout
         self.observe_terms: Callable[[Sequence[Term]], None] | None = None
         self.locality: LayerLocality | None = config.layer_locality(part, layer_idx)
+        below = range(layer_idx) if self.is_cross_attention else ()
+        self.sums_below = sum(_keeps_a_sum(config.layer_locality(part, layer)) for layer in below)
         if self.locality is None or self.locality.replacement is None:
             self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
                 nn.Linear(config.d_model, config.d_model) for _ in range(4)
@@ -251,13 +253,13 @@ class CsanAttention(nn.Module):
         if past_key_values is None:
             return sums
         cache: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
-        index = self.config.decoder_layers + self.layer_idx
+        index = self.config.decoder_layers + self.sums_below
         if index < len(cache.layers) and cache.layers[index].get_seq_length() > 0:
             sums = sums + cache.layers[index].keys[:, :, -1:, 0]
         elif cache.is_compileable:
             raise ValueError("A static cache has no place for the sums of `cross_locality`: take a dynamic one.")
-        elif cache.layer_class_to_replicate is None:
-            cache.layers += [DynamicSlidingWindowLayer(2) for _ in range(index + 1 - len(cache.layers))]
+        elif index == len(cache.layers) and cache.layer_class_to_replicate is None:
+            cache.layers.append(DynamicSlidingWindowLayer(2))
         cache.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
         return sums
 
@@ -311,6 +313,10 @@ def _over_all_positions(weights: Tensor, held: int, query_offset: int | Tensor) 
     return weights if count == max(held, end) else F.pad(weights, (end - count, max(held - end, 0)))
 
 
+def _keeps_a_sum(locality: LayerLocality | None) -> bool:
+    return locality is not None and any(method.keeps_a_sum for method in locality.methods)
+
+
 class _BeamSharedCache(DynamicCache):
     """Keys and values of the encoder's states, equal for all beams of a sentence."""
 
@@ -334,7 +340,5 @@ def make_decoder_cache(layers: Any, num_beams: int = 1) -> EncoderDecoderCache:
         past = None if layer.self_attn.locality is None else layer.self_attn.locality.past_tokens
         # The library's unit is the query and the keys before it; it keeps one fewer, and at least one.
         cache.layers.append(DynamicLayer() if past is None else DynamicSlidingWindowLayer(max(past + 1, 2)))
-    across = [layer.encoder_attn.locality for layer in layers]
-    if any(method.keeps_a_sum for locality in across if locality is not None for method in locality.methods):
-        cache.layers += [DynamicSlidingWindowLayer(2) for _ in layers]
+    cache.layers += [DynamicSlidingWindowLayer(2) for layer in layers if _keeps_a_sum(layer.encoder_attn.locality)]
     return EncoderDecoderCache(cache, _BeamSharedCache(num_beams))

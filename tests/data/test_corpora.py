@@ -72,8 +72,10 @@ def test_neighbouring_pairs_are_joined_to_longer_texts(folder):
     with pytest.raises(ValueError, match="test has an entry of a name that join_test makes"):
         DataArguments(test={"far": "a.{lang}", "far_x2": "b.{lang}"}, join_test=[2])
     for split, settings in (("far_x12", {"join_test": [2, 12]}), ("train", {"join": 10**9})):
-        with pytest.raises(ValueError, match=f"{split} is empty: it has fewer pairs than data.join or data.join_test"):
+        with pytest.raises(ValueError, match=f"{split} is empty: fewer pairs than data.join or data.join_test joins"):
             load_translation_dataset(DataArguments(data_dir=str(folder), **options, **settings))
+    too_long = DataArguments(data_dir=str(folder), **options, join_test=[12])
+    assert [*load_translation_dataset(too_long, splits=["far"])[0]] == ["far"]
 
 
 def test_the_languages_choose_the_direction_and_splits_can_be_chosen(folder):

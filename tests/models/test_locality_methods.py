@@ -280,10 +280,13 @@ def test_decoding_from_the_cache_equals_the_full_forward(specification, cache):
 @pytest.mark.parametrize(
     "search", [{"num_beams": 3}, {"do_sample": True}, {"num_beams": 2, "num_return_sequences": 2}]
 )
+@pytest.mark.parametrize(
+    "cross", [[{"moving_gaussian": 3.0}] * 2, [None, {"moving_gaussian": 3.0}]], ids=["all", "one"]
+)
 @torch.no_grad()
-def test_a_moving_gaussian_keeps_its_place_in_the_cache(search):
+def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
     """As without a cache, which adds all steps up again; also in caches that others make."""
-    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": [{"moving_gaussian": 3.0}] * 2}
+    locality = {"decoder_locality": [{"window": 5}, None], "cross_locality": cross}
     model, sources = tiny_model(**{**PLAIN, **locality}), padded_sources((9, 4))
     found = []
     for use_cache in (True, False):
@@ -294,6 +297,9 @@ def test_a_moving_gaussian_keeps_its_place_in_the_cache(search):
         torch.manual_seed(0)
         again = model.generate(**sources, min_new_tokens=9, max_new_tokens=9, past_key_values=cache, **search)
         assert torch.equal(again, found[0])
+    one = {name: tensor[:1] for name, tensor in sources.items()}
+    looked_up = model.generate(**one, max_new_tokens=20, prompt_lookup_num_tokens=3)
+    assert torch.equal(looked_up, model.generate(**one, max_new_tokens=20))
     with pytest.raises(ValueError, match="A static cache has no place for the sums of `cross_locality`"):
         model.generate(**sources, max_new_tokens=2, cache_implementation="static", disable_compile=True)
 
