@@ -136,8 +136,8 @@ def print_decoding(tokens: int = 4096, window: int = 129) -> None:
         for _ in range(tokens):
             start = time.process_time()
             key = "decoder_input_ids" if name.startswith("CSAN") else "input_ids"
-            output = model(**{**given, key: token}, past_key_values=cache, use_cache=True)
-            cache, token = output.past_key_values, output.logits[:, -1:].argmax(dim=-1)
+            output = model(**{**given, key: token}, cache=cache, use_cache=True)
+            cache, token = output.cache, output.logits[:, -1:].argmax(dim=-1)
             seconds.append(time.process_time() - start)
         layers = getattr(cache, "self_attention_cache", cache).layers
         held = sum(states.nbytes for layer in layers for states in (layer.keys, layer.values)) / 1024

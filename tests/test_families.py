@@ -69,16 +69,16 @@ class EchoDecoder(EchoPreTrained):
 
     def forward(
         self, input_ids=None, attention_mask=None, encoder_hidden_states=None, encoder_attention_mask=None,
-        past_key_values=None, inputs_embeds=None, use_cache=None, **kwargs,
+        cache=None, inputs_embeds=None, use_cache=None, **kwargs,
     ):  # fmt: skip
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
         state = encoder_hidden_states[:, -1]
-        if past_key_values is not None and past_key_values.get_seq_length():
-            state = past_key_values.self_attention_cache.layers[0].keys[:, 0, -1]
+        if cache is not None and cache.get_seq_length():
+            state = cache.self_attention_cache.layers[0].keys[:, 0, -1]
         states, _ = self.rnn(embeddings, state[None].contiguous())
-        if past_key_values is not None:
-            past_key_values.self_attention_cache.update(states[:, None], states[:, None], 0)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, past_key_values=past_key_values)
+        if cache is not None:
+            cache.self_attention_cache.update(states[:, None], states[:, None], 0)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
 
 
 class EchoBase(Seq2SeqEmbeddings, EchoPreTrained):

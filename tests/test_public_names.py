@@ -9,7 +9,7 @@ import csan_hf
 from csan_hf import CsanConfig, CsanForSequenceClassification, CsanForTokenClassification, TranslationPipeline
 
 SOURCE = "input_ids attention_mask"
-TARGET = "decoder_input_ids decoder_attention_mask encoder_outputs past_key_values inputs_embeds decoder_inputs_embeds"
+TARGET = "decoder_input_ids decoder_attention_mask encoder_outputs cache inputs_embeds decoder_inputs_embeds"
 ENCODER = f"self {SOURCE} inputs_embeds labels kwargs"
 FAMILIES = ("Csan", "PervasiveAttention", "RnnSearch", "ConvS2S")
 MODELS = [getattr(csan_hf, f"{family}Model") for family in FAMILIES]

@@ -3,13 +3,15 @@
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from csan_hf.models.configuration_seq2seq import MINIMUM_TRANSFORMERS
+from csan_hf.models.configuration_seq2seq import MINIMUM_TRANSFORMERS, UNTESTED_TRANSFORMERS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -50,7 +52,18 @@ def test_every_requirement_has_a_lowest_version_and_it_is_that_which_is_tested()
     run = ["bash", "-c", f"{function}\nVERSIONS=lowest constraints"]
     printed = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert dict(line.split("==") for line in printed.splitlines()) == lowest
-    assert lowest["transformers"] == MINIMUM_TRANSFORMERS, "what checkpoints ask for"
+
+
+def test_the_package_and_its_checkpoints_ask_for_the_same_transformers():
+    [specifier] = [requirement.specifier for requirement in REQUIREMENTS if requirement.name == "transformers"]
+    assert specifier == SpecifierSet(f">={MINIMUM_TRANSFORMERS},<{UNTESTED_TRANSFORMERS}")
+
+
+def test_a_newer_transformers_gives_one_warning_with_both_versions():
+    code = "import transformers; transformers.__version__ = '5.99.1'; import csan_hf, csan_hf.models"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [warning] = [line for line in run.stderr.splitlines() if "5.99.1" in line]
+    assert f"to below {UNTESTED_TRANSFORMERS}" in warning
 
 
 def test_a_wheel_has_every_file_that_is_not_python():

@@ -191,17 +191,27 @@ class TokenizerPair:
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path, target: str | Path | None = None, **kwargs: Any
+        cls,
+        name_or_path: str | Path,
+        target: str | Path | None = None,
+        *,
+        trust_remote_code: bool = False,
+        **kwargs: Any,
     ) -> TokenizerPair:
         """Loads what `save_pretrained` wrote, from a folder or the Hub, or a model of SentencePiece, a file.
 
-        `target` is that of the target tokenizer, where it is not found beside the source's; `kwargs` are for
-        `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
+        Args:
+            name_or_path: Folder, Hub name or file.
+            target: The same of the target tokenizer, where it is not found beside the source's.
+            trust_remote_code: Whether code beside a tokenizer may run.
+            **kwargs: For `AutoTokenizer.from_pretrained` (revision, token, cache_dir, ...).
 
         Raises:
             OSError: There is no tokenizer, or its files are damaged.
+            ValueError: The tokenizer needs code that is not trusted.
             ImportError: SentencePiece's needs the packages sentencepiece and protobuf.
         """
+        kwargs["trust_remote_code"] = trust_remote_code
         name = str(name_or_path)
         source = _load_tokenizer(name, **kwargs)
         if target is not None:
@@ -222,11 +232,15 @@ class TokenizerPair:
         return cls(source, _load_tokenizer(name, subfolder=TARGET_SUBFOLDER, **kwargs))
 
 
-def _load_tokenizer(name: str, *, subfolder: str = "", **kwargs: Any) -> PreTrainedTokenizerBase:
+def _load_tokenizer(
+    name: str, *, trust_remote_code: bool, subfolder: str = "", **kwargs: Any
+) -> PreTrainedTokenizerBase:
     try:
         if Path(name).is_file():
             return _read_sentencepiece(name)
-        tokenizer = AutoTokenizer.from_pretrained(name, subfolder=subfolder, **kwargs)
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs
+        )
         if len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2:  # made up by transformers for want of files
             raise OSError(f"There is no tokenizer in {Path(name, subfolder)}.")
         return tokenizer

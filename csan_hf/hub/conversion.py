@@ -121,7 +121,11 @@ def convert_bart(
     """
     fields = {"local_window": local_window, "head_area": head_area, **config_overrides}
     given: Any = name_or_path_or_model
-    config = given.config if isinstance(given, PreTrainedModel) else AutoConfig.from_pretrained(given)
+    config = (
+        given.config
+        if isinstance(given, PreTrainedModel)
+        else AutoConfig.from_pretrained(given, trust_remote_code=False)
+    )
     is_mbart = isinstance(config, MBartConfig)
     source = _load_source(given, MBartForConditionalGeneration if is_mbart else BartForConditionalGeneration, fields)
     model: Any = CsanForConditionalGeneration(convert_config(source.config, **fields))

@@ -17,7 +17,7 @@ from ..analysis.locality_picture import draw_locality, is_drawn
 from ..data import DataArguments
 from ..evaluation.metrics import DEFAULT_METRICS, metrics_in
 from ..families import family_of
-from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS
+from ..models.configuration_seq2seq import MINIMUM_TRANSFORMERS, UNTESTED_TRANSFORMERS
 from ..text_files import write_bytes, write_text
 from .public_files import is_local_path, public_recipe, read_json
 
@@ -131,6 +131,7 @@ def build_model_card(output_dir: Path, recipe: dict[str, Any], results: dict[str
         model_id=json.dumps(str(model_id), ensure_ascii=False),
         example=json.dumps(str(example), ensure_ascii=False),
         minimum_transformers=MINIMUM_TRANSFORMERS,
+        untested_transformers=UNTESTED_TRANSFORMERS,
         dataset=dataset,
         init_from=_public_name(recipe.get("init_from")),
         recipe=recipe_text,

@@ -201,7 +201,7 @@ class _Step(nn.Module):
         self.folds = all(layer is not None and layer.encoder_attn.locality is None for layer in layers)
         ids = torch.ones(1, 1, dtype=torch.long)
         cache, source = model.make_cache(1), model.get_encoder()(ids, ids).last_hidden_state
-        model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, past_key_values=cache)
+        model(decoder_input_ids=ids, encoder_outputs=(source,), attention_mask=ids, cache=cache)
         if self.kind == "rnnsearch":
             self._keep_keys(cache, source)
         layers = cache.self_attention_cache.layers
@@ -230,7 +230,7 @@ class _Step(nn.Module):
         if self.kind == "rnnsearch":
             keys = cache.cross_attention_cache.layers[0].keys[:, 0]
             replaced = mock.patch.object(self.decoder.attention, "project_keys", return_value=keys)
-        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "past_key_values": cache}
+        given: Any = {"encoder_outputs": (source,), "attention_mask": mask, "cache": cache}
         with replaced:
             logits = self.model(decoder_input_ids=inputs["input_ids"], **given).logits
         present = {self.counter: F.pad(past[self.counter], (0, 0, 0, 1)), **_tensors(cache), **of_source}

@@ -33,7 +33,7 @@ class ConvS2SConfig(Seq2SeqConfig):
     """
 
     model_type = "conv_s2s"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     attribute_map = {"num_hidden_layers": "encoder_layers"}  # noqa: RUF012
 
     vocab_size: int = bounded(12000, 1)

@@ -90,7 +90,7 @@ class CsanConfig(Seq2SeqConfig):
     """
 
     model_type = "csan"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012
     attribute_map = {  # noqa: RUF012
         "num_attention_heads": "encoder_attention_heads",
         "hidden_size": "d_model",

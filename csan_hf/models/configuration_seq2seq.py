@@ -8,10 +8,14 @@ import os
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
+import transformers
+from packaging import version
 from transformers.utils import logging
 from transformers.utils.versions import require_version
 
-MINIMUM_TRANSFORMERS = "5.23"
+# From the first to below the second all is tested; pyproject.toml and model cards say the same
+MINIMUM_TRANSFORMERS = "5.24"
+UNTESTED_TRANSFORMERS = "5.25"
 require_version(
     f"transformers>={MINIMUM_TRANSFORMERS}",
     f"This checkpoint's code needs transformers {MINIMUM_TRANSFORMERS} or newer: pip install -U transformers",
@@ -23,6 +27,12 @@ from transformers import GenerationConfig  # noqa: E402
 from transformers.configuration_utils import PreTrainedConfig  # noqa: E402
 
 logger = logging.get_logger(__name__)
+
+if version.parse(transformers.__version__) >= version.parse(UNTESTED_TRANSFORMERS):
+    logger.warning_once(
+        f"This code was tested with transformers {MINIMUM_TRANSFORMERS} to below {UNTESTED_TRANSFORMERS}, and this is "
+        f"{transformers.__version__}. Should it fail: pip install 'transformers<{UNTESTED_TRANSFORMERS}'"
+    )
 
 MOST_LAYERS = 1000  # a config.json that asks for millions would keep the machine busy without a word
 MOST_TOKENS = 2**31 - 1  # the longest distance, window or width: a number that every tensor can hold

@@ -146,7 +146,7 @@ class CsanAttention(nn.Module):
         self,
         hidden_states: Tensor,
         key_value_states: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         attention_mask: AttentionMasks | None = None,
         query_offset: int | Tensor = 0,
         **kwargs: Any,
@@ -158,7 +158,9 @@ class CsanAttention(nn.Module):
         and zero where something else replaces the attention.
         """
         masks = attention_mask or AttentionMasks()
-        asked = kwargs.get("output_attentions", getattr(self.config, "output_attentions", False))
+        asked = kwargs.get("output_attentions")
+        if asked is None:
+            asked = self.config.output_attentions
         if self.locality is not None and (replacement := self.locality.replacement) is not None:
             module = getattr(self, parameters_name(replacement))
             output, weights = replacement.attend(module, hidden_states, masks.padding)
@@ -168,11 +170,11 @@ class CsanAttention(nn.Module):
                 weights = output.new_zeros(1, 1, 1, 1).expand(batch, self.num_heads, length, length)
             return output, weights if asked else None
         query = self._split_heads(self.q_proj(hidden_states))  # [B, H, I, D]
-        key, value = self._keys_and_values(hidden_states, key_value_states, past_key_values)  # [B, H, J, D]
+        key, value = self._keys_and_values(hidden_states, key_value_states, cache)  # [B, H, J, D]
         if self.locality is None:
             output, weights = self._attend_fully(query, key, value, masks, **kwargs)
         else:
-            running_sum = functools.partial(self._running_sum, past_key_values, masks.real_queries)
+            running_sum = functools.partial(self._running_sum, cache, masks.real_queries)
             output, weights = self._attend_locally(query, key, value, masks, query_offset, asked, running_sum)
         return self.out_proj(output.flatten(-2)), weights  # [B, I, H, D] -> [B, I, d]
 
@@ -247,20 +249,20 @@ class CsanAttention(nn.Module):
             backend = None  # blocks follow a window; a layer without one has nothing to split
         return run(call, backend).transpose(1, 2), None
 
-    def _running_sum(self, past_key_values: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
+    def _running_sum(self, cache: Cache | None, real: Tensor | None, values: Tensor) -> Tensor:
         """See `AttentionCall`: of real queries alone; the cache keeps the last sum beside the keys of all layers."""
         sums = (values if real is None else values * real[:, None, -values.shape[-1] :]).cumsum(dim=-1)
-        if past_key_values is None:
+        if cache is None:
             return sums
-        cache: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
+        kept: Any = getattr(cache, "self_attention_cache", cache)
         index = self.config.decoder_layers + self.sums_below
-        if index < len(cache.layers) and cache.layers[index].get_seq_length() > 0:
-            sums = sums + cache.layers[index].keys[:, :, -1:, 0]
-        elif cache.is_compileable:
+        if index < len(kept.layers) and kept.layers[index].get_seq_length() > 0:
+            sums = sums + kept.layers[index].keys[:, :, -1:, 0]
+        elif kept.is_compileable:
             raise ValueError("A static cache has no place for the sums of `cross_locality`: take a dynamic one.")
-        elif index == len(cache.layers) and cache.layer_class_to_replicate is None:
-            cache.layers.append(DynamicSlidingWindowLayer(2))
-        cache.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
+        elif index == len(kept.layers) and kept.layer_class_to_replicate is None:
+            kept.layers.append(DynamicSlidingWindowLayer(2))
+        kept.update(sums.unsqueeze(-1), sums.unsqueeze(-1), index)
         return sums
 
     def _attend_by_flash_attention(self, call: AttentionCall, implementation: str) -> Tensor:
@@ -278,22 +280,24 @@ class CsanAttention(nn.Module):
         return states.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _keys_and_values(
-        self, hidden_states: Tensor, key_value_states: Tensor | None, past_key_values: Cache | None
+        self, hidden_states: Tensor, key_value_states: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
-        cache, is_updated = past_key_values, None
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = past_key_values.self_attention_cache
+        layers = cache
+        is_updated = None
+        if isinstance(cache, EncoderDecoderCache):
+            layers = cache.self_attention_cache
             if self.is_cross_attention:
-                cache, is_updated = past_key_values.cross_attention_cache, past_key_values.is_updated
+                layers = cache.cross_attention_cache
+                is_updated = cache.is_updated
         elif self.is_cross_attention:
-            cache = None
-        if cache is not None and is_updated is not None and is_updated.get(self.layer_idx):
-            layer: Any = cache.layers[self.layer_idx]
+            layers = None
+        if layers is not None and is_updated is not None and is_updated.get(self.layer_idx):
+            layer: Any = layers.layers[self.layer_idx]
             return layer.keys, layer.values
         source = hidden_states if key_value_states is None else key_value_states
         key, value = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
+        if layers is not None:
+            key, value = layers.update(key, value, self.layer_idx)
             if is_updated is not None:
                 is_updated[self.layer_idx] = True
         return key, value

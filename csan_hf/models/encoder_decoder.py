@@ -12,7 +12,14 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import can_return_tuple
 
-from .seq2seq_model import check_as_many, drop, embed, padding_mask
+from .seq2seq_model import (
+    check_as_many,
+    drop,
+    embed,
+    known_keywords,
+    padding_mask,
+    takes_past_key_values,
+)
 
 
 class FeatureEncoder:
@@ -27,10 +34,13 @@ class FeatureEncoder:
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
     ) -> BaseModelOutput:
-        """Encode tokens [B, J] (or `inputs_embeds` [B, J, e]) under a mask [B, J], 1 = a real token."""
+        """Encode tokens [B, J] (or `inputs_embeds` [B, J, e]) under a mask [B, J], 1 = a real token.
+
+        There is no attention for `output_attentions` to ask for.
+        """
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
         states, seen = self.encode(embeddings, _real_tokens(attention_mask, embeddings, "attention_mask"))
         shown = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -51,13 +61,14 @@ class FeatureDecoder:
     embed_tokens: Any
 
     @can_return_tuple
+    @takes_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
@@ -71,7 +82,7 @@ class FeatureDecoder:
             attention_mask: [B, past + I], 1 = a real token.
             encoder_hidden_states: The encoder's states [B, J, C].
             encoder_attention_mask: [B, J], 1 = a real token.
-            past_key_values: Cache of features of earlier positions.
+            cache: Cache of features of earlier positions.
             inputs_embeds: [B, I, e] instead of `input_ids`.
             use_cache: Whether to keep them; default: the config's, outside training.
             output_attentions: Whether to return `cross_attentions`, [B, 1, I, J] for each layer that attends.
@@ -80,27 +91,28 @@ class FeatureDecoder:
         Returns:
             `last_hidden_state` [B, I, width of the output projection's input].
         """
+        known_keywords(kwargs, type(self).forward)
         config, source = self.config, encoder_hidden_states
         if source is None:
             raise ValueError("`encoder_hidden_states` must be given: the decoder attends to the source.")
         names = "decoder_input_ids", "decoder_inputs_embeds"
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, names)
         check_as_many(source.shape[0], embeddings.shape[0])
-        if past_key_values is None and (config.use_cache and not self.training if use_cache is None else use_cache):
-            past_key_values = self.make_cache()
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        if cache is None and (config.use_cache and not self.training if use_cache is None else use_cache):
+            cache = self.make_cache()
+        features = getattr(cache, "self_attention_cache", cache)
         growing = DynamicLayer, DynamicSlidingWindowLayer
-        if any(type(layer) not in growing for layer in getattr(cache, "layers", ())):
+        if any(type(layer) not in growing for layer in getattr(features, "layers", ())):
             raise ValueError(
-                f"{config.model_type} keeps features of the last positions, which a {type(cache).__name__} of another "
-                "kind cannot hold: leave `past_key_values` and `cache_implementation` unset, or pass use_cache=False."
+                f"{config.model_type} keeps features of the last positions, which a {type(features).__name__} of "
+                "another kind cannot hold: leave `cache` and `cache_implementation` unset, or pass use_cache=False."
             )
-        past = 0 if cache is None else cache.get_seq_length()
+        past = 0 if features is None else features.get_seq_length()
         mask = _real_tokens(attention_mask, embeddings, "decoder_attention_mask", past)
         source_mask = _real_tokens(encoder_attention_mask, source, "attention_mask")
-        states, weights, seen = self.decode(embeddings, mask, source, source_mask, cache)
+        states, weights, seen = self.decode(embeddings, mask, source, source_mask, features)
         outputs = BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=drop(states, config.dropout, self.training), past_key_values=past_key_values
+            last_hidden_state=drop(states, config.dropout, self.training), cache=cache
         )
         if config.output_attentions if output_attentions is None else output_attentions:
             outputs.cross_attentions = tuple(weight.unsqueeze(1) for weight in weights)

@@ -95,7 +95,7 @@ class RowSums:
             expected = [sentences, num_layers * columns * channels]
             if list(self._before.shape) != expected:
                 raise ValueError(
-                    f"`past_key_values` must hold [sentences, features] = {expected} for sources [{sentences}, "
+                    f"`cache` must hold [sentences, features] = {expected} for sources [{sentences}, "
                     f"{columns}], got {list(self._before.shape)}: use a cache with the source and the model that "
                     "filled it."
                 )

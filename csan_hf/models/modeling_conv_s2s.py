@@ -109,7 +109,7 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
         values: torch.Tensor,
         mask: torch.Tensor | None,
         source_mask: torch.Tensor | None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The states [B, I, d] after this layer and the attention weights [B, I, J].
 
@@ -120,13 +120,13 @@ class ConvS2SDecoderLayer(GradientCheckpointingLayer):
             values: Encoder states with the source embeddings, (z + e) √½, [B, J, e].
             mask: [B, I, 1], True = a real target token.
             source_mask: [B, J], True = a real source token.
-            past_key_values: Holds the last inputs of the convolution; where activations are checkpointed, the library
+            cache: Holds the last inputs of the convolution; where activations are checkpointed, the library
                 takes a cache of this name away.
         """
         inputs = drop(states if mask is None else states * mask, self.dropout, self.training)
-        if past_key_values is not None:
+        if cache is not None:
             rows = inputs.unsqueeze(1)
-            inputs = past_key_values.update(rows, rows[..., :0], self.layer_idx)[0][:, 0]
+            inputs = cache.update(rows, rows[..., :0], self.layer_idx)[0][:, 0]
         convolved = self.convolution(F.pad(inputs, (0, 0, self.above + states.shape[1] - inputs.shape[1], 0)))
         query = (self.query_projection(convolved) + embeddings) * _ROOT_HALF
         weights = attention_weights(query @ keys.transpose(1, 2), source_mask)
@@ -244,7 +244,7 @@ class ConvS2SDecoder(FeatureDecoder, _Embedding):  # type: ignore[override]
         keys, values = source.chunk(2, dim=-1)
         seen, attentions = [self.input_projection(embeddings)], []
         for layer in self.layers:
-            states, weights = layer(seen[-1], embeddings, keys, values, mask, source_mask, past_key_values=cache)
+            states, weights = layer(seen[-1], embeddings, keys, values, mask, source_mask, cache=cache)
             seen.append(states)
             attentions.append(weights)
         return self.output_projection(seen[-1]), attentions, seen

@@ -44,7 +44,9 @@ from .seq2seq_model import (
     check_as_many,
     drop,
     embed,
+    known_keywords,
     padding_mask,
+    takes_past_key_values,
 )
 
 if TYPE_CHECKING:
@@ -117,12 +119,12 @@ class CsanDecoderLayer(_ResidualLayer):
         attention_mask: AttentionMasks | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: AttentionMasks | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         query_offset: int | torch.Tensor = 0,
         **kwargs: Any,
     ) -> torch.Tensor:
         """[B, I, d] with encoder states [B, J, d] -> [B, I, d]."""
-        kwargs.update(attention_mask=attention_mask, past_key_values=past_key_values, query_offset=query_offset)
+        kwargs.update(attention_mask=attention_mask, cache=cache, query_offset=query_offset)
         hidden_states = self._sublayer(
             self.self_attn_layer_norm, hidden_states, lambda states: self.self_attn(states, **kwargs)[0]
         )
@@ -282,20 +284,23 @@ class CsanEncoder(_CsanStack):
     layer_class = CsanEncoderLayer
     _can_record_outputs = {"hidden_states": CsanEncoderLayer, "attentions": CsanAttention}  # noqa: RUF012
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B, J]."""
+        """Encode sources [B, J] (or embeddings [B, J, d], already scaled) under a padding mask [B, J].
+
+        `output_attentions` and `output_hidden_states` ask for those of all layers, which `capture_outputs` adds.
+        """
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("input_ids", "inputs_embeds"))
         mask = "attention_mask", attention_mask, embeddings.shape[0], embeddings.shape[1]
         masks = self._masks(create_bidirectional_mask, *mask, inputs_embeds=embeddings)
-        return BaseModelOutput(last_hidden_state=self._run(embeddings, 0, masks, **kwargs))
+        return BaseModelOutput(last_hidden_state=self._run(embeddings, 0, masks, output_attentions=output_attentions))
 
 
 class CsanDecoder(_CsanStack):
@@ -310,28 +315,30 @@ class CsanDecoder(_CsanStack):
 
     @merge_with_config_defaults
     @capture_outputs
+    @takes_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode targets [B, I] (or embeddings, scaled) after those in the cache; masks [B, past + I] and [B, J]."""
+        kwargs = known_keywords(kwargs, type(self).forward)
         embeddings = embed(self.embed_tokens, input_ids, inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
-        if use_cache and past_key_values is None:
-            past_key_values = make_decoder_cache(self.layers)
-        offset = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if use_cache and cache is None:
+            cache = make_decoder_cache(self.layers)
+        offset = cache.get_seq_length() if cache is not None else 0
         if isinstance(offset, torch.Tensor):
             offset = offset.clone()  # a static cache counts in place, and its first layer before the others run
         batch, length = embeddings.shape[:2]
         seen = None if isinstance(offset, torch.Tensor) else offset + length
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        inputs: dict[str, Any] = {"inputs_embeds": embeddings, "past_key_values": cache}
+        target_cache = getattr(cache, "self_attention_cache", cache)
+        inputs: dict[str, Any] = {"inputs_embeds": embeddings, "cache": target_cache}
         masks = self._masks(create_causal_mask, "decoder_attention_mask", attention_mask, batch, seen, **inputs)
         cross_masks = AttentionMasks()
         if encoder_hidden_states is not None:
@@ -340,10 +347,10 @@ class CsanDecoder(_CsanStack):
             mask = "attention_mask", encoder_attention_mask, sources, source_length
             inputs = {"inputs_embeds": embeddings, "encoder_hidden_states": encoder_hidden_states}
             cross_masks = self._masks(create_bidirectional_mask, *mask, **inputs)._replace(real_queries=masks.padding)
-        kwargs.update(encoder_attention_mask=cross_masks, past_key_values=past_key_values, query_offset=offset)
+        kwargs.update(encoder_attention_mask=cross_masks, cache=cache, query_offset=offset)
         # Encoder states by position, so that gradient checkpointing sees them
         hidden_states = self._run(embeddings, offset, masks, encoder_hidden_states, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, past_key_values)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, cache=cache)
 
 
 class CsanEmbeddings(Seq2SeqEmbeddings):

@@ -16,7 +16,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_csan import CsanConfig
 from .modeling_csan import CsanEmbeddings, CsanEncoder, CsanPreTrainedModel, CsanScaledWordEmbedding
-from .seq2seq_model import check_forward_keywords, count_labels
+from .seq2seq_model import count_labels, known_keywords
 
 
 def masked_mean(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -56,8 +56,8 @@ class CsanEncoderModel(CsanEmbeddings, CsanPreTrainedModel):  # type: ignore[ove
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode; arguments and result are those of `CsanEncoder.forward`."""
-        check_forward_keywords(kwargs, CsanEncoderModel.forward)
-        return self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        options = known_keywords(kwargs, CsanEncoderModel.forward)
+        return self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **options)
 
 
 class _CsanClassifier(CsanPreTrainedModel):
@@ -91,9 +91,9 @@ class _CsanClassifier(CsanPreTrainedModel):
             labels: What the class says, -100 = ignored. `ValueError` where they have another shape or type. The loss
                 is their mean (0 where all are ignored), or their sum divided by the Trainer's `num_items_in_batch`.
         """
-        check_forward_keywords(kwargs, type(self).forward)
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        options = known_keywords(kwargs, type(self).forward)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **options)
         logits = self.score(self.dropout(self._features(outputs.last_hidden_state, attention_mask)))
         return self.output_class(
             loss=None if labels is None else self._loss(logits, labels.to(logits.device), num_items_in_batch),

@@ -18,7 +18,13 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
-from .seq2seq_model import TARGET_TOKENIZER_SUBFOLDER, _keep_target_tokenizer, shift_tokens_right
+from .seq2seq_model import (
+    TARGET_TOKENIZER_SUBFOLDER,
+    _keep_target_tokenizer,
+    known_keywords,
+    shift_tokens_right,
+    takes_past_key_values,
+)
 
 _TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -92,7 +98,12 @@ class _Encoders(nn.Module):
         self.members = tuple(members)  # not registered: their weights are the ensemble's
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        output_attentions: bool | None = None,  # these two are not returned
+        output_hidden_states: bool | None = None,
+        return_dict: bool = True,
     ) -> BaseModelOutput:
         states = []
         for member in self.members:
@@ -126,9 +137,10 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: EnsembleConfig, members: Sequence[PreTrainedModel] | None = None) -> None:
         super().__init__(config)
-        self.members: Any = nn.ModuleList(
-            members or [AutoModelForSeq2SeqLM.from_config(each) for each in config.member_configs()]
-        )
+        if members is None:
+            configs = config.member_configs()
+            members = [AutoModelForSeq2SeqLM.from_config(member, trust_remote_code=False) for member in configs]
+        self.members: Any = nn.ModuleList(members)
         self.post_init()
 
     @classmethod
@@ -152,7 +164,9 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return ensemble
 
     @classmethod
-    def from_pretrained(cls, names: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def from_pretrained(  # type: ignore[override]
+        cls, names: Any, *args: Any, trust_remote_code: bool = False, **kwargs: Any
+    ) -> Any:
         """Loads a list of models, or an ensemble that was saved; arguments are those of `from_pretrained`."""
         if not isinstance(names, list | tuple):
             return super().from_pretrained(names, *args, **kwargs)
@@ -160,9 +174,13 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
         tokenizers: list[Any] = []
         with suppress(OSError, ValueError):  # members without tokenizers
-            tokenizers += [TokenizerPair.from_pretrained(name) for name in names]
+            tokenizers += [TokenizerPair.from_pretrained(name, trust_remote_code=trust_remote_code) for name in names]
         check_vocabularies(names, tokenizers)
-        return cls.of([AutoModelForSeq2SeqLM.from_pretrained(name, *args, **kwargs) for name in names])
+        members = [
+            AutoModelForSeq2SeqLM.from_pretrained(name, *args, trust_remote_code=trust_remote_code, **kwargs)
+            for name in names
+        ]
+        return cls.of(members)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves all members as one checkpoint, and the target's tokenizer where the first member has one."""
@@ -187,12 +205,13 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
     ) -> None:
         caches = []
         for member in self.members:
-            own: dict[str, Any] = {}
-            member._prepare_cache_for_generation(generation_config, own, *args)
-            caches.append(own.get("past_key_values"))
+            member_inputs: dict[str, Any] = {}
+            member._prepare_cache_for_generation(generation_config, member_inputs, *args)
+            caches.append(member_inputs.get("cache"))
         if None not in caches:
-            model_kwargs["past_key_values"] = EnsembleCache(caches)
+            model_kwargs["cache"] = EnsembleCache(caches)
 
+    @takes_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -200,7 +219,7 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
@@ -211,12 +230,13 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
             input_ids, attention_mask: Sources [B, J], and which of their tokens are real.
             decoder_input_ids, decoder_attention_mask: Target tokens [B, I]; default: `labels` shifted right.
             encoder_outputs: What `get_encoder()` returned, instead of sources.
-            past_key_values: The members' caches of earlier target positions.
+            cache: The members' caches of earlier target positions.
             labels: Tokens to predict [B, I], -100 = ignored; `loss` is their mean cross-entropy.
             use_cache: Whether the caches are filled.
-            **kwargs: What `generate` asks for beside these (attentions, hidden states) differs between members, and
-                is not returned.
+            **kwargs: Attentions and hidden states, which `generate` may ask for, differ between members and are not
+                returned.
         """
+        known_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         if labels is not None and decoder_input_ids is None:
@@ -228,18 +248,18 @@ class EnsembleForConditionalGeneration(PreTrainedModel, GenerationMixin):
         total: Any = None
         for number, member in enumerate(self.members):
             moved = {name: None if value is None else value.to(member.device) for name, value in shared.items()}
-            cache = None if past_key_values is None else past_key_values.caches[number]
+            member_cache = None if cache is None else cache.caches[number]
             logits = member(
                 **moved,
                 encoder_outputs=(encoder_outputs[number],),
-                past_key_values=cache,
-                use_cache=use_cache if cache is not None else False,
+                cache=member_cache,
+                use_cache=use_cache if member_cache is not None else False,
             ).logits
             log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
             total = log_probs if total is None else torch.logaddexp(total, log_probs.to(total.device))
         total = total - math.log(len(self.members))
         loss = None if labels is None else F.cross_entropy(total.flatten(0, 1), labels.flatten().to(total.device))
-        return Seq2SeqLMOutput(loss=loss, logits=total, past_key_values=past_key_values)
+        return Seq2SeqLMOutput(loss=loss, logits=total, cache=cache)
 
 
 def check_vocabularies(names: Sequence[str], pairs: Sequence[Any]) -> None:

@@ -39,7 +39,9 @@ from .seq2seq_model import (
     check_as_many,
     drop,
     embed,
+    known_keywords,
     padding_mask,
+    takes_past_key_values,
 )
 
 
@@ -392,12 +394,12 @@ class PervasiveAttentionEncoder(PervasiveAttentionPreTrainedModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
     ) -> BaseModelOutput:
         """Embed tokens [B, J], or take `inputs_embeds` [B, J, d_s]: `last_hidden_state` [B, J, d_s].
 
-        Positions count the real tokens of the mask [B, J].
+        Positions count the real tokens of the mask [B, J]. There is no attention for `output_attentions` to ask for.
         """
         embeddings, _ = self._embed(input_ids, inputs_embeds, attention_mask)
         if output_hidden_states is None:
@@ -428,13 +430,14 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
+    @takes_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
@@ -448,7 +451,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             attention_mask: [B, past + I], 1 = a real token.
             encoder_hidden_states: Source embeddings [B, J, d_s].
             encoder_attention_mask: [B, J], 1 = a real token.
-            past_key_values: Cache of earlier rows.
+            cache: Cache of earlier rows.
             inputs_embeds: [B, I, d_t] instead of `input_ids`.
             use_cache: Whether to keep rows; default: the config's, outside training.
             output_attentions: Whether to return `cross_attentions` and `grid`, too.
@@ -458,15 +461,16 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             ValueError: There is no source, source and target do not fit together or are empty, a mask has another
                 shape, or the cache is of another kind.
         """
+        known_keywords(kwargs, type(self).forward)
         if encoder_hidden_states is None:
             raise ValueError("`encoder_hidden_states` must be given: every cell of the grid needs a source token.")
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and not torch.is_grad_enabled()
-        if use_cache and past_key_values is None:
-            past_key_values = make_grid_cache()
-        cache = _grid_cache(past_key_values)
-        past = cache.get_seq_length() if cache is not None else 0
-        if cache is not None and (torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms())):
+        if use_cache and cache is None:
+            cache = make_grid_cache()
+        rows = _grid_cache(cache)
+        past = rows.get_seq_length() if rows is not None else 0
+        if rows is not None and (torch.is_grad_enabled() or any(norm.is_of_batch for norm in self._norms())):
             raise ValueError(
                 "The cache keeps grid rows of an evaluation without gradients; call model.eval() and use "
                 "torch.no_grad(), or pass use_cache=False."
@@ -486,9 +490,9 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             target_mask = target_mask[:, past:]
         shape = (source.shape[0], embeddings.shape[1], source.shape[1])
         beside = self.config.kernel_size // 2
-        canvas = Canvas.of_masks(shape, target_mask, source_mask, above=beside if cache is None else 0, beside=beside)
+        canvas = Canvas.of_masks(shape, target_mask, source_mask, above=beside if rows is None else 0, beside=beside)
         block = getattr(self, f"{self.config.block}_block")
-        cells = block(canvas.sum_of(*self.input_projection(embeddings, source)), canvas, cache)
+        cells = block(canvas.sum_of(*self.input_projection(embeddings, source)), canvas, rows)
         if block.needs_norm:
             cells = self.final_norm(cells, canvas.real).relu()
         aggregated, attention = canvas.aggregate(cells, source_mask, self.aggregation)
@@ -498,7 +502,7 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         outputs = PervasiveAttentionDecoderOutput(
             last_hidden_state=hidden_state,
-            past_key_values=past_key_values,
+            cache=cache,
             hidden_states=(embeddings, hidden_state) if output_hidden_states else None,
         )
         if self.config.output_attentions if output_attentions is None else output_attentions:
@@ -508,14 +512,13 @@ class PervasiveAttentionDecoder(PervasiveAttentionPreTrainedModel):
         return outputs
 
 
-def _grid_cache(past_key_values: Cache | None) -> GridCache | None:
-    cache = past_key_values
+def _grid_cache(cache: Cache | None) -> GridCache | None:
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     if cache is not None and not isinstance(cache, GridCache):
         raise ValueError(
             f"Pervasive Attention keeps grid rows, which a {type(cache).__name__} cannot hold: leave "
-            "`past_key_values` and `cache_implementation` unset, or pass use_cache=False."
+            "`cache` and `cache_implementation` unset, or pass use_cache=False."
         )
     return cache
 

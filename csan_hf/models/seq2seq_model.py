@@ -26,6 +26,7 @@ from transformers.generation import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils.deprecation import deprecate_kwarg
 
 if TYPE_CHECKING:
     # Never run: transformers copies the files that relative imports name, and the pipeline belongs to a checkpoint.
@@ -35,9 +36,14 @@ logger = logging.get_logger(__name__)
 
 TARGET_TOKENIZER_SUBFOLDER = "target_tokenizer"
 IGNORED_LABEL = -100
-_OF_A_FORWARD = {*TransformersKwargs.__annotations__, "cache_position", "return_dict"}
+# Taken by every forward pass: what is recorded, and the form of the output
+_TAKEN_BY_ALL = {"output_attentions", "output_hidden_states", "return_dict"}
 _DRAWS = 2**16
 _FEWEST = 8192  # elements from which on the cheaper numbers pay for the operations around them
+
+
+# The name of `cache` before transformers 5.24, which the library's own models take as long
+takes_past_key_values = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 
 class Seq2SeqPreTrained:
@@ -166,6 +172,7 @@ class Seq2SeqEmbeddings:
         self.decoder.embed_tokens = value
 
     @can_return_tuple
+    @takes_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -173,7 +180,7 @@ class Seq2SeqEmbeddings:
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -187,13 +194,13 @@ class Seq2SeqEmbeddings:
             decoder_input_ids: Target tokens, [B, I]; default, of a shared vocabulary: the source shifted right. Or
                 `decoder_inputs_embeds` [B, I, d].
             encoder_outputs: What the encoder returned for this source.
-            past_key_values: Cache of earlier target positions.
+            cache: Cache of earlier target positions.
             use_cache: Whether to return a cache.
             **kwargs: `output_attentions`, `output_hidden_states` and what else transformers passes on.
         """
-        check_forward_keywords(kwargs, type(self).forward)
+        options = known_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **options)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         config, has_targets = self.config, decoder_input_ids is not None or decoder_inputs_embeds is not None
@@ -204,11 +211,11 @@ class Seq2SeqEmbeddings:
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs[0],
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
-            **kwargs,
+            **options,
         )
         return self._join(encoder_outputs, decoder_outputs)
 
@@ -216,7 +223,7 @@ class Seq2SeqEmbeddings:
         """One output of the encoder's and the decoder's."""
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
+            cache=decoder_outputs.cache,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -240,6 +247,7 @@ class Seq2SeqHead:
         self.loss_type = "ForMaskedLM"
 
     @can_return_tuple
+    @takes_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -247,7 +255,7 @@ class Seq2SeqHead:
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
@@ -263,26 +271,26 @@ class Seq2SeqHead:
         Returns `logits` [B, I, V] and the `loss`: the mean over labels, or their sum over the Trainer's
             `num_items_in_batch`.
         """
-        check_forward_keywords(kwargs, type(self).forward)
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        options = known_keywords(kwargs, type(self).forward)
         if labels is not None:
             check_tokens(labels, "labels")
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         decoder_attention_mask = self._target_mask(decoder_attention_mask, decoder_input_ids, labels)
-        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
-            **kwargs,
+            **options,
         )
         logits = self._project(outputs.last_hidden_state)
         inputs = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
@@ -357,18 +365,16 @@ class Seq2SeqHead:
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         """Replace the library's default cache by the family's; any other choice is left alone."""
-        is_given = model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False
+        is_given = model_kwargs.get("cache") is not None or generation_config.use_cache is False
         if is_given or generation_config.cache_implementation not in (None, "dynamic"):
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
             return
         cache: Any = self.make_cache(generation_config.num_beams or 1)
         if generation_config.is_assistant:
             cache.activate_past_recording()
-        model_kwargs["past_key_values"] = cache
+        model_kwargs["cache"] = cache
 
-    def create_masks_for_generate(
-        self, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> torch.Tensor | None:
+    def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor | None:
         """Leave the padding mask [B, T] as it is under a static cache: the model makes what it needs of it."""
         return attention_mask
 
@@ -451,15 +457,17 @@ def padding_mask(mask: torch.Tensor, batch: int, length: int | None, name: str) 
     return mask.bool()
 
 
-def check_forward_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> None:
-    """Refuse misspelt arguments among the `keywords` of a forward pass; warn about others but transformers' own."""
-    if torch.compiler.is_compiling() or _OF_A_FORWARD.issuperset(keywords):
-        return
-    for name in keywords.keys() - _OF_A_FORWARD:
-        close = difflib.get_close_matches(name, inspect.signature(forward).parameters, n=1, cutoff=0.8)
-        if close:
-            raise TypeError(f"forward() has no argument {name!r}. Did you mean {close[0]!r}?")
-        logger.warning_once(f"forward() has no argument {name!r}: it has no effect.")
+def known_keywords(keywords: Mapping[str, Any], forward: Callable[..., Any]) -> dict[str, Any]:
+    """The keywords that every forward pass takes; `TypeError` for any other of `forward` that is not None.
+
+    A newer transformers may rename what it hands over: a forward pass without it would compute something else.
+    """
+    for name, value in keywords.items():
+        if name not in _TAKEN_BY_ALL and value is not None:
+            close = difflib.get_close_matches(name, inspect.signature(forward).parameters, n=1, cutoff=0.8)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"forward() has no argument {name!r}.{hint}")
+    return {name: value for name, value in keywords.items() if name in _TAKEN_BY_ALL}
 
 
 def is_plain(states: torch.Tensor) -> bool:

@@ -110,14 +110,14 @@ class TranslationPipeline(Pipeline):
         for place in places:
             try:
                 if cached_file(place, file, _raise_exceptions_for_missing_entries=False, **where) is not None:
-                    return AutoTokenizer.from_pretrained(place, **where)
-            except OSError as error:  # no such directory or repository, or no connection
+                    return AutoTokenizer.from_pretrained(place, trust_remote_code=False, **where)
+            except (OSError, ValueError) as error:  # no such folder or repository, no connection, or code of its own
                 reason = error
         if reason is None and sizes[0] == sizes[1]:
             return self.tokenizer  # one vocabulary, of which source and target have embeddings of their own
         raise ValueError(
-            "The model has separate source and target vocabularies, but there is no target tokenizer in the folder "
-            f"{TARGET_TOKENIZER_SUBFOLDER!r} of {' or '.join(map(repr, places)) or 'a checkpoint'}: pass it as "
+            "The model has separate source and target vocabularies, but no target tokenizer can be loaded from the "
+            f"folder {TARGET_TOKENIZER_SUBFOLDER!r} of {' or '.join(map(repr, places)) or 'a checkpoint'}: pass it as "
             "target_tokenizer=."
         ) from reason
 

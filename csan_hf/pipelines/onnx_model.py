@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..models.seq2seq_model import known_keywords, takes_past_key_values
 from .search import search_by_default
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
@@ -39,20 +41,29 @@ class _OnnxEncoder(nn.Module):
         super().__init__()
         self.session = session
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        output_attentions: bool | None = None,  # these two are not in the graph
+        output_hidden_states: bool | None = None,
+        return_dict: bool = True,
+    ) -> BaseModelOutput:
         """[B, J] -> `last_hidden_state` [B, J, d]; without a mask every token counts."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         (states,) = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()})
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
 
-class _OnnxCache:
+class _OnnxCache(Cache):
     """The tensors that the decoder's graph gave after `length` positions, without any after none."""
 
     is_compileable = False
 
     def __init__(self) -> None:
-        self.length, self.tensors = 0, dict[str, np.ndarray]()
+        super().__init__(layers=[])
+        self.length = 0
+        self.tensors: dict[str, np.ndarray] = {}
 
     def start(self, session: Any, rows: int, sentences: int) -> None:
         """Takes its place ahead of the first token."""
@@ -117,7 +128,7 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
             options["sess_options"] = SessionOptions()
             options["sess_options"].intra_op_num_threads = torch.get_num_threads()
         options.setdefault("disabled_optimizers", ["SkipLayerNormFusion"])  # slower than its parts
-        config = AutoConfig.from_pretrained(directory)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)  # the graphs need no code
         if missing := [name for name in (ENCODER, DECODER) if not Path(directory, name).is_file()]:
             raise FileNotFoundError(f"{directory} lacks {' and '.join(missing)}: export the model again.")
         try:
@@ -138,28 +149,34 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
         return self.encoder
 
     def _prepare_cache_for_generation(self, config: Any, model_kwargs: dict, *args: Any) -> None:  # type: ignore[override]
-        model_kwargs.setdefault("past_key_values", _OnnxCache())
+        model_kwargs.setdefault("cache", _OnnxCache())
 
+    @takes_past_key_values
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Any = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
+        use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits [B · K, I, V] for `decoder_input_ids` [B · K, I] and sources [B, J], or the encoder's outputs."""
+        """Logits [B · K, I, V] for `decoder_input_ids` [B · K, I] and sources [B, J], or the encoder's outputs.
+
+        The graphs need a cache, so there is one whatever `use_cache` says.
+        """
+        known_keywords(kwargs, type(self).forward)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         states, tokens = encoder_outputs[0].numpy(), decoder_input_ids.numpy()
         mask = np.ones(states.shape[:2], np.int64) if attention_mask is None else attention_mask.long().numpy()
-        cache: Any = past_key_values if past_key_values is not None else _OnnxCache()
+        cache = _OnnxCache() if cache is None else cache
         if cache.length == 0:
             cache.start(self._decoder, len(tokens), len(states))
         source = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
         logits = [self._step(tokens[:, place : place + 1], source, cache) for place in range(tokens.shape[1])]
-        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), past_key_values=cache)
+        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), cache=cache)
 
     def _step(self, tokens: np.ndarray, source: dict[str, Any], cache: _OnnxCache) -> Tensor:
         names = [name for name in self._outputs if cache.length == 0 or ".encoder." not in name]
@@ -170,12 +187,13 @@ class OnnxTranslationModel(PreTrainedModel, GenerationMixin):
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """See transformers; greedy and beam search by `search`."""
-        return super().generate(*args, **search_by_default(kwargs))  # type: ignore[misc]
+        return super().generate(*args, **search_by_default(kwargs))
 
-    def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids: Tensor, past_key_values: _OnnxCache | None = None, **kwargs: Any
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, cache: _OnnxCache | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Returns the decoder's inputs of a step: the tokens that are not yet in the cache."""
-        new = input_ids if past_key_values is None else input_ids[:, past_key_values.length :]
-        given = {name: kwargs.get(name) for name in ("attention_mask", "encoder_outputs")}
-        return {"decoder_input_ids": new, "past_key_values": past_key_values, **given}
+        new = input_ids if cache is None else input_ids[:, cache.length :]
+        kwargs.pop("next_sequence_length", None)  # what it says is known from the cache
+        kwargs.pop("is_first_iteration", None)
+        return {"decoder_input_ids": new, "cache": cache, **kwargs}

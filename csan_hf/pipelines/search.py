@@ -32,7 +32,7 @@ _ROW_BY_ROW = (
     rules.SuppressTokensAtBeginLogitsProcessor,
     rules.SuppressTokensLogitsProcessor,
 )
-_NEEDED_INPUTS = {"encoder_outputs", "past_key_values", "use_cache"}
+_NEEDED_INPUTS = {"encoder_outputs", "cache", "use_cache"}
 _LOOPS = {  # of the library, for what is not covered
     GenerationMode.GREEDY_SEARCH: "_sample",
     GenerationMode.SAMPLE: "_sample",
@@ -72,7 +72,7 @@ def search(
         and all(isinstance(rule, _ROW_BY_ROW) for rule in logits_processor)
         and {name for name, value in inputs.items() if value is not None} - {"attention_mask"} == _NEEDED_INPUTS
         and inputs["use_cache"]
-        and _can_drop_rows(inputs["past_key_values"])
+        and _can_drop_rows(inputs["cache"])
     )
     if not covered:
         loop = getattr(model, _LOOPS[mode])
@@ -98,7 +98,7 @@ class _Decoder:
 
     Attributes:
         model: The model.
-        inputs: `encoder_outputs`, `past_key_values` and perhaps `attention_mask`.
+        inputs: `encoder_outputs`, `cache` and perhaps `attention_mask`.
         rules: Processors of logits.
         beams: K.
         is_first: Whether no token was decoded yet.
@@ -118,7 +118,7 @@ class _Decoder:
     @property
     def _shares_source(self) -> bool:
         """Whether the beams of a sentence have its source in common."""
-        return hasattr(self.inputs["past_key_values"], "keep_rows")
+        return hasattr(self.inputs["cache"], "keep_rows")
 
     def step(self, tokens: Tensor, *, normalised: bool) -> Tensor:
         """Scores [R, V] of the tokens that may follow [R, T], logits or log-probabilities."""
@@ -126,14 +126,14 @@ class _Decoder:
         given = self.model.prepare_inputs_for_generation(tokens, next_sequence_length=length, **self.inputs)
         outputs = self.model(**given, return_dict=True)
         self.is_first = False
-        self.inputs["past_key_values"] = outputs.past_key_values
+        self.inputs["cache"] = outputs.cache
         logits = outputs.logits[:, -1].float()
         scores: Tensor = self.rules(tokens, F.log_softmax(logits, dim=-1) if normalised else logits)
         return scores
 
     def keep(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Goes on with some `rows`, in this order; of these `sentences` alone, or of all with None."""
-        cache: Any = self.inputs["past_key_values"]
+        cache: Any = self.inputs["cache"]
         if self._shares_source:
             cache.keep_rows(rows, sentences)
         elif sentences is None:

@@ -29,6 +29,7 @@ def translation_pipeline(
     *,
     src_lang: str | None = None,
     tgt_lang: str | None = None,
+    trust_remote_code: bool = False,
     **kwargs: Any,
 ) -> TextTranslationPipeline:
     """Builds a translation pipeline for any sequence-to-sequence model.
@@ -43,6 +44,7 @@ def translation_pipeline(
         model: A folder, a name on the Hub, or a model in memory, which needs `tokenizer=`.
         src_lang: Language of the texts, where the model has several, in the model's code.
         tgt_lang: Language of the translations, likewise.
+        trust_remote_code: Whether code in the checkpoint may run; csan_hf's own families need none.
         **kwargs: Passed to `transformers.pipeline` (`tokenizer`, `device`, `dtype`, `revision`...) and to
             `TextTranslationPipeline`; arguments of `generate` are defaults of every call.
 
@@ -51,7 +53,9 @@ def translation_pipeline(
         ValueError: See `TextTranslationPipeline`.
     """
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
-    return pipeline(TASK, model=model, src_lang=src_lang, tgt_lang=tgt_lang, **kwargs)  # type: ignore
+    return pipeline(  # type: ignore
+        TASK, model=model, src_lang=src_lang, tgt_lang=tgt_lang, trust_remote_code=trust_remote_code, **kwargs
+    )
 
 
 def register() -> None:

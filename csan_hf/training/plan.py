@@ -250,7 +250,7 @@ def _new_config(recipe: Recipe, family: ModelFamily, fields: dict[str, Any]) -> 
 def _initial_config(recipe: Recipe, name: str, family: ModelFamily) -> tuple[Any, str | None]:
     """Returns the configuration that `init_from` has with the recipe's config on top, and how to convert it."""
     with refusing("init_from"), reading_folder_or_name(name, "model"):
-        found = AutoConfig.from_pretrained(name)
+        found = AutoConfig.from_pretrained(name, trust_remote_code=False)
     own, converter = family.config_class.model_type, family.converters.get(found.model_type)
     if found.model_type != own and converter is None:
         usable = " or ".join([own, *family.converters])

@@ -69,7 +69,7 @@ def test_exporter_saves_and_loads(name, tmp_path):
     model, exported = exported_for_all_shapes(name)
     assert_right(model, exported)
     exported.save_pretrained(tmp_path)
-    assert_right(model, ExportedModel.from_pretrained(tmp_path))
+    assert_right(model, ExportedModel.from_pretrained(tmp_path, trust_remote_code=True))
 
 
 def test_a_local_layer_is_exported_in_one_way_for_all_lengths():
@@ -132,9 +132,9 @@ def test_a_step_keeps_what_later_ones_need_and_reads_the_source_no_more(exported
     found = []
     for factor in (1, 0):
         states = model.encoder(**batch)
-        cache = model(encoder_outputs=states, **batch, decoder_input_ids=targets(2, 8)).past_key_values
+        cache = model(encoder_outputs=states, **batch, decoder_input_ids=targets(2, 8)).cache
         later = {"encoder_outputs": (factor * states[0],), "decoder_input_ids": targets(2, 1)}
-        found.append(model(attention_mask=batch["attention_mask"], past_key_values=cache, **later).logits)
+        found.append(model(attention_mask=batch["attention_mask"], cache=cache, **later).logits)
     assert torch.equal(*found)
     lengths = {name: tensor.shape[2] for name, tensor in cache.tensors.items() if name.endswith(".key")}
     kept = {"0.decoder": 2, "0.encoder": 6, "1.decoder": 9, "1.encoder": 6, "2.decoder": 1}

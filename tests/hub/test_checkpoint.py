@@ -229,7 +229,7 @@ def test_the_code_of_a_class_goes_along_only_if_it_is_registered(tmp_path):
 
 def test_too_old_a_transformers_is_told_what_is_needed(monkeypatch):
     monkeypatch.setattr(transformers.utils.versions.importlib.metadata, "version", lambda name: "4.57.3")
-    with pytest.raises(ImportError, match=r"needs transformers 5\.23 or newer: pip install -U"):
+    with pytest.raises(ImportError, match=r"needs transformers 5\.24 or newer: pip install -U"):
         importlib.reload(configuration_seq2seq)
 
 

@@ -30,11 +30,11 @@ def cached_logits(model, sources: dict, decoder_input_ids: torch.Tensor, chunks:
             encoder_outputs=encoder_outputs,
             attention_mask=sources["attention_mask"],
             decoder_input_ids=decoder_input_ids[:, start : start + chunk],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             **step_options,
         )
-        cache = outputs.past_key_values
+        cache = outputs.cache
         pieces.append(outputs.logits)
         start += chunk
     assert start == decoder_input_ids.shape[1]

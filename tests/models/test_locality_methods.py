@@ -295,7 +295,7 @@ def test_a_moving_gaussian_keeps_its_place_in_the_cache(search, cross):
     assert torch.equal(*found)
     for cache in (DynamicCache(), EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))):
         torch.manual_seed(0)
-        again = model.generate(**sources, min_new_tokens=9, max_new_tokens=9, past_key_values=cache, **search)
+        again = model.generate(**sources, min_new_tokens=9, max_new_tokens=9, cache=cache, **search)
         assert torch.equal(again, found[0])
     one = {name: tensor[:1] for name, tensor in sources.items()}
     looked_up = model.generate(**one, max_new_tokens=20, prompt_lookup_num_tokens=3)
@@ -380,7 +380,7 @@ def test_a_window_below_the_floor_can_widen_again():
     predicted = torch.tensor([0.0, 0.03, 0.12, 4.0], requires_grad=True)
     widths = raise_to_floor(predicted)
     torch.testing.assert_close(widths.detach(), torch.tensor([0.1, 0.103, 0.12, 4.0]))
-    states = torch.empty(1, H, 4, D)
+    states = torch.zeros(1, H, 4, D)
     term = GaussianTerm(torch.full((1, 1, 4), 1.3), widths[None, None])
     energies_of(term, AttentionCall(states, states, states, KeyArea(), 1.0)).sum().backward()
     assert (predicted.grad > 0).all()

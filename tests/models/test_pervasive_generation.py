@@ -49,11 +49,11 @@ def cached_steps(model, sources: dict, targets: dict, chunks: list[int], cache=N
             attention_mask=sources["attention_mask"],
             decoder_input_ids=targets["decoder_input_ids"][:, start : start + chunk],
             decoder_attention_mask=None if mask is None else mask[:, : start + chunk],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             output_attentions=True,
         )
-        cache = outputs.past_key_values
+        cache = outputs.cache
         pieces.append(outputs.logits)
         alignments.append(outputs.cross_attentions[0])
         start += chunk
@@ -67,7 +67,7 @@ def assert_same_generation(model, **options) -> None:
         options |= {"use_cache": use_cache, "return_dict_in_generate": True, "output_scores": True}
         found.append(model.generate(**SOURCES, **options))
     cached, recomputed = found
-    assert cached.past_key_values is not None
+    assert cached.cache is not None
     assert cached.sequences.shape[1] > options["min_new_tokens"]
     assert cached.sequences.tolist() == recomputed.sequences.tolist()
     rows = cached.sequences.tolist()
@@ -101,7 +101,7 @@ def test_steps_equal_the_full_forward(options, chunks):
     model = tiny_model(seed=2, **options)
     full = model(**SOURCES, **TARGETS, use_cache=False, output_attentions=True)
     assert full.logits.std() > 0.1
-    assert full.past_key_values is None
+    assert full.cache is None
     logits, alignments, cache = cached_steps(model, SOURCES, TARGETS, chunks)
     torch.testing.assert_close(logits, full.logits, rtol=0, atol=TOLERANCE)
     assert cache.get_seq_length() == STEPS
@@ -113,7 +113,7 @@ def test_steps_equal_the_full_forward(options, chunks):
 def test_a_cache_is_refused_where_it_would_be_wrong(training):
     """Kept rows carry no gradient, and a batch's statistics need all rows at once: refused, and not by default."""
     model = tiny_model().train(training)
-    assert model(**SOURCES, **TARGETS).past_key_values is None
+    assert model(**SOURCES, **TARGETS).cache is None
     with torch.set_grad_enabled(not training), pytest.raises(ValueError, match="use_cache=False"):
         model(**SOURCES, **TARGETS, use_cache=True)
 
@@ -139,7 +139,7 @@ def test_a_cache_of_other_sentences_or_another_model_is_refused():
     shorter = {name: tensor[:, :4] for name, tensor in SOURCES.items()}
     for other, given in ((model, fewer), (model, shorter), (tiny_model(kernel_size=3, num_layers=1), SOURCES)):
         ids = {"decoder_input_ids": TARGETS["decoder_input_ids"][: len(given["input_ids"])]}
-        with pytest.raises(ValueError, match="`past_key_values` must hold"):
+        with pytest.raises(ValueError, match="`cache` must hold"):
             cached_steps(other, given, ids, [1], cache=cache, start=2)
 
 

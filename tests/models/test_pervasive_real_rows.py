@@ -115,11 +115,11 @@ def test_dead_channels_point_nowhere():
 def test_a_reset_cache_serves_other_weights_and_another_batch():
     model = tiny_model(kernel_size=5)
     batch = {**padded_sources((5, 3)), "decoder_input_ids": torch.tensor([[2, 3, 4], [5, 6, 7]])}
-    cache = model(**batch, use_cache=True).past_key_values
+    cache = model(**batch, use_cache=True).cache
     model.load_state_dict(tiny_model(seed=7, kernel_size=5).state_dict())
     other = {**padded_sources((4, 2, 6)), "decoder_input_ids": torch.tensor([[2, 3], [5, 6], [1, 2]])}
     for each in (batch, other):
         cache.reset()
         assert cache.get_seq_length() == 0
         expected = model(**each, use_cache=False).logits
-        torch.testing.assert_close(model(**each, past_key_values=cache).logits, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(model(**each, cache=cache).logits, expected, rtol=0, atol=1e-5)

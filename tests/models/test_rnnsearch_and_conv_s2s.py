@@ -117,9 +117,9 @@ def test_a_cache_changes_nothing(options):
         for size in pieces:
             start, end = end, end + size
             output = model(
-                source, source_mask, target[:, start:end], target_mask[:, :end], past_key_values=cache, use_cache=True
+                source, source_mask, target[:, start:end], target_mask[:, :end], cache=cache, use_cache=True
             )
-            cache = output.past_key_values
+            cache = output.cache
             parts.append(output.logits)
         real = target_mask.bool()
         torch.testing.assert_close(torch.cat(parts, dim=1)[real], full[real])
@@ -151,7 +151,7 @@ def test_a_cache_of_a_fixed_size_is_refused(options):
         model.generate(torch.tensor(SOURCES[:1]), cache_implementation="static", **settings)
     expected = model.generate(torch.tensor(SOURCES[:1]), **settings)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    assert torch.equal(model.generate(torch.tensor(SOURCES[:1]), past_key_values=cache, **settings), expected)
+    assert torch.equal(model.generate(torch.tensor(SOURCES[:1]), cache=cache, **settings), expected)
 
 
 def test_checkpointed_layers_keep_nothing_in_a_cache():

@@ -1,0 +1,81 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""What transformers hands to a forward pass is understood, or an error: never left out."""
+
+import copy
+
+import pytest
+import torch
+from ecosystem.families import FAMILIES, sources
+
+from csan_hf import EnsembleForConditionalGeneration
+
+MODELS = (*FAMILIES, "ensemble")
+
+
+def make(name):
+    if name == "ensemble":
+        return EnsembleForConditionalGeneration.of([FAMILIES["csan"].tiny_model(seed) for seed in (0, 1)])
+    return FAMILIES[name].tiny_model()
+
+
+def parts_of(model, batch):
+    """Every module that transformers calls by keywords, with inputs that it takes."""
+    states = model.get_encoder()(**batch)[0]
+    targets = batch["input_ids"][:, :3]
+    yield model, {**batch, "decoder_input_ids": targets}
+    yield model.get_encoder(), batch
+    if hasattr(model, "model"):
+        yield model.model, {**batch, "decoder_input_ids": targets}
+        yield model.model.decoder, {"input_ids": targets, "encoder_hidden_states": states}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_unknown_keywords_are_refused(name):
+    model = make(name)
+    for part, inputs in parts_of(model, sources((4, 3))):
+        part(**inputs, output_attentions=None, output_hidden_states=False, return_dict=True)
+        with pytest.raises(TypeError, match="'task_mood'"):
+            part(**inputs, task_mood="merry")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_none_is_no_value(name):
+    batch = sources((4, 3))
+    make(name)(**batch, decoder_input_ids=batch["input_ids"], task_mood=None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_a_cache_by_a_new_name_fails_instead_of_being_left_out(name, monkeypatch):
+    """As when transformers 5.24 renamed `past_key_values`, and each step saw one token."""
+    model = make(name)
+    prepare = model.prepare_inputs_for_generation
+
+    def prepare_renamed(*args, **kwargs):
+        inputs = prepare(*args, **kwargs)
+        inputs["memory"] = inputs.pop("cache")
+        return inputs
+
+    monkeypatch.setattr(model, "prepare_inputs_for_generation", prepare_renamed)
+    with pytest.raises(TypeError, match="'memory'"):
+        model.generate(**sources((4, 3)), max_new_tokens=3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_the_former_name_of_the_cache_is_taken(name):
+    model = make(name)
+    batch = sources((4, 4))
+    inputs: dict = {}
+    model._prepare_cache_for_generation(copy.copy(model.generation_config), inputs, None, 2, 9)
+    targets = batch["input_ids"]
+    model(**batch, decoder_input_ids=targets[:, :2], cache=inputs["cache"], use_cache=True)
+    again = copy.deepcopy(inputs["cache"])
+    step = {**batch, "decoder_input_ids": targets[:, 2:3], "use_cache": True}
+    expected = model(**step, cache=inputs["cache"])
+    with pytest.warns(FutureWarning, match="past_key_values"):
+        former = model(**step, past_key_values=again)
+    torch.testing.assert_close(former.logits, expected.logits)
+    assert former.past_key_values is again

@@ -1,0 +1,81 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""Code of a checkpoint runs where it is trusted, and nobody is asked on the way."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = [*ROOT.glob("csan_hf/**/*.py"), ROOT / "csan_hf_cli.py", *ROOT.glob("scripts/*.py")]
+ASKS_UNLESS_TOLD = ("from_pretrained", "from_config")  # of the Auto classes
+
+CODE = """
+import pathlib
+from transformers import PreTrainedTokenizerFast
+
+pathlib.Path({marker!r}).touch()
+
+
+class OddTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+def loaders(path):
+    """The calls in a file that load by an Auto class or a pipeline of transformers."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        owner, _, method = name.rpartition(".")
+        if name == "pipeline" or (owner.startswith("Auto") and method in ASKS_UNLESS_TOLD):
+            yield f"{path.name}:{node.lineno}", {keyword.arg for keyword in node.keywords}
+
+
+def test_every_loader_is_told_whether_code_is_trusted():
+    calls = [call for path in PRODUCT for call in loaders(path)]
+    assert len(calls) > 5
+    assert [place for place, keywords in calls if "trust_remote_code" not in keywords] == []
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A model whose tokenizer is a class in its folder; the code leaves the file `ran`."""
+    folder = tmp_path / "model"
+    tiny.csan().save_pretrained(folder)
+    tiny.tokenizer(["one", "two", "three"]).save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings["auto_map"] = {"AutoTokenizer": [None, "odd_tokenizer.OddTokenizer"]}
+    settings["tokenizer_class"] = "OddTokenizer"
+    path.write_text(json.dumps(settings))
+    (folder / "odd_tokenizer.py").write_text(CODE.format(marker=str(tmp_path / "ran")))
+    return folder
+
+
+def test_the_text_is_not_read_as_an_answer(checkpoint, tmp_path):
+    run = start("translate", "--model", checkpoint, modules=tmp_path)
+    assert run.returncode == 2
+    assert "custom code" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""
+    assert not (tmp_path / "ran").exists()
+
+
+def test_trusted_code_runs_and_every_line_is_translated(checkpoint, tmp_path):
+    run = start("translate", "--model", checkpoint, "--trust_remote_code", modules=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == 3
+    assert (tmp_path / "ran").exists()
+
+
+def start(*arguments, modules):
+    environment = {**os.environ, "HF_MODULES_CACHE": str(modules / "modules")}
+    command = [sys.executable, "-m", "csan_hf", *map(str, arguments)]
+    return subprocess.run(command, input="y\none\ntwo\n", env=environment, capture_output=True, text=True, timeout=120)
